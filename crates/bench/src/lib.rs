@@ -1,0 +1,1 @@
+//! Every benchmark behind quell bench

@@ -1,0 +1,2 @@
+//! `quell`: one subcommand a file, no logic.
+fn main() {}

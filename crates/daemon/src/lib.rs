@@ -1,0 +1,1 @@
+//! The tick loop, tasks, control server and guardians

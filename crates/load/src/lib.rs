@@ -1,0 +1,1 @@
+//! Open-loop load generator, LC test server and antagonists

@@ -1,0 +1,31 @@
+//! The vocabulary of Quell: pure data, without I/O, clock or global state.
+//!
+//! Everything hangs on one line, and this crate names what flows along it:
+//!
+//! ```text
+//! observe ──► Snapshot ──► decide (policy) ──► Plan ──► act ──► Outcome
+//!   ▲                                                             │
+//!   └───────── the host, or a simulated one ◄── (next Snapshot) ──┘
+//! ```
+
+mod caps;
+mod cores;
+mod outcome;
+mod plan;
+mod rung;
+mod signal;
+mod snapshot;
+mod task;
+mod topology;
+mod units;
+
+pub use caps::HostCaps;
+pub use cores::{CORES_MAX, CoreId, CoreListError, CoreSet};
+pub use outcome::Outcome;
+pub use plan::{CoreMode, CorePlan, Plan, Reason, TaskPlan, TaskReason};
+pub use rung::Rung;
+pub use signal::{Absence, Estimate, Signal};
+pub use snapshot::{CoreView, Snapshot, TaskView};
+pub use task::{Class, Limits, TaskId};
+pub use topology::{Core, Topology, TopologyError};
+pub use units::{Bytes, BytesPerSec, Nanos, Permille, RequestsPerSec};

@@ -1,0 +1,125 @@
+//! What a policy wants: the whole desired state, never commands.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Class, CoreId, CoreSet, Nanos, Rung, TaskId};
+
+/// The whole desired state of a host. Names no priority, affinity or system call: each back end
+/// computes the difference from what it observes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// One entry per core of the topology, in its order.
+    pub cores: Vec<CorePlan>,
+    /// One entry per task place, as in the Snapshot.
+    pub tasks: Vec<TaskPlan>,
+}
+
+/// What a core is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CorePlan {
+    /// The core.
+    pub id: CoreId,
+    /// The task whose core it is now.
+    pub owner: Option<TaskId>,
+    /// Who schedules threads on it.
+    pub mode: CoreMode,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Who schedules threads on a core. A core is in exactly one mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CoreMode {
+    /// The kernel, by rung and affinity.
+    Kernel,
+    /// A lane: Quell's run queue in user space.
+    Lane,
+    /// A runtime's own scheduler.
+    Runtime,
+    /// Nobody: kept idle on purpose, the reason says which ban or cap.
+    Parked,
+    /// Not ours.
+    Unmanaged,
+}
+
+/// What a task gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskPlan {
+    /// The task.
+    pub id: TaskId,
+    /// The class it is treated as; a runaway LC task is treated as BE.
+    pub class: Class,
+    /// Cores that it may own at most now.
+    pub cap: u32,
+    /// The step of the ladder for its threads.
+    pub rung: Rung,
+    /// Cores that it may use beneath their owner, besides those that it owns.
+    pub beneath: CoreSet,
+    /// Why it is treated so.
+    pub reason: TaskReason,
+}
+
+/// Why a core is as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Not in the managed set.
+    Unmanaged,
+    /// The kernel has it offline.
+    Offline,
+    /// Within the owner's guarantee.
+    Guaranteed,
+    /// The owner waited this long, so it got the core.
+    Congested(Nanos),
+    /// The owner keeps it: it used it lately and nobody with more right wants it.
+    Kept,
+    /// Handed over when it fell idle.
+    HandedOver,
+    /// What LC left; BE fills it.
+    Leftover,
+    /// Nobody may or wants to use it.
+    Unwanted,
+    /// Kept idle to protect this core.
+    BannedFor(CoreId),
+    /// Kept idle because every task that wants it is at its cap.
+    Capped,
+    /// The back end refused it with this errno; not tried again for a while.
+    Refused(i32),
+}
+
+/// Why a task is treated as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskReason {
+    /// As configured.
+    Configured,
+    /// It owns a core.
+    Owner,
+    /// It owns none and shares those of others.
+    Guest,
+    /// It ran without sleeping past its bound, so it is treated as BE until it sleeps again.
+    RanAway(Nanos),
+    /// Kept off LC cores: its sections in the kernel delayed LC threads this much.
+    DelaysLc(Nanos),
+    /// Kept off cores that LC leaves almost no idle time, or the fair server would stop LC there.
+    FairServer,
+    /// Held down by an advisor's cap.
+    Capped,
+    /// No core is left for it.
+    NoCore,
+}
+
+impl Plan {
+    /// The cores that a task owns.
+    pub fn owned(&self, task: TaskId) -> CoreSet {
+        self.cores.iter().filter(|core| core.owner == Some(task)).map(|core| core.id).collect()
+    }
+
+    /// The cores that a task may run on: owned and beneath.
+    pub fn usable(&self, task: TaskId) -> CoreSet {
+        let beneath = self.tasks.get(task.at()).filter(|plan| plan.id == task);
+        let beneath = beneath.map_or(CoreSet::EMPTY, |plan| plan.beneath);
+        self.owned(task).union(&beneath)
+    }
+}

@@ -1,0 +1,33 @@
+//! The priority ladder.
+
+use serde::{Deserialize, Serialize};
+
+/// A named step of the one priority ladder, highest first. What priority a rung has on a host is
+/// the back end's affair (`linux::act::ladder` checks it against the priorities already in use).
+///
+/// Source: the priority elevation trick (APSys'24, section 2) has high, mid and low; the others keep
+/// what a managed core needs from starving behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rung {
+    /// The guardians: they must run to undo what went wrong.
+    Guardian,
+    /// The scheduler thread.
+    Scheduler,
+    /// Softirq and interrupt threads that serve an LC task.
+    Softirq,
+    /// The switcher of a lane.
+    Switcher,
+    /// LC threads of a task that owns a core, also while they sleep.
+    Lc,
+    /// LC threads of a task that owns no core now: below the owner, above any BE.
+    LcGuest,
+    /// The dispatcher of a lane; lane threads that may run.
+    Dispatcher,
+    /// Lane threads that must not run, and BE by configuration (FIFO-low).
+    Parked,
+    /// The thread's own policy and priority, as found.
+    Own,
+    /// SCHED_IDLE: BE beneath the LC task that owns the core.
+    Idle,
+}

@@ -1,0 +1,90 @@
+//! What a policy sees: the host at one instant.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    BytesPerSec, CoreId, CoreSet, Limits, Nanos, Outcome, Permille, RequestsPerSec, Signal, TaskId,
+};
+
+/// The host at one instant. Filled in place each tick; its tables keep their capacity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// When the state was read.
+    pub now: Nanos,
+    /// One entry per core of the topology, in its order.
+    pub cores: Vec<CoreView>,
+    /// One entry per task place; a free place has `alive` false.
+    pub tasks: Vec<TaskView>,
+    /// Places of tasks that joined, left, or crossed a threshold since the last Snapshot, unordered.
+    /// Empty does not mean that nothing moved: it means that nobody has to be looked at first.
+    pub dirty: Vec<u32>,
+    /// Cores that went idle since the last Snapshot.
+    pub went_idle: CoreSet,
+}
+
+/// One core as seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreView {
+    /// The core.
+    pub id: CoreId,
+    /// Whether Quell may plan this core at all.
+    pub managed: bool,
+    /// Whether the kernel has it online.
+    pub online: bool,
+    /// The task that runs on it now, if a managed one does.
+    pub running: Option<TaskId>,
+    /// Since when nothing at all runs on it.
+    pub idle_since: Option<Nanos>,
+    /// Share of the recent window (100 ms) that LC threads ran on it.
+    pub lc_busy: Signal<Permille>,
+    /// What became of the last Plan for this core.
+    pub outcome: Outcome,
+}
+
+/// One task as seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskView {
+    /// Its identity.
+    pub id: TaskId,
+    /// Whether the place holds a task.
+    pub alive: bool,
+    /// What the operator asked for.
+    pub limits: Limits,
+    /// Threads that run now.
+    pub running: u32,
+    /// Threads that are runnable and wait for a core, counted from `sched_waking` on.
+    pub waiting: u32,
+    /// Threads that sleep.
+    pub sleeping: u32,
+    /// Cores on which its threads run now.
+    pub running_on: CoreSet,
+    /// Age of the oldest wait among its threads: the control signal (Caladan, section 4.1).
+    /// `Absent(NotApplicable)` when none waits.
+    pub queueing_delay: Signal<Nanos>,
+    /// Longest time that one of its threads has now run without sleeping.
+    pub longest_run: Signal<Nanos>,
+    /// BE: how late LC threads got to run, at the 99.9th percentile of the recent window, when this task
+    /// held their core as they woke; its kernel sections show here.
+    pub delay_caused: Signal<Nanos>,
+    /// LC: tail latency that the service or its client reports.
+    pub latency: Signal<Nanos>,
+    /// LC: offered load.
+    pub load: Signal<RequestsPerSec>,
+    /// Memory bandwidth that it uses.
+    pub bandwidth: Signal<BytesPerSec>,
+    /// When its oldest request in service began.
+    pub request_start: Signal<Nanos>,
+}
+
+impl TaskView {
+    /// Threads that could use a core now.
+    pub fn runnable(&self) -> u32 {
+        self.running + self.waiting
+    }
+
+    /// Whether the oldest wait reached the task's target.
+    pub fn is_congested(&self) -> bool {
+        self.waiting > 0
+            && self.queueing_delay.value().is_some_and(|delay| delay >= self.limits.delay_target)
+    }
+}

@@ -1,0 +1,67 @@
+//! Tasks: what the operator asks to be scheduled.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CoreSet, Nanos};
+
+/// What a task is to its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Class {
+    /// Answers users: its slowest answers have to be fast.
+    #[serde(rename = "lc")]
+    LatencyCritical,
+    /// Batch work: gets what the others leave.
+    #[serde(rename = "be")]
+    BestEffort,
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Class::LatencyCritical => "LC",
+            Class::BestEffort => "BE",
+        })
+    }
+}
+
+/// A task, by its place in every per-task table. A reused place gets a new generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TaskId {
+    /// The place in [`crate::Snapshot::tasks`] and [`crate::Plan::tasks`].
+    pub index: u32,
+    /// How many tasks had this place before.
+    pub generation: u32,
+}
+
+impl TaskId {
+    /// The place as an index.
+    pub const fn at(self) -> usize {
+        self.index as usize
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+/// What a policy has to know of a task's wishes. Part of each Snapshot, so that a recorded run
+/// holds all that a decision was made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// LC or BE.
+    pub class: Class,
+    /// Cores that are the task's own whenever it wants them.
+    pub guaranteed: u32,
+    /// Cores that it may have at most; what exceeds `guaranteed` is burstable.
+    pub max: u32,
+    /// Queueing delay from which the task counts as congested (Caladan, `qdelay_us`: 10 us).
+    pub delay_target: Nanos,
+    /// How long one LC thread may run without sleeping before it counts as run away; zero: never.
+    pub runaway_after: Nanos,
+    /// Managed cores that the task may use: its own affinity and cpuset, within the configuration.
+    pub allowed: CoreSet,
+}

@@ -1,0 +1,167 @@
+//! The shape of a host: which cores share a physical core, a last-level cache, a node.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CORES_MAX, CoreId, CoreSet};
+
+/// One core and what it shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Core {
+    /// The kernel's number.
+    pub id: CoreId,
+    /// The physical core, unique over the host: cores that share it are siblings.
+    pub physical: u16,
+    /// The last-level-cache domain, unique over the host.
+    pub llc: u16,
+    /// The NUMA node.
+    pub node: u16,
+}
+
+/// Why a list of cores is not a topology.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    /// No core was given.
+    #[error("the host shows no core")]
+    Empty,
+    /// The same core number was given twice.
+    #[error("core {0} is listed twice")]
+    Duplicate(CoreId),
+    /// A core number is past what Quell can hold.
+    #[error("core {0} is past the highest core number that Quell can manage ({max})", max = CORES_MAX - 1)]
+    TooHigh(CoreId),
+}
+
+/// The cores of a host in ascending order. Core numbers may have holes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Core>", into = "Vec<Core>")]
+pub struct Topology {
+    cores: Vec<Core>,
+    siblings: Vec<CoreSet>,
+    /// Position in `cores` by core number; `u16::MAX` for a hole.
+    position: Vec<u16>,
+}
+
+impl Topology {
+    /// Builds the topology from its cores, in any order.
+    ///
+    /// # Errors
+    /// When the list is empty, repeats a core or has one at or above [`CORES_MAX`].
+    pub fn new(mut cores: Vec<Core>) -> Result<Topology, TopologyError> {
+        cores.sort_by_key(|core| core.id);
+        let last = cores.last().ok_or(TopologyError::Empty)?.id;
+        if last.index() >= CORES_MAX {
+            return Err(TopologyError::TooHigh(last));
+        }
+        let mut position = vec![u16::MAX; last.index() + 1];
+        for (at, core) in cores.iter().enumerate() {
+            if position[core.id.index()] != u16::MAX {
+                return Err(TopologyError::Duplicate(core.id));
+            }
+            position[core.id.index()] = at as u16;
+        }
+        let siblings = cores
+            .iter()
+            .map(|core| {
+                let shares = |other: &&Core| other.physical == core.physical && other.id != core.id;
+                cores.iter().filter(shares).map(|other| other.id).collect()
+            })
+            .collect();
+        Ok(Topology { cores, siblings, position })
+    }
+
+    /// A regular host: `nodes` × `physical_per_node` physical cores with `smt` siblings each, one
+    /// last-level cache a node. Siblings are numbered apart, as Linux does on Intel servers: the first
+    /// siblings of all physical cores come before the second ones.
+    ///
+    /// # Errors
+    /// As [`Topology::new`].
+    pub fn regular(
+        nodes: u16,
+        physical_per_node: u16,
+        smt: u16,
+    ) -> Result<Topology, TopologyError> {
+        let physical = nodes * physical_per_node;
+        let cores = (0..smt).flat_map(|lane| {
+            (0..physical).map(move |at| Core {
+                id: CoreId(lane * physical + at),
+                physical: at,
+                llc: at / physical_per_node,
+                node: at / physical_per_node,
+            })
+        });
+        Topology::new(cores.collect())
+    }
+
+    /// The cores, ascending by number.
+    pub fn cores(&self) -> &[Core] {
+        &self.cores
+    }
+
+    /// The number of cores.
+    pub fn len(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// Never true: a topology has at least one core.
+    pub fn is_empty(&self) -> bool {
+        self.cores.is_empty()
+    }
+
+    /// All cores as a set.
+    pub fn all(&self) -> CoreSet {
+        self.cores.iter().map(|core| core.id).collect()
+    }
+
+    /// Where a core stands in [`Topology::cores`] and in every per-core table of a Snapshot or Plan.
+    pub fn position(&self, core: CoreId) -> Option<usize> {
+        match self.position.get(core.index()) {
+            Some(&at) if at != u16::MAX => Some(at as usize),
+            _ => None,
+        }
+    }
+
+    /// The other cores on the same physical core.
+    pub fn siblings(&self, core: CoreId) -> CoreSet {
+        self.position(core).map_or(CoreSet::EMPTY, |at| self.siblings[at])
+    }
+
+    /// Whether any physical core has more than one core.
+    pub fn has_siblings(&self) -> bool {
+        self.siblings.iter().any(|set| !set.is_empty())
+    }
+}
+
+impl TryFrom<Vec<Core>> for Topology {
+    type Error = TopologyError;
+    fn try_from(cores: Vec<Core>) -> Result<Self, TopologyError> {
+        Topology::new(cores)
+    }
+}
+
+impl From<Topology> for Vec<Core> {
+    fn from(topology: Topology) -> Self {
+        topology.cores
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn siblings_share_a_physical_core() {
+        let host = Topology::regular(2, 2, 2).unwrap();
+        assert_eq!(host.len(), 8);
+        assert_eq!(host.siblings(CoreId(1)), CoreSet::of(CoreId(5)));
+        assert_eq!(host.cores()[2].node, 1);
+    }
+
+    #[test]
+    fn core_numbers_may_have_holes() {
+        let core = |id| Core { id: CoreId(id), physical: id, llc: 0, node: 0 };
+        let host = Topology::new(vec![core(7), core(2)]).unwrap();
+        assert_eq!((host.position(CoreId(2)), host.position(CoreId(7))), (Some(0), Some(1)));
+        assert_eq!(host.position(CoreId(3)), None);
+        assert_eq!(Topology::new(vec![core(1), core(1)]), Err(TopologyError::Duplicate(CoreId(1))));
+    }
+}

@@ -1,0 +1,1 @@
+//! Core allocation: what is decided, never how it is carried out

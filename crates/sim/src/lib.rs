@@ -1,0 +1,1 @@
+//! A simulated host for closed-loop tests of policies
