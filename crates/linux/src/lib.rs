@@ -1,1 +1,17 @@
-//! The only room that talks to the kernel: observe, act, doctor
+//! The only room that talks to the kernel.
+//!
+//! * [`observe`]: what the host does: BPF thread slots, the /proc fallback, topology.
+//! * [`act`]: what Quell changes: executor, journal, back ends. One place writes to the host.
+//! * [`doctor`]: what this host can do, and how to enable the rest.
+//!
+//! Policies live elsewhere and never see this crate.
+
+pub mod act;
+pub mod doctor;
+pub mod observe;
+mod sys;
+#[doc(hidden)]
+pub mod testing;
+mod thread;
+
+pub use thread::{ThreadRef, Tid};

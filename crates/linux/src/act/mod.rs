@@ -1,0 +1,1 @@
+//! What Quell changes on the host. One place writes: the executor.

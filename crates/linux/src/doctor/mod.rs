@@ -1,0 +1,1 @@
+//! What this host can do, and how to enable the rest.

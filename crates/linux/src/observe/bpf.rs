@@ -1,0 +1,1 @@
+//! The BPF observer.

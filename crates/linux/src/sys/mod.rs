@@ -1,0 +1,1 @@
+//! System calls that no safe crate offers, each behind a safe function.
