@@ -1,0 +1,53 @@
+# Quell: one command per thing that a user or a developer wants. `make` alone lists them.
+
+CARGO      ?= cargo
+# Builds and tests use the committed lock file and nothing else.
+CARGO_LOCK ?= --locked
+QUELL      := target/release/quell
+# What `make demo` runs: the colocation benchmark, short.
+DEMO       := $(QUELL) bench colocate --quick --json bench/results/demo.json
+# The figures that the docs quote: every benchmark, at full length.
+BENCHES    := colocate overhead mechanism
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-unit test-vm bench docs lint clean
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing (Debian packages only; needs root or sudo the first time)
+	@scripts/setup.sh
+
+build: ## Build target/release/quell
+	$(CARGO) build --release $(CARGO_LOCK) --bin quell
+
+demo: setup build ## Set up, build, and show a service beside batch work, Quell beside plain Linux
+	@mkdir -p bench/results
+	$(DEMO)
+
+test: setup test-unit test-vm ## Run every test: on this host, then on an 8-core virtual machine
+
+test-unit: ## Run the tests of this host only
+	$(CARGO) test --workspace $(CARGO_LOCK)
+
+test-vm: ## Boot 8 cores with hyperthreads and two nodes, and test Quell there (QUELL_SKIP_VM=1 skips)
+	@scripts/vm/test.sh
+
+bench: setup build ## Run every benchmark at full length into bench/results/
+	@mkdir -p bench/results
+	@for name in $(BENCHES); do \
+		echo "$(QUELL) bench $$name --json bench/results/$$name.json"; \
+		$(QUELL) bench $$name --json bench/results/$$name.json || exit; \
+	done
+
+docs: ## Build the reference of all crates (target/doc)
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(CARGO_LOCK)
+
+lint: ## Check format, Rust lints and shell scripts
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets $(CARGO_LOCK) -- -D warnings
+	shellcheck -x .ci/run $$(git ls-files '*.sh')
+
+clean: ## Remove everything that was built or fetched
+	$(CARGO) clean
+	rm -rf .vm
