@@ -1,1 +1,9 @@
-//! The configuration file and the versioned control protocol
+//! The configuration file and the control protocol: what people and other programs say to Quell.
+//!
+//! Everything here is input from outside until parsed: bounded, validated, never a panic.
+//!
+//! * [`config`]: the TOML file, read in two stages: as typed, then as checked against a host.
+//! * [`protocol`]: JSON lines over a Unix socket, one request and one response a line.
+
+pub mod config;
+pub mod protocol;

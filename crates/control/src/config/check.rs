@@ -1,0 +1,102 @@
+//! A configuration held against a host.
+
+use quell_model::{Class, CoreSet, Limits, Topology};
+
+use super::{Config, ConfigError, TaskConfig};
+
+/// What remains to be known when a configuration fits a host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckedHost {
+    /// The managed cores; at least one, and never all.
+    pub managed: CoreSet,
+    /// The cores that stay as they are.
+    pub unmanaged: CoreSet,
+}
+
+impl Config {
+    /// Holds the configuration against a host.
+    ///
+    /// # Errors
+    /// When a core does not exist, no core would stay unmanaged, or guarantees exceed the managed cores.
+    pub fn check(&self, topology: &Topology, file: &str) -> Result<CheckedHost, ConfigError> {
+        let error = |what: String, remedy: &str| ConfigError {
+            file: file.to_owned(),
+            line: None,
+            what,
+            remedy: remedy.to_owned(),
+        };
+        let all = topology.all();
+        let managed = match self.host.managed {
+            Some(named) => named,
+            None => default_managed(topology),
+        };
+        let absent = managed.difference(&all);
+        if !absent.is_empty() {
+            let what = format!("`managed` names core {absent}, this host has {all}");
+            return Err(error(what, "name cores that exist"));
+        }
+        let unmanaged = all.difference(&managed);
+        if managed.is_empty() || unmanaged.is_empty() {
+            let what = format!(
+                "of the cores {all} of this host `{managed}` would be managed: one at least has to stay unmanaged, and one managed"
+            );
+            return Err(error(what, "Quell needs a core that nothing it elevates can freeze"));
+        }
+        let guaranteed: u64 = self.tasks.iter().map(|task| u64::from(task.guaranteed)).sum();
+        if guaranteed > managed.len() as u64 {
+            let what = format!(
+                "{guaranteed} cores are guaranteed, but only {} are managed ({managed})",
+                managed.len()
+            );
+            return Err(error(what, "lower `guaranteed` of a task or manage more cores"));
+        }
+        for task in &self.tasks {
+            let allowed = task.allowed(&managed);
+            if task.cores.is_some_and(|cores| !cores.is_subset(&managed)) {
+                let what =
+                    format!("task `{}`: its `cores` are not all managed ({managed})", task.name);
+                return Err(error(what, "name managed cores, or leave `cores` out"));
+            }
+            if u64::from(task.guaranteed) > allowed.len() as u64 {
+                let what = format!(
+                    "task `{}` is guaranteed {} cores of {allowed}",
+                    task.name, task.guaranteed
+                );
+                return Err(error(what, "allow it more cores"));
+            }
+        }
+        Ok(CheckedHost { managed, unmanaged })
+    }
+}
+
+impl TaskConfig {
+    /// The managed cores that the task may use.
+    pub fn allowed(&self, managed: &CoreSet) -> CoreSet {
+        self.cores.map_or(*managed, |cores| cores.intersection(managed))
+    }
+
+    /// What the policy has to know.
+    pub fn limits(&self, managed: &CoreSet) -> Limits {
+        let allowed = self.allowed(managed);
+        Limits {
+            class: self.class,
+            guaranteed: self.guaranteed,
+            max: self.max.unwrap_or(allowed.len() as u32).min(allowed.len() as u32),
+            delay_target: self.delay_target,
+            runaway_after: match self.class {
+                Class::LatencyCritical => self.runaway_after,
+                Class::BestEffort => quell_model::Nanos::ZERO,
+            },
+            allowed,
+        }
+    }
+}
+
+/// All cores but the lowest physical one: its siblings stay unmanaged with it, since a sibling of the
+/// housekeeping core would be disturbed by it.
+fn default_managed(topology: &Topology) -> CoreSet {
+    let Some(first) = topology.cores().first() else { return CoreSet::EMPTY };
+    let mut kept = topology.siblings(first.id);
+    kept.insert(first.id);
+    topology.all().difference(&kept)
+}

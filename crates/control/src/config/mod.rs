@@ -1,0 +1,218 @@
+//! The configuration: which cores are managed, which tasks share them.
+//!
+//! A file is read in two stages. [`Config::parse`] accepts what is well-formed by itself: every key known,
+//! every value in range, names unique. [`Config::check`] then holds it against a host: cores exist,
+//! guarantees fit. Nothing on the host changes before both have passed.
+
+mod check;
+mod raw;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use quell_model::{Class, CoreSet, Nanos};
+
+pub use check::CheckedHost;
+
+/// The largest configuration that is read.
+pub const CONFIG_BYTES_MAX: usize = 1 << 20;
+/// The largest number of tasks in one configuration.
+pub const TASKS_MAX: usize = 1_000;
+
+/// A whole configuration, well-formed by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The `[host]` table.
+    pub host: HostConfig,
+    /// The `[[task]]` tables, in the order of the file; names are unique.
+    pub tasks: Vec<TaskConfig>,
+}
+
+/// What holds for the whole host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostConfig {
+    /// Cores to manage; `None`: all but the lowest physical core.
+    pub managed: Option<CoreSet>,
+    /// How plans are carried out.
+    pub back_end: BackEndKind,
+    /// The policy by name.
+    pub policy: String,
+    /// How the scheduler thread runs.
+    pub pattern: Pattern,
+    /// The tick; `None`: 1 ms shared, 10 us dedicated.
+    pub tick: Option<Nanos>,
+    /// Whether events of the kernel may call a tick before its time.
+    pub events: bool,
+    /// Where signals come from.
+    pub signals: Signals,
+    /// The rung of BE threads beneath LC.
+    pub be_rung: BeRungKind,
+    /// Whether RT throttling is switched off while cores are managed.
+    pub rt_throttling: Throttling,
+    /// What to do with foreign threads on managed cores.
+    pub bystanders: Bystanders,
+    /// Threads watched at most.
+    pub max_threads: u32,
+    /// LC delay from which a BE task's kernel sections get it banned from LC's cores.
+    pub kernel_delay_bound: Nanos,
+}
+
+/// Which back end carries plans out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackEndKind {
+    /// SCHED_FIFO rungs and affinity.
+    Elevation,
+    /// cpusets and weights, no real-time priority.
+    Cpuset,
+}
+
+/// How the scheduler thread runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// Dedicated where three unmanaged or spare cores exist, else shared.
+    Auto,
+    /// Sleeps until its tick or an event.
+    Shared,
+    /// Spins on an unmanaged core of its own.
+    Dedicated,
+}
+
+/// Where signals come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Signals {
+    /// BPF where it loads, else /proc with a warning.
+    Auto,
+    /// BPF or nothing.
+    Bpf,
+    /// /proc only.
+    Proc,
+}
+
+/// The rung of BE threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BeRungKind {
+    /// SCHED_IDLE.
+    Idle,
+    /// The lowest FIFO rung: out of reach of the fair server, above every fair thread.
+    FifoLow,
+}
+
+/// What happens to `kernel.sched_rt_runtime_us`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Throttling {
+    /// Switched off while managing: the kernel would stop LC for 50 ms a second otherwise.
+    Off,
+    /// Left as found.
+    Leave,
+}
+
+/// What happens to foreign fair threads on managed cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bystanders {
+    /// Listed in the status.
+    List,
+    /// Moved to unmanaged cores, put back at the end.
+    Move,
+}
+
+/// What new processes of a task become. New threads always belong to the task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChildrenKind {
+    /// Members of the task.
+    Adopt,
+    /// Treated as BE (e.g. Redis' save child).
+    Be,
+    /// Left alone.
+    Leave,
+}
+
+/// One task.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskConfig {
+    /// Unique name.
+    pub name: String,
+    /// LC or BE.
+    pub class: Class,
+    /// What belongs to it.
+    pub source: Source,
+    /// Cores that are its own whenever it wants them.
+    pub guaranteed: u32,
+    /// Cores at most; `None`: all managed ones.
+    pub max: Option<u32>,
+    /// Managed cores that it may use; `None`: all.
+    pub cores: Option<CoreSet>,
+    /// Queueing delay that counts as congestion.
+    pub delay_target: Nanos,
+    /// How long an LC thread may run without sleeping; zero: for ever.
+    pub runaway_after: Nanos,
+    /// What its new processes become.
+    pub children: ChildrenKind,
+    /// Whether it may be frozen when no core is left for it. Launched tasks: yes unless denied.
+    pub freeze: bool,
+}
+
+/// What belongs to a task.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// Launched by Quell.
+    Command(Launch),
+    /// A running process.
+    Pid(i32),
+    /// Every process with this name (`comm`), also those that start later.
+    Match(String),
+    /// Every process of this cgroup, by its path below the mount point.
+    Cgroup(String),
+}
+
+/// A program to launch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// Program and arguments; never empty.
+    pub command: Vec<String>,
+    /// Working directory.
+    pub cwd: Option<PathBuf>,
+    /// Environment on top of the daemon's.
+    pub env: Vec<(String, String)>,
+    /// Where its output goes; `None`: nowhere.
+    pub output: Option<PathBuf>,
+}
+
+/// What is wrong with a configuration, where, and how to mend it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}{}: {what}{}", at(.line), hint(.remedy))]
+pub struct ConfigError {
+    /// The file as named by the user.
+    pub file: String,
+    /// The line, from 1.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub what: String,
+    /// How to mend it.
+    pub remedy: String,
+}
+
+fn at(line: &Option<usize>) -> String {
+    line.map_or(String::new(), |line| format!(":{line}"))
+}
+
+fn hint(remedy: &str) -> String {
+    if remedy.is_empty() { String::new() } else { format!(" ({remedy})") }
+}
+
+impl Config {
+    /// Reads a configuration from TOML; `file` is only for messages.
+    ///
+    /// # Errors
+    /// Names the file, the line and the remedy of the first thing that is wrong.
+    pub fn parse(text: &str, file: &str) -> Result<Config, ConfigError> {
+        raw::parse(text, file)
+    }
+}

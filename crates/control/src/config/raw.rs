@@ -1,0 +1,307 @@
+//! The file as typed, and its way into [`Config`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use quell_model::{Class, CoreSet, Nanos};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{
+    BackEndKind, BeRungKind, Bystanders, CONFIG_BYTES_MAX, ChildrenKind, Config, ConfigError,
+    HostConfig, Launch, Pattern, Signals, Source, TASKS_MAX, TaskConfig, Throttling,
+};
+
+/// The version of the format that this program reads.
+const VERSION: u32 = 1;
+const NAME_BYTES_MAX: usize = 32;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawConfig {
+    version: Option<Spanned<u32>>,
+    #[serde(default)]
+    host: RawHost,
+    #[serde(default)]
+    task: Vec<Spanned<RawTask>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawHost {
+    managed: Option<Spanned<String>>,
+    backend: Option<BackEndKind>,
+    policy: Option<String>,
+    pattern: Option<Pattern>,
+    tick_us: Option<Spanned<u64>>,
+    events: Option<bool>,
+    signals: Option<Signals>,
+    be_rung: Option<BeRungKind>,
+    rt_throttling: Option<Throttling>,
+    bystanders: Option<Bystanders>,
+    max_threads: Option<Spanned<u32>>,
+    kernel_delay_bound_us: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTask {
+    name: Spanned<String>,
+    class: Spanned<String>,
+    command: Option<Spanned<Vec<String>>>,
+    cwd: Option<PathBuf>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    output: Option<PathBuf>,
+    pid: Option<Spanned<i32>>,
+    #[serde(rename = "match")]
+    matches: Option<Spanned<String>>,
+    cgroup: Option<Spanned<String>>,
+    guaranteed: Option<u32>,
+    max: Option<Spanned<u32>>,
+    cores: Option<Spanned<String>>,
+    delay_target_us: Option<Spanned<u64>>,
+    runaway_ms: Option<Spanned<u64>>,
+    children: Option<ChildrenKind>,
+    freeze: Option<bool>,
+}
+
+/// Where in which file, for messages.
+struct Place<'a> {
+    text: &'a str,
+    file: &'a str,
+}
+
+impl Place<'_> {
+    fn line(&self, offset: usize) -> usize {
+        let upto = self.text.get(..offset).unwrap_or(self.text);
+        upto.bytes().filter(|&byte| byte == b'\n').count() + 1
+    }
+
+    fn error<T>(&self, at: &Spanned<T>, what: String, remedy: &str) -> ConfigError {
+        self.error_at(at.span().start, what, remedy)
+    }
+
+    fn error_at(&self, offset: usize, what: String, remedy: &str) -> ConfigError {
+        ConfigError {
+            file: self.file.to_owned(),
+            line: Some(self.line(offset)),
+            what,
+            remedy: remedy.to_owned(),
+        }
+    }
+
+    /// `value` in microseconds or milliseconds as typed, if it is within `range`.
+    fn time(
+        &self,
+        key: &str,
+        value: &Option<Spanned<u64>>,
+        range: std::ops::RangeInclusive<u64>,
+        unit_ns: u64,
+    ) -> Result<Option<Nanos>, ConfigError> {
+        let Some(typed) = value else { return Ok(None) };
+        if !range.contains(typed.get_ref()) {
+            let what = format!("`{key}` is {}", typed.get_ref());
+            let remedy = format!("it has to be between {} and {}", range.start(), range.end());
+            return Err(self.error(typed, what, &remedy));
+        }
+        Ok(Some(Nanos(typed.get_ref() * unit_ns)))
+    }
+
+    fn cores(
+        &self,
+        key: &str,
+        typed: &Option<Spanned<String>>,
+    ) -> Result<Option<CoreSet>, ConfigError> {
+        let Some(typed) = typed else { return Ok(None) };
+        let set: CoreSet = typed.get_ref().parse().map_err(|err: quell_model::CoreListError| {
+            self.error(typed, format!("`{key}`: {err}"), "")
+        })?;
+        if set.is_empty() {
+            let remedy = "leave the key out for the default, or name a core";
+            return Err(self.error(typed, format!("`{key}` names no core"), remedy));
+        }
+        Ok(Some(set))
+    }
+}
+
+pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigError> {
+    let place = Place { text, file };
+    if text.len() > CONFIG_BYTES_MAX {
+        let what = format!("{} bytes, more than the {CONFIG_BYTES_MAX} that are read", text.len());
+        return Err(place.error_at(0, what, ""));
+    }
+    let raw: RawConfig = toml::from_str(text).map_err(|err| ConfigError {
+        file: file.to_owned(),
+        line: err.span().map(|span| place.line(span.start)),
+        what: one_line(err.message()),
+        remedy: "docs/configuration.md lists every key".to_owned(),
+    })?;
+    if let Some(version) = raw.version.as_ref().filter(|version| *version.get_ref() != VERSION) {
+        let what = format!("format version {} is not known", version.get_ref());
+        return Err(place.error(version, what, "this program reads `version = 1`"));
+    }
+    let host = host(&place, raw.host)?;
+    if raw.task.len() > TASKS_MAX {
+        let what = format!("{} tasks, more than the {TASKS_MAX} that are possible", raw.task.len());
+        return Err(place.error_at(0, what, ""));
+    }
+    let mut tasks: Vec<TaskConfig> = Vec::with_capacity(raw.task.len());
+    for typed in raw.task {
+        let start = typed.span().start;
+        let (name, task) = task(&place, start, typed.into_inner())?;
+        if tasks.iter().any(|other| other.name == task.name) {
+            let what = format!("two tasks are named `{}`", task.name);
+            return Err(place.error(&name, what, "give each task a name of its own"));
+        }
+        tasks.push(task);
+    }
+    Ok(Config { host, tasks })
+}
+
+fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
+    let max_threads = match &raw.max_threads {
+        None => 16_384,
+        Some(typed) if (64..=262_144).contains(typed.get_ref()) => *typed.get_ref(),
+        Some(typed) => {
+            let what = format!("`max_threads` is {}", typed.get_ref());
+            return Err(place.error(typed, what, "it has to be between 64 and 262144"));
+        }
+    };
+    Ok(HostConfig {
+        managed: place.cores("managed", &raw.managed)?,
+        back_end: raw.backend.unwrap_or(BackEndKind::Elevation),
+        policy: raw.policy.unwrap_or_else(|| "quell".to_owned()),
+        pattern: raw.pattern.unwrap_or(Pattern::Auto),
+        tick: place.time("tick_us", &raw.tick_us, 5..=10_000_000, 1_000)?,
+        events: raw.events.unwrap_or(true),
+        signals: raw.signals.unwrap_or(Signals::Auto),
+        be_rung: raw.be_rung.unwrap_or(BeRungKind::Idle),
+        rt_throttling: raw.rt_throttling.unwrap_or(Throttling::Off),
+        bystanders: raw.bystanders.unwrap_or(Bystanders::List),
+        max_threads,
+        kernel_delay_bound: place
+            .time("kernel_delay_bound_us", &raw.kernel_delay_bound_us, 50..=1_000_000, 1_000)?
+            .unwrap_or(Nanos::from_micros(300)),
+    })
+}
+
+fn task(
+    place: &Place,
+    start: usize,
+    raw: RawTask,
+) -> Result<(Spanned<String>, TaskConfig), ConfigError> {
+    let source = source(place, start, &raw)?;
+    let name = raw.name;
+    check_name(place, &name)?;
+    let class = match raw.class.get_ref().as_str() {
+        "lc" => Class::LatencyCritical,
+        "be" => Class::BestEffort,
+        other => {
+            let what = format!("task `{}` has the unknown class `{other}`", name.get_ref());
+            let remedy = "`lc` (latency-critical) or `be` (best-effort)";
+            return Err(place.error(&raw.class, what, remedy));
+        }
+    };
+    let guaranteed = raw.guaranteed.unwrap_or(0);
+    if let Some(max) = raw.max.as_ref().filter(|max| *max.get_ref() < guaranteed.max(1)) {
+        let what = format!(
+            "task `{}` has max = {} below guaranteed = {guaranteed}",
+            name.get_ref(),
+            max.get_ref()
+        );
+        return Err(place.error(max, what, "`max` is at least 1 and at least `guaranteed`"));
+    }
+    let launched = matches!(source, Source::Command(_));
+    let task = TaskConfig {
+        name: name.get_ref().clone(),
+        class,
+        source,
+        guaranteed,
+        max: raw.max.map(|max| max.into_inner()),
+        cores: place.cores("cores", &raw.cores)?,
+        delay_target: place
+            .time("delay_target_us", &raw.delay_target_us, 1..=10_000_000, 1_000)?
+            .unwrap_or(Nanos::from_micros(10)),
+        runaway_after: place
+            .time("runaway_ms", &raw.runaway_ms, 0..=3_600_000, 1_000_000)?
+            .unwrap_or(Nanos::from_secs(1)),
+        children: raw.children.unwrap_or(ChildrenKind::Adopt),
+        freeze: raw.freeze.unwrap_or(launched),
+    };
+    Ok((name, task))
+}
+
+fn check_name(place: &Place, name: &Spanned<String>) -> Result<(), ConfigError> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let typed = name.get_ref();
+    if typed.is_empty()
+        || typed.len() > NAME_BYTES_MAX
+        || !typed.bytes().all(fits)
+        || typed.starts_with('.')
+    {
+        let remedy = "1 to 32 letters, digits, `-`, `_` or `.`, not starting with `.`";
+        return Err(place.error(name, format!("`{typed}` cannot be a task's name"), remedy));
+    }
+    Ok(())
+}
+
+fn source(place: &Place, start: usize, raw: &RawTask) -> Result<Source, ConfigError> {
+    let name = raw.name.get_ref();
+    let given =
+        [raw.command.is_some(), raw.pid.is_some(), raw.matches.is_some(), raw.cgroup.is_some()];
+    if given.into_iter().filter(|&given| given).count() != 1 {
+        let what = format!("task `{name}` has to say in exactly one way what belongs to it");
+        return Err(place.error_at(start, what, "one of `command`, `pid`, `match`, `cgroup`"));
+    }
+    if let Some(command) = &raw.command {
+        if command.get_ref().first().is_none_or(String::is_empty) {
+            let what = format!("the command of task `{name}` is empty");
+            return Err(place.error(command, what, "command = [\"program\", \"argument\"]"));
+        }
+        return Ok(Source::Command(Launch {
+            command: command.get_ref().clone(),
+            cwd: raw.cwd.clone(),
+            env: raw.env.clone().into_iter().collect(),
+            output: raw.output.clone(),
+        }));
+    }
+    if raw.cwd.is_some() || raw.output.is_some() || !raw.env.is_empty() {
+        let what = format!("task `{name}`: `cwd`, `env` and `output` go with `command` only");
+        return Err(place.error_at(start, what, ""));
+    }
+    if let Some(pid) = &raw.pid {
+        if *pid.get_ref() <= 1 {
+            let what = format!("task `{name}`: process {} can never be a task", pid.get_ref());
+            return Err(place.error(pid, what, "name a process of yours"));
+        }
+        return Ok(Source::Pid(*pid.get_ref()));
+    }
+    if let Some(matches) = &raw.matches {
+        // The kernel keeps 15 bytes of a process name (TASK_COMM_LEN in include/linux/sched.h).
+        if matches.get_ref().is_empty() || matches.get_ref().len() > 15 {
+            let what = format!("task `{name}`: `match` has {} bytes", matches.get_ref().len());
+            return Err(place.error(matches, what, "the kernel keeps 1 to 15 of a process name"));
+        }
+        return Ok(Source::Match(matches.get_ref().clone()));
+    }
+    match &raw.cgroup {
+        Some(path)
+            if path.get_ref().starts_with('/')
+                && !path.get_ref().split('/').any(|part| part == "..")
+                && path.get_ref().len() > 1 =>
+        {
+            Ok(Source::Cgroup(path.get_ref().clone()))
+        }
+        Some(path) => {
+            let what = format!("task `{name}`: `{}` is not a cgroup path", path.get_ref());
+            let remedy = "write it as /proc/PID/cgroup shows it, e.g. `/system.slice/x.service`";
+            Err(place.error(path, what, remedy))
+        }
+        None => Err(place.error_at(start, format!("task `{name}` has no source"), "")),
+    }
+}
+
+fn one_line(message: &str) -> String {
+    message.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,87 @@
+use proptest::prelude::*;
+use quell_model::{Class, Nanos, Topology};
+
+use super::*;
+
+fn error(text: &str) -> String {
+    Config::parse(text, "quell.toml").unwrap_err().to_string()
+}
+
+fn host_error(text: &str) -> String {
+    let host = Topology::regular(1, 2, 1).unwrap();
+    Config::parse(text, "quell.toml").unwrap().check(&host, "quell.toml").unwrap_err().to_string()
+}
+
+const LC: &str = "[[task]]\nname = \"web\"\nclass = \"lc\"\npid = 42\nguaranteed = 1\n";
+
+#[test]
+fn a_small_file_gets_caladans_defaults() {
+    let config = Config::parse(LC, "quell.toml").unwrap();
+    let task = &config.tasks[0];
+    assert_eq!((task.class, task.guaranteed, task.max), (Class::LatencyCritical, 1, None));
+    assert_eq!(task.delay_target, Nanos::from_micros(10));
+    assert!(!task.freeze, "a task that was not launched has not consented to be frozen");
+    let host = Topology::regular(1, 2, 1).unwrap();
+    assert_eq!(config.check(&host, "quell.toml").unwrap().managed.to_string(), "1");
+}
+
+#[test]
+fn the_default_leaves_the_lowest_physical_core_and_its_sibling_alone() {
+    let config = Config::parse(LC, "quell.toml").unwrap();
+    let host = Topology::regular(1, 4, 2).unwrap();
+    assert_eq!(config.check(&host, "").unwrap().unmanaged.to_string(), "0,4");
+}
+
+#[test]
+fn errors_name_file_line_and_remedy() {
+    let unknown_key = error("[host]\nmanagd = \"1\"\n");
+    assert!(unknown_key.starts_with("quell.toml:2: unknown field `managd`"), "{unknown_key}");
+    let class = error("[[task]]\nname = \"web\"\nclass = \"vip\"\npid = 42\n");
+    assert!(class.starts_with("quell.toml:3: task `web` has the unknown class `vip`"), "{class}");
+    let twice = error(&format!("{LC}{LC}"));
+    assert!(twice.starts_with("quell.toml:7: two tasks are named `web`"), "{twice}");
+    let syntax = error("this is no toml");
+    assert!(syntax.starts_with("quell.toml:1: "), "{syntax}");
+    let source = error("[[task]]\nname = \"web\"\nclass = \"be\"\n");
+    assert!(source.contains("one of `command`, `pid`, `match`, `cgroup`"), "{source}");
+    let empty = error("[[task]]\nname = \"web\"\nclass = \"be\"\ncommand = []\n");
+    assert!(empty.contains("the command of task `web` is empty"), "{empty}");
+    let init = error("[[task]]\nname = \"web\"\nclass = \"be\"\npid = 1\n");
+    assert!(init.contains("process 1 can never be a task"), "{init}");
+    let path = error("[[task]]\nname = \"web\"\nclass = \"be\"\ncgroup = \"/a/../b\"\n");
+    assert!(path.contains("not a cgroup path"), "{path}");
+    let name = error("[[task]]\nname = \"../etc\"\nclass = \"be\"\npid = 42\n");
+    assert!(name.contains("cannot be a task's name"), "{name}");
+}
+
+#[test]
+fn what_does_not_fit_the_host_is_refused_by_name() {
+    assert!(host_error("[host]\nmanaged = \"7\"\n").contains("names core 7, this host has 0-1"));
+    assert!(
+        host_error("[host]\nmanaged = \"0-1\"\n").contains("one at least has to stay unmanaged")
+    );
+    let greedy = LC.replace("guaranteed = 1", "guaranteed = 2");
+    assert!(host_error(&greedy).contains("2 cores are guaranteed, but only 1 are managed (1)"));
+    let elsewhere = format!("{LC}cores = \"0\"\n");
+    assert!(host_error(&elsewhere).contains("its `cores` are not all managed"));
+}
+
+proptest! {
+    #[test]
+    fn parsing_never_panics(text in "[ -~\n]{0,300}") {
+        let _ = Config::parse(&text, "fuzz.toml");
+    }
+
+    #[test]
+    fn parsing_of_nearly_right_files_never_panics(
+        key in "(managed|tick_us|policy|max_threads|x)",
+        value in "(\"[0-9,-]{0,12}\"|[0-9]{1,20}|true|\\[\\])",
+        field in "(pid|match|cgroup|command|max|cores|children)",
+        other in "(\"[a-z/.]{0,20}\"|-?[0-9]{1,12}|\\[\"a\"\\])",
+    ) {
+        let text = format!("[host]\n{key} = {value}\n[[task]]\nname = \"a\"\nclass = \"lc\"\n{field} = {other}\n");
+        if let Ok(config) = Config::parse(&text, "fuzz.toml") {
+            let _ = config.check(&Topology::regular(2, 4, 2).unwrap(), "fuzz.toml");
+        }
+    }
+}
