@@ -3,7 +3,9 @@
 //! Everything here is input from outside until parsed: bounded, validated, never a panic.
 //!
 //! * [`config`]: the TOML file, read in two stages: as typed, then as checked against a host.
+//! * [`client`]: one call, one reply.
 //! * [`protocol`]: JSON lines over a Unix socket, one request and one response a line.
 
+pub mod client;
 pub mod config;
 pub mod protocol;
