@@ -1,1 +1,5 @@
-//! The tick loop, tasks, control server and guardians
+//! The daemon: the tick loop, tasks, control server and guardians.
+
+mod events;
+mod mailbox;
+mod server;

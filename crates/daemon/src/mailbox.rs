@@ -1,0 +1,106 @@
+//! Commands to the scheduler thread.
+//!
+//! The scheduler thread owns observer, policy, executor and back end alone; everybody else asks it. A
+//! sender puts a command in a bounded channel and then rings an eventfd, on which the thread sleeps in
+//! the shared pattern; in the dedicated pattern it looks into the channel once a tick.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Commands waiting at most; senders block beyond that.
+const COMMANDS_MAX: usize = 64;
+/// How long a command may take before its sender gives up. Restoring thousands of threads is one.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The receiving end, owned by the scheduler thread.
+pub struct Mailbox<C> {
+    commands: Receiver<C>,
+    bell: Arc<OwnedFd>,
+}
+
+/// The sending end.
+pub struct Postbox<C> {
+    commands: Sender<C>,
+    bell: Arc<OwnedFd>,
+}
+
+impl<C> Clone for Postbox<C> {
+    fn clone(&self) -> Self {
+        Postbox { commands: self.commands.clone(), bell: Arc::clone(&self.bell) }
+    }
+}
+
+/// The scheduler thread is gone or does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the scheduler thread does not answer; `quell release` gives everything back")]
+pub struct NoAnswer;
+
+/// A new pair.
+///
+/// # Errors
+/// When the eventfd cannot be made.
+pub fn pair<C>() -> io::Result<(Postbox<C>, Mailbox<C>)> {
+    let (sender, receiver) = bounded(COMMANDS_MAX);
+    let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+    Ok((Postbox { commands: sender, bell: Arc::clone(&bell) }, Mailbox { commands: receiver, bell }))
+}
+
+impl<C> Mailbox<C> {
+    /// The next command, if one is there. No system call while none is.
+    pub fn take(&self) -> Option<C> {
+        let command = self.commands.try_recv().ok()?;
+        let mut rings = [0; 8];
+        // An empty bell means that another command's ring was read together with this one's.
+        let _ = rustix::io::read(&*self.bell, &mut rings);
+        Some(command)
+    }
+
+    /// Readable when a command came.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl<C> Postbox<C> {
+    /// Sends a command that carries its own way back, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`NoAnswer`] when the thread is gone or silent.
+    pub fn call<T>(&self, command: impl FnOnce(Sender<T>) -> C) -> Result<T, NoAnswer> {
+        let (reply, answer) = bounded(1);
+        self.commands.send_timeout(command(reply), REPLY_TIMEOUT).map_err(|_| NoAnswer)?;
+        rustix::io::write(&*self.bell, &1u64.to_ne_bytes()).map_err(|_| NoAnswer)?;
+        answer.recv_timeout(REPLY_TIMEOUT).map_err(|_| NoAnswer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_answered_and_rings() {
+        let (postbox, mailbox) = pair::<Sender<u32>>().unwrap();
+        let asker = std::thread::spawn(move || postbox.call(|reply| reply));
+        let reply = loop {
+            if let Some(reply) = mailbox.take() {
+                break reply;
+            }
+            std::thread::yield_now();
+        };
+        reply.send(7).unwrap();
+        assert_eq!(asker.join().unwrap().unwrap(), 7);
+    }
+
+    #[test]
+    fn a_gone_receiver_is_an_error() {
+        let (postbox, mailbox) = pair::<Sender<u32>>().unwrap();
+        drop(mailbox);
+        assert!(postbox.call(|reply| reply).is_err());
+    }
+}
