@@ -1,1 +1,15 @@
-//! Every benchmark behind quell bench
+//! Every benchmark behind `quell bench`.
+//!
+//! A benchmark takes a spec, tells its [`progress`](mod@progress), and returns a [`BenchReport`]: the one shape of
+//! all of them. [`stats`] and [`stall`] hold the rules by which figures are made, pure and tested by
+//! themselves; [`host`] does by hand what an administrator without Quell would.
+
+pub mod host;
+pub mod machine;
+pub mod progress;
+pub mod report;
+pub mod stall;
+pub mod stats;
+
+pub use progress::{Live, Progress, Silent, Stop};
+pub use report::{BenchReport, Curve, Ratio, Row};

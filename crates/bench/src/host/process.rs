@@ -1,0 +1,246 @@
+//! Programs that a benchmark starts, measures and ends.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use quell_model::{CoreSet, Nanos};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Policy, pin, set_nice, set_policy};
+
+/// How often the threads of a program are listed again until the list no longer changes.
+const PASSES_MAX: usize = 10;
+
+/// A program that ends with its owner: when this value is dropped, and when the benchmark dies.
+pub struct Program {
+    name: String,
+    child: Child,
+}
+
+/// What the kernel accounted to a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Time on cores.
+    pub cpu: Nanos,
+    /// Times that a thread went to sleep, and so woke.
+    pub sleeps: u64,
+}
+
+impl Program {
+    /// Starts a program without input and output, in a process group of its own: Ctrl-C is for the
+    /// benchmark, which ends its programs in the right order.
+    ///
+    /// # Errors
+    /// When it cannot be started; names the program.
+    pub fn start(name: &str, command: &mut Command) -> Result<Program> {
+        command.stdin(Stdio::null()).process_group(0);
+        die_with_parent(command);
+        let child = command.spawn().with_context(|| {
+            format!("start {name} ({})", command.get_program().to_string_lossy())
+        })?;
+        Ok(Program { name: name.to_owned(), child })
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// Its name in messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Fails with its exit status if it is over.
+    ///
+    /// # Errors
+    /// When it is over.
+    pub fn check(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("{} ended early ({status})", self.name),
+            None => Ok(()),
+        }
+    }
+
+    /// Its threads now.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn threads(&self) -> Result<Vec<i32>> {
+        threads_of(self.pid()).with_context(|| format!("list the threads of {}", self.name))
+    }
+
+    /// Puts each of its threads on `cores`.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn pin(&self, cores: &CoreSet) -> Result<()> {
+        self.each_thread(|tid| pin(tid, cores))
+            .with_context(|| format!("pin {} to {cores}", self.name))
+    }
+
+    /// Gives each of its threads a policy and a nice value.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn set_policy(&self, policy: Policy, nice: i32) -> Result<()> {
+        self.each_thread(|tid| {
+            set_policy(tid, policy)?;
+            set_nice(tid, nice)
+        })
+        .with_context(|| format!("set {} to {policy:?}, nice {nice}", self.name))
+    }
+
+    /// Applies `set` to each thread until no new one shows up: one pass over /proc can miss a thread
+    /// that is born meanwhile and inherits the old value.
+    fn each_thread(&self, mut set: impl FnMut(i32) -> io::Result<()>) -> Result<()> {
+        let mut known: Vec<i32> = Vec::new();
+        for _ in 0..PASSES_MAX {
+            let new: Vec<i32> =
+                self.threads()?.into_iter().filter(|tid| !known.contains(tid)).collect();
+            if new.is_empty() {
+                return Ok(());
+            }
+            for &tid in &new {
+                match set(tid) {
+                    Err(gone) if gone.raw_os_error() == Some(libc::ESRCH) => {}
+                    other => other?,
+                }
+            }
+            known.extend(new);
+        }
+        bail!("{} creates threads faster than they can be set", self.name)
+    }
+
+    /// What it has used so far. Threads that ended since are missing, so it is meant for programs
+    /// whose threads live as long as they.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn usage(&self) -> Result<Usage> {
+        let mut sum = Usage::default();
+        for tid in self.threads()? {
+            let base = format!("/proc/{}/task/{tid}", self.pid());
+            let Ok(schedstat) = fs::read_to_string(format!("{base}/schedstat")) else { continue };
+            let ran = schedstat.split(' ').next().and_then(|ns| ns.parse().ok());
+            sum.cpu += Nanos(ran.with_context(|| format!("{base}/schedstat does not read"))?);
+            let status = fs::read_to_string(format!("{base}/status")).unwrap_or_default();
+            sum.sleeps += status
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
+                .and_then(|count| count.trim().parse::<u64>().ok())
+                .unwrap_or_default();
+        }
+        Ok(sum)
+    }
+
+    /// Stops it where it is, to keep it out of the way for a while.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn go_on(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.pid()).context("a process number is never 0")?;
+        kill_process(pid, signal).with_context(|| format!("signal {}", self.name))
+    }
+
+    /// Asks it to end and waits for that, for `patience` at most, then kills it. Says whether it
+    /// ended by itself with success.
+    ///
+    /// # Errors
+    /// When waiting fails.
+    pub fn end(mut self, signal: Signal, patience: Duration) -> Result<bool> {
+        if self.child.try_wait()?.is_none() {
+            let _ = self.signal(signal);
+        }
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.success());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(false)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // A killed child that was never waited for keeps its number, so this cannot hit another one.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The threads of a process.
+fn threads_of(pid: i32) -> io::Result<Vec<i32>> {
+    let folder = fs::read_dir(format!("/proc/{pid}/task"))?;
+    Ok(folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// SIGTERM when the benchmark dies: the daemon restores the host on it, and others just end.
+#[allow(unsafe_code)]
+fn die_with_parent(command: &mut Command) {
+    // SAFETY: between fork and exec only an async-signal-safe system call is made.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+            Ok(())
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleeper() -> Program {
+        Program::start("sleep", Command::new("sleep").arg("60")).unwrap()
+    }
+
+    #[test]
+    fn a_program_dies_with_its_owner() {
+        let program = sleeper();
+        let pid = program.pid();
+        drop(program);
+        assert!(threads_of(pid).is_err());
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error =
+            Program::start("antagonist", &mut Command::new("/there/is/none")).err().unwrap();
+        assert!(format!("{error:#}").contains("start antagonist (/there/is/none)"), "{error:#}");
+    }
+
+    #[test]
+    fn policies_reach_every_thread_and_the_usage_is_read() {
+        let program = sleeper();
+        program.set_policy(Policy::Idle, 19).unwrap();
+        assert_eq!(super::super::policy(program.pid()).unwrap().0, libc::SCHED_IDLE);
+        assert_eq!(super::super::nice(program.pid()).unwrap(), 19);
+        program.usage().unwrap();
+    }
+
+    #[test]
+    fn an_early_end_is_told() {
+        let mut program = Program::start("true", &mut Command::new("true")).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(program.check().unwrap_err().to_string().contains("true ended early"));
+    }
+}

@@ -1,0 +1,116 @@
+//! Policies, nice values and affinities of threads, by hand.
+#![allow(unsafe_code)]
+
+use std::io;
+
+use quell_model::{CoreId, CoreSet};
+use rustix::process::Pid;
+use rustix::thread::CpuSet;
+
+/// A scheduling policy with its priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// SCHED_OTHER.
+    Other,
+    /// SCHED_BATCH.
+    Batch,
+    /// SCHED_IDLE.
+    Idle,
+    /// SCHED_FIFO with a priority from 1 to 99.
+    Fifo(i32),
+    /// SCHED_RR with a priority from 1 to 99.
+    Rr(i32),
+}
+
+impl Policy {
+    fn numbers(self) -> (i32, i32) {
+        match self {
+            Policy::Other => (libc::SCHED_OTHER, 0),
+            Policy::Batch => (libc::SCHED_BATCH, 0),
+            Policy::Idle => (libc::SCHED_IDLE, 0),
+            Policy::Fifo(priority) => (libc::SCHED_FIFO, priority),
+            Policy::Rr(priority) => (libc::SCHED_RR, priority),
+        }
+    }
+}
+
+/// Sets a thread's policy; 0 is the calling thread. What is elevated carries SCHED_RESET_ON_FORK, so
+/// that no child inherits it.
+///
+/// # Errors
+/// The kernel's: no such thread, not allowed.
+pub fn set_policy(tid: i32, policy: Policy) -> io::Result<()> {
+    let (number, priority) = policy.numbers();
+    let reset = match policy {
+        Policy::Fifo(_) | Policy::Rr(_) => libc::SCHED_RESET_ON_FORK,
+        _ => 0,
+    };
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: the pointer is valid for the call, which only reads through it.
+    let done = unsafe { libc::sched_setscheduler(tid, number | reset, &parameters) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A thread's policy as the kernel numbers it (with flags), and its real-time priority.
+///
+/// # Errors
+/// The kernel's: no such thread.
+pub fn policy(tid: i32) -> io::Result<(i32, i32)> {
+    let mut parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: no pointer is passed.
+    let number = unsafe { libc::sched_getscheduler(tid) };
+    // SAFETY: the pointer is valid for the call, which writes one `sched_param`.
+    let done = unsafe { libc::sched_getparam(tid, &mut parameters) };
+    if number < 0 || done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((number, parameters.sched_priority))
+}
+
+/// Sets a thread's nice value.
+///
+/// # Errors
+/// The kernel's: no such thread, not allowed.
+pub fn set_nice(tid: i32, value: i32) -> io::Result<()> {
+    // SAFETY: no pointer is passed.
+    let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.cast_unsigned(), value) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A thread's nice value.
+///
+/// # Errors
+/// The kernel's: no such thread.
+pub fn nice(tid: i32) -> io::Result<i32> {
+    let pid = Pid::from_raw(tid);
+    Ok(rustix::process::getpriority_process(pid)?)
+}
+
+/// Sets the cores that a thread may use; 0 is the calling thread.
+///
+/// # Errors
+/// The kernel's: no such thread, none of these cores is allowed.
+pub fn pin(tid: i32, cores: &CoreSet) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    for core in cores.iter().filter(|core| core.index() < CpuSet::MAX_CPU) {
+        set.set(core.index());
+    }
+    Ok(rustix::thread::sched_setaffinity(Pid::from_raw(tid), &set)?)
+}
+
+/// The cores that a thread may use; 0 is the calling thread.
+///
+/// # Errors
+/// The kernel's: no such thread.
+pub fn affinity(tid: i32) -> io::Result<CoreSet> {
+    let set = rustix::thread::sched_getaffinity(Pid::from_raw(tid))?;
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|&core| set.is_set(core))
+        .map(|core| CoreId(core as u16))
+        .collect())
+}
+
+/// The number of the calling thread.
+pub fn this_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}

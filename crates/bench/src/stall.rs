@@ -1,0 +1,288 @@
+//! The one rule by which hypervisor stalls are taken out of latencies.
+//!
+//! A virtual core that its hypervisor does not run delays every request on it, and no scheduler
+//! inside can help. The rule is blind to latency and to the system under test:
+//!
+//! 1. A gap counts as a stall only if it lasted at least [`GAP_MIN`] and
+//!    * on a managed core, the core's steal clock advanced by that much, or
+//!    * on the client's core, the client's polling loop stood still without a context switch.
+//! 2. A gap while a thread of Quell ran on that core is Quell's, and stays.
+//! 3. A stall leaves a backlog. At half of the peak load it drains in the time that the stall lasted
+//!    (arrivals λ, service 2λ), so a window is the gap and once its length again ([`DRAIN`]).
+//! 4. A request that overlaps a window, from its intended send time to its answer, is removed, in
+//!    every system alike.
+//! 5. A case is invalid if more than [`REMOVED_MAX`] of the requests of a system were removed, or if
+//!    the removed shares of two systems differ by more than [`SPREAD_MAX`].
+//!
+//! Latencies without removal stand beside, with `_raw` at the end of the metric's name.
+
+use quell_model::Nanos;
+
+/// Shorter gaps are within what an undisturbed core shows.
+pub const GAP_MIN: Nanos = Nanos::from_micros(100);
+/// Part of the gap's length by which its window outlasts it.
+pub const DRAIN: f64 = 1.0;
+/// Share of removed requests above which a run is invalid.
+pub const REMOVED_MAX: f64 = 0.02;
+/// Ratio of removed shares between two systems above which a case is invalid.
+pub const SPREAD_MAX: f64 = 2.0;
+/// Shares below this count as equal: the ratio of two handfuls of requests says nothing.
+const SHARE_FLOOR: f64 = 0.002;
+
+/// What a gap was seen by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// The steal clock of a managed core advanced this much between two scheduler events.
+    StealClock {
+        /// Time that the hypervisor took, by the guest's account.
+        stolen: Nanos,
+    },
+    /// The client's polling loop did not turn.
+    SpinnerGap {
+        /// Whether the kernel switched to another thread meanwhile.
+        switched: bool,
+    },
+}
+
+/// A time in which a core did not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// When it began.
+    pub start: Nanos,
+    /// When it was over.
+    pub end: Nanos,
+    /// What it was seen by.
+    pub evidence: Evidence,
+    /// Whether a thread of Quell ran on that core at that time.
+    pub quell_ran: bool,
+}
+
+impl Gap {
+    /// Whether the gap counts as a hypervisor stall (steps 1 and 2 of the rule).
+    pub fn is_stall(&self) -> bool {
+        let shown = match self.evidence {
+            Evidence::StealClock { stolen } => stolen >= GAP_MIN,
+            Evidence::SpinnerGap { switched } => !switched && self.end - self.start >= GAP_MIN,
+        };
+        shown && !self.quell_ran
+    }
+}
+
+/// A request by the times that the rule looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// When it should have been sent.
+    pub intended: Nanos,
+    /// When its answer was complete.
+    pub done: Nanos,
+}
+
+impl Request {
+    /// The latency from the intended send time.
+    pub fn latency(&self) -> Nanos {
+        self.done - self.intended
+    }
+}
+
+/// Times in which requests do not count: ascending and disjoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Windows(Vec<(Nanos, Nanos)>);
+
+impl Windows {
+    /// The windows of the gaps that count as stalls (step 3 of the rule).
+    pub fn of(gaps: &[Gap]) -> Windows {
+        let mut spans: Vec<(Nanos, Nanos)> = gaps
+            .iter()
+            .filter(|gap| gap.is_stall())
+            .map(|gap| {
+                let length = match gap.evidence {
+                    Evidence::StealClock { stolen } => stolen,
+                    Evidence::SpinnerGap { .. } => gap.end - gap.start,
+                };
+                (gap.start, gap.end + Nanos((length.0 as f64 * DRAIN) as u64))
+            })
+            .collect();
+        spans.sort_unstable();
+        let mut merged: Vec<(Nanos, Nanos)> = Vec::with_capacity(spans.len());
+        for (start, end) in spans {
+            match merged.last_mut() {
+                Some(last) if start <= last.1 => last.1 = last.1.max(end),
+                _ => merged.push((start, end)),
+            }
+        }
+        Windows(merged)
+    }
+
+    /// Whether a request overlaps a window (step 4 of the rule).
+    pub fn cover(&self, request: &Request) -> bool {
+        let at = self.0.partition_point(|(_, end)| *end < request.intended);
+        self.0.get(at).is_some_and(|(start, _)| *start <= request.done)
+    }
+
+    /// How many windows there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether no stall was seen.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The time that the windows cover.
+    pub fn total(&self) -> Nanos {
+        self.0.iter().fold(Nanos::ZERO, |sum, (start, end)| sum + (*end - *start))
+    }
+}
+
+/// Latencies of a run, ascending, with and without the rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filtered {
+    /// Every request.
+    pub raw: Vec<Nanos>,
+    /// Requests that overlap no window.
+    pub kept: Vec<Nanos>,
+}
+
+impl Filtered {
+    /// Applies the rule to the requests of a run.
+    pub fn of(requests: &[Request], windows: &Windows) -> Filtered {
+        let mut raw: Vec<Nanos> = requests.iter().map(Request::latency).collect();
+        let kept = requests.iter().filter(|request| !windows.cover(request));
+        let mut kept: Vec<Nanos> = kept.map(Request::latency).collect();
+        raw.sort_unstable();
+        kept.sort_unstable();
+        Filtered { raw, kept }
+    }
+
+    /// Share of the requests that was removed.
+    pub fn removed_share(&self) -> f64 {
+        match self.raw.len() {
+            0 => 0.0,
+            all => (all - self.kept.len()) as f64 / all as f64,
+        }
+    }
+}
+
+/// Why a case is invalid by step 5 of the rule; `None` if it is valid. `removed` holds the share of
+/// all requests of each system that was removed.
+pub fn invalid(removed: &[(&str, f64)]) -> Option<String> {
+    if let Some((system, share)) = removed.iter().find(|(_, share)| *share > REMOVED_MAX) {
+        return Some(format!(
+            "{:.2} % of the requests of {system} overlap hypervisor stalls (at most {:.0} % may)",
+            share * 100.0,
+            REMOVED_MAX * 100.0
+        ));
+    }
+    let least = removed.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let most = removed.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let ratio = most.1.max(SHARE_FLOOR) / least.1.max(SHARE_FLOOR);
+    (ratio > SPREAD_MAX).then(|| {
+        format!(
+            "hypervisor stalls took {:.2} % of the requests of {} but {:.2} % of those of {} \
+             (at most {SPREAD_MAX} times as many may go)",
+            most.1 * 100.0,
+            most.0,
+            least.1 * 100.0,
+            least.0
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn us(micros: u64) -> Nanos {
+        Nanos::from_micros(micros)
+    }
+
+    fn spinner(start: u64, end: u64) -> Gap {
+        let evidence = Evidence::SpinnerGap { switched: false };
+        Gap { start: us(start), end: us(end), evidence, quell_ran: false }
+    }
+
+    fn request(intended: u64, done: u64) -> Request {
+        Request { intended: us(intended), done: us(done) }
+    }
+
+    #[test]
+    fn a_request_that_overlaps_a_stall_is_removed() {
+        // The gap from 1,000 to 1,200 us covers until 1,400 us with its backlog.
+        let windows = Windows::of(&[spinner(1_000, 1_200)]);
+        assert!(windows.cover(&request(900, 1_000)), "ends as the stall begins");
+        assert!(windows.cover(&request(1_100, 1_250)), "sent during the stall");
+        assert!(windows.cover(&request(1_390, 1_450)), "waits behind the backlog");
+        assert!(windows.cover(&request(900, 2_000)), "spans it");
+        assert!(!windows.cover(&request(900, 999)), "over before");
+        assert!(!windows.cover(&request(1_401, 5_000)), "sent after, however slow");
+    }
+
+    #[test]
+    fn a_gap_while_quell_ran_stays() {
+        let gap = Gap { quell_ran: true, ..spinner(1_000, 9_000) };
+        assert!(!gap.is_stall());
+        assert!(Windows::of(&[gap]).is_empty());
+    }
+
+    #[test]
+    fn a_gap_with_a_context_switch_is_the_hosts_own() {
+        let evidence = Evidence::SpinnerGap { switched: true };
+        assert!(!Gap { evidence, ..spinner(1_000, 9_000) }.is_stall());
+    }
+
+    #[test]
+    fn only_what_the_steal_clock_shows_counts_on_a_managed_core() {
+        let gap = |stolen| Gap {
+            evidence: Evidence::StealClock { stolen: us(stolen) },
+            ..spinner(1_000, 5_000)
+        };
+        assert!(!gap(99).is_stall(), "a long time between two events is no stall by itself");
+        assert!(gap(100).is_stall());
+    }
+
+    #[test]
+    fn short_gaps_stay() {
+        assert!(!spinner(1_000, 1_099).is_stall());
+        assert!(spinner(1_000, 1_100).is_stall());
+    }
+
+    #[test]
+    fn overlapping_windows_become_one() {
+        let windows = Windows::of(&[spinner(2_000, 2_300), spinner(1_000, 2_100)]);
+        assert_eq!(windows.len(), 1);
+        assert_eq!(windows.total(), us(2_200));
+    }
+
+    #[test]
+    fn a_case_is_invalid_when_too_much_or_too_unequal_a_share_is_removed() {
+        assert_eq!(invalid(&[("quell", 0.010), ("alone-warm", 0.009)]), None);
+        assert!(
+            invalid(&[("quell", 0.021), ("alone-warm", 0.02)])
+                .is_some_and(|why| why.contains("quell"))
+        );
+        assert!(invalid(&[("quell", 0.018), ("alone-warm", 0.006)]).is_some());
+        assert_eq!(invalid(&[("quell", 0.003), ("alone-warm", 0.0)]), None, "too few to compare");
+        assert_eq!(invalid(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn covering_agrees_with_looking_at_every_gap(
+            gaps in proptest::collection::vec((0u64..5_000, 100u64..500), 0..20),
+            requests in proptest::collection::vec((0u64..6_000, 0u64..800), 0..50),
+        ) {
+            let gaps: Vec<Gap> = gaps.into_iter().map(|(at, length)| spinner(at, at + length)).collect();
+            let windows = Windows::of(&gaps);
+            for (intended, latency) in requests {
+                let request = request(intended, intended + latency);
+                let slow = gaps.iter().any(|gap| {
+                    let end = gap.end + (gap.end - gap.start);
+                    gap.start <= request.done && request.intended <= end
+                });
+                prop_assert_eq!(windows.cover(&request), slow);
+            }
+        }
+    }
+}

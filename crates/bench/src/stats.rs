@@ -1,0 +1,163 @@
+//! Medians, paired ratios and their intervals.
+//!
+//! Rounds interleave the systems, so what drifts with time (clock rate, the hypervisor's other
+//! guests) hits all systems of a round alike: a ratio is taken within each round first, and the
+//! median over the rounds after that. Intervals are percentile bootstrap intervals (Efron and
+//! Tibshirani, "An Introduction to the Bootstrap", chapter 13) with a fixed seed, so that the same
+//! values always give the same interval.
+
+use rand::RngExt as _;
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha8Rng;
+
+/// Resamples an interval is made of.
+const RESAMPLES: usize = 4_000;
+/// Any number does; fixed so that reports are reproducible.
+const SEED: u64 = 0x5155_454c_4c00_0001;
+/// Share of the resamples that lies outside of the interval on each side.
+const TAIL: f64 = 0.025;
+
+/// A median with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The median.
+    pub median: f64,
+    /// Low end.
+    pub low: f64,
+    /// High end.
+    pub high: f64,
+}
+
+/// The median; the mean of the middle two for an even count. `None` of nothing.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    middle(&sorted)
+}
+
+fn middle(sorted: &[f64]) -> Option<f64> {
+    let half = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(sorted[half]),
+        _ => Some((sorted[half - 1] + sorted[half]) / 2.0),
+    }
+}
+
+/// The median with its seeded bootstrap 95 % interval. `None` of nothing; of a single value the
+/// interval is that value, which says nothing about the spread.
+pub fn median_interval(values: &[f64]) -> Option<Interval> {
+    let median = median(values)?;
+    let mut rng = ChaCha8Rng::seed_from_u64(SEED);
+    let mut resample = vec![0.0; values.len()];
+    let mut medians: Vec<f64> = (0..RESAMPLES)
+        .filter_map(|_| {
+            for slot in &mut resample {
+                *slot = values[rng.random_range(0..values.len())];
+            }
+            resample.sort_unstable_by(f64::total_cmp);
+            middle(&resample)
+        })
+        .collect();
+    medians.sort_unstable_by(f64::total_cmp);
+    let cut = (RESAMPLES as f64 * TAIL) as usize;
+    let (low, high) = (medians[cut], medians[RESAMPLES - 1 - cut]);
+    Some(Interval { median: rounded(median), low: rounded(low), high: rounded(high) })
+}
+
+/// `system / against` for each round that has both as finite numbers and a positive denominator.
+pub fn paired_ratios(system: &[f64], against: &[f64]) -> Vec<f64> {
+    let pairs = system.iter().zip(against);
+    pairs
+        .filter(|(system, against)| system.is_finite() && against.is_finite() && **against > 0.0)
+        .map(|(system, against)| system / against)
+        .collect()
+}
+
+/// The value at `quantile` (0 to 1) of ascending values, by the nearest-rank rule: the smallest value
+/// that at least this share of all values does not exceed.
+pub fn quantile<T: Copy>(ascending: &[T], quantile: f64) -> Option<T> {
+    let rank = (quantile * ascending.len() as f64).ceil() as usize;
+    ascending.get(rank.clamp(1, ascending.len().max(1)) - 1).copied()
+}
+
+/// Six significant digits: more is noise, and makes the reports hard to read.
+pub fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let digits = 5 - value.abs().log10().floor() as i32;
+    if digits > 12 {
+        return 0.0;
+    }
+    let scale = 10f64.powi(digits.abs());
+    if digits >= 0 { (value * scale).round() / scale } else { (value / scale).round() * scale }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn medians_of_odd_even_and_nothing() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median(&[]), None);
+        assert_eq!(median_interval(&[]), None);
+    }
+
+    #[test]
+    fn quantiles_follow_the_nearest_rank() {
+        let values: Vec<u32> = (1..=1000).collect();
+        assert_eq!(quantile(&values, 0.5), Some(500));
+        assert_eq!(quantile(&values, 0.999), Some(999));
+        assert_eq!(quantile(&values, 0.9999), Some(1000));
+        assert_eq!(quantile(&values, 0.0), Some(1));
+        assert_eq!(quantile(&values, 1.0), Some(1000));
+        assert_eq!(quantile::<u32>(&[], 0.5), None);
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        // The machine was twice as slow in the second round; the ratio does not see it.
+        assert_eq!(paired_ratios(&[10.0, 20.0], &[5.0, 10.0]), [2.0, 2.0]);
+        assert_eq!(paired_ratios(&[10.0, f64::NAN, 3.0], &[0.0, 1.0, 1.0]), [3.0]);
+    }
+
+    #[test]
+    fn the_interval_of_equal_values_is_that_value() {
+        let interval = median_interval(&[1.5; 10]).unwrap();
+        assert_eq!(interval, Interval { median: 1.5, low: 1.5, high: 1.5 });
+    }
+
+    #[test]
+    fn the_interval_covers_the_middle_of_a_known_sample() {
+        // For 15 ordered values the exact 95 % interval of the median by order statistics is
+        // [4th, 12th]; the percentile bootstrap comes within one rank of it.
+        let values: Vec<f64> = (1..=15).map(f64::from).collect();
+        let interval = median_interval(&values).unwrap();
+        assert_eq!(interval.median, 8.0);
+        assert!((3.0..=5.0).contains(&interval.low), "{interval:?}");
+        assert!((11.0..=13.0).contains(&interval.high), "{interval:?}");
+    }
+
+    #[test]
+    fn six_digits_are_kept() {
+        assert_eq!(rounded(123_456.78), 123_457.0);
+        assert_eq!(rounded(0.001_234_567_8), 0.001_234_57);
+        assert_eq!(rounded(12_345_678.0), 12_345_700.0);
+        assert_eq!(rounded(0.0), 0.0);
+    }
+
+    proptest! {
+        #[test]
+        fn the_interval_holds_the_median_and_repeats(
+            values in proptest::collection::vec(0.0f64..1e6, 1..30)
+        ) {
+            let interval = median_interval(&values).unwrap();
+            prop_assert!(interval.low <= interval.median && interval.median <= interval.high);
+            prop_assert_eq!(median_interval(&values), Some(interval));
+        }
+    }
+}
