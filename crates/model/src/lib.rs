@@ -18,6 +18,7 @@ mod snapshot;
 mod task;
 mod topology;
 mod units;
+mod words;
 
 pub use caps::HostCaps;
 pub use cores::{CORES_MAX, CoreId, CoreListError, CoreSet};

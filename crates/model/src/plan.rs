@@ -106,6 +106,8 @@ pub enum TaskReason {
     FairServer,
     /// Held down by an advisor's cap.
     Capped,
+    /// Kept off cores that it could use otherwise, for another reason than the two above.
+    Banned,
     /// No core is left for it.
     NoCore,
 }

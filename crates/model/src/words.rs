@@ -1,0 +1,82 @@
+//! Plans in words, for status tables and explanations.
+
+use std::fmt;
+
+use crate::{CoreMode, Outcome, Reason, Rung, TaskReason};
+
+impl fmt::Display for CoreMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CoreMode::Kernel => "kernel",
+            CoreMode::Lane => "lane",
+            CoreMode::Runtime => "runtime",
+            CoreMode::Parked => "parked",
+            CoreMode::Unmanaged => "unmanaged",
+        })
+    }
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Rung::Guardian => "guardian",
+            Rung::Scheduler => "scheduler",
+            Rung::Softirq => "softirq",
+            Rung::Switcher => "switcher",
+            Rung::Lc => "lc",
+            Rung::LcGuest => "lc guest",
+            Rung::Dispatcher => "dispatcher",
+            Rung::Parked => "parked",
+            Rung::Own => "own",
+            Rung::Idle => "idle",
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Unmanaged => f.write_str("not managed"),
+            Reason::Offline => f.write_str("offline"),
+            Reason::Guaranteed => f.write_str("guaranteed to its owner"),
+            Reason::Congested(delay) => write!(f, "its owner had waited {delay}"),
+            Reason::Kept => f.write_str("its owner keeps it"),
+            Reason::HandedOver => f.write_str("handed over when it fell idle"),
+            Reason::Leftover => f.write_str("left by LC"),
+            Reason::Unwanted => f.write_str("nobody may or wants to use it"),
+            Reason::BannedFor(core) => write!(f, "kept idle to protect core {core}"),
+            Reason::Capped => f.write_str("kept idle: who wants it is at its cap"),
+            Reason::Refused(errno) => write!(f, "the host refused it (errno {errno})"),
+        }
+    }
+}
+
+impl fmt::Display for TaskReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TaskReason::Configured => f.write_str("as configured"),
+            TaskReason::Owner => f.write_str("owns a core"),
+            TaskReason::Guest => f.write_str("owns no core, shares those of others"),
+            TaskReason::RanAway(run) => write!(f, "ran away: {run} without sleeping, so treated as BE"),
+            TaskReason::DelaysLc(delay) => {
+                write!(f, "its sections in the kernel delayed LC by {delay}, so kept off LC's cores")
+            }
+            TaskReason::FairServer => {
+                f.write_str("LC leaves its core almost no idle time, where the fair server would stop LC for it")
+            }
+            TaskReason::Capped => f.write_str("held down by a cap"),
+            TaskReason::NoCore => f.write_str("no core is left for it"),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Done => f.write_str("done"),
+            Outcome::Pending => f.write_str("pending"),
+            Outcome::Refused { errno } => write!(f, "refused (errno {errno})"),
+            Outcome::Raced => f.write_str("raced"),
+        }
+    }
+}
