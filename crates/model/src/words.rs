@@ -65,6 +65,7 @@ impl fmt::Display for TaskReason {
                 f.write_str("LC leaves its core almost no idle time, where the fair server would stop LC for it")
             }
             TaskReason::Capped => f.write_str("held down by a cap"),
+            TaskReason::Banned => f.write_str("banned from every core that it may use"),
             TaskReason::NoCore => f.write_str("no core is left for it"),
         }
     }
