@@ -1,1 +1,75 @@
-//! Core allocation: what is decided, never how it is carried out
+//! Core allocation: what is decided, never how it is carried out.
+//!
+//! A [`Policy`] turns each Snapshot into a Plan. It does no I/O, reads no clock, keeps no global
+//! state and allocates nothing once its tables have the size of the host, so the same Snapshots
+//! give the same Plans byte for byte, on a real host, in simulation and in replay.
+//!
+//! The default policy is composed after *A Decade of Wasted Cores* (EuroSys'16, section 5): one core
+//! module, the [`Allocator`], keeps four invariants in this order, and advisors only suggest:
+//!
+//! 1. a task's guaranteed cores are its own whenever it wants them;
+//! 2. BE never preempts LC, and BE yields first;
+//! 3. no core idles while a task that may use it has runnable work, unless a ban or a cap says so,
+//!    and then the plan says which;
+//! 4. advice is followed in the order ban, cap, preference.
+
+mod advice;
+pub mod advisors;
+mod allocator;
+mod explain;
+mod host;
+mod quell;
+mod registry;
+mod static_;
+
+use quell_model::{Nanos, Plan, Snapshot};
+
+pub use advice::{Advice, BanScope, Preference};
+pub use allocator::{Allocator, constants};
+pub use explain::{Change, CoreWhy, Explanation, Invariant, Offer, TaskWhy, Veto};
+pub use host::Host;
+pub use quell::Quell;
+pub use registry::{Config, NAMES, UnknownPolicy, by_name};
+pub use static_::Static;
+
+/// When a policy wants to be asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// At this time, or at the next change if that comes first.
+    At(Nanos),
+    /// Not before something changes: a task's state, a core, a limit.
+    OnChange,
+}
+
+impl Wake {
+    /// `At` for a time that comes, `OnChange` for [`Nanos::MAX`].
+    pub(crate) fn at(time: Nanos) -> Wake {
+        match time {
+            Nanos::MAX => Wake::OnChange,
+            time => Wake::At(time),
+        }
+    }
+}
+
+/// Decides which task gets which core.
+pub trait Policy: Send {
+    /// The name in configuration, reports and recordings.
+    fn name(&self) -> &'static str;
+
+    /// Writes the whole desired state for what was seen into `plan`, whatever it held before.
+    fn decide(&mut self, now: Nanos, seen: &Snapshot, plan: &mut Plan) -> Wake;
+
+    /// Why the last Plan is as it is. Formats on demand; the tick only fills fixed tables.
+    fn explain(&self) -> Explanation {
+        Explanation::default()
+    }
+}
+
+/// Suggests; the allocator decides. Advice is given anew each tick and holds for that tick.
+pub trait Advisor: Send {
+    /// The name in explanations.
+    fn name(&self) -> &'static str;
+
+    /// Adds what it has to say to `advice`.
+    fn advise(&mut self, now: Nanos, seen: &Snapshot, advice: &mut Advice);
+}

@@ -1,0 +1,96 @@
+//! What LC leaves, for BE.
+
+use quell_model::{CoreId, Nanos, Reason, Snapshot};
+
+use super::Allocator;
+use super::constants::BE_QUANTUM;
+use super::tables::NONE;
+use crate::Advice;
+
+impl Allocator {
+    /// Shared cores: every core without an LC owner gets a BE owner, spread evenly. Ownership means little
+    /// here, since every BE task may run beneath on all of them; it keeps accounts and caps in order.
+    pub(super) fn spread_leftover(&mut self, now: Nanos) {
+        for core in self.free.iter() {
+            let Some(place) = self.poorest(core, u32::MAX) else { continue };
+            self.assign(core, place, now, Reason::Leftover);
+        }
+        if self.stale {
+            for core in self.be_owned.iter() {
+                let holder = self.task(self.core(core).owner);
+                if holder.burst() <= 0 {
+                    continue;
+                }
+                if let Some(place) = self.poorest(core, holder.owned_len - 1) {
+                    self.assign(core, place, now, Reason::Leftover);
+                }
+            }
+        }
+    }
+
+    /// The BE task with the fewest cores, and fewer than `below`, that may have this one.
+    fn poorest(&self, core: CoreId, below: u32) -> Option<u32> {
+        let tasks = self.tasks.iter().zip(0u32..);
+        let fits = tasks.filter(|(task, _)| {
+            task.is_be()
+                && task.owned_len < task.cap.min(below)
+                && task.allowed.contains(core)
+                && !task.banned.contains(core)
+        });
+        fits.min_by_key(|(task, place)| (task.owned_len, *place)).map(|(_, place)| place)
+    }
+
+    /// Exclusive cores: free ones go to BE tasks with threads for them, equals get equal shares, and
+    /// a task without any core takes one that another held for a quantum.
+    pub(super) fn grant_be(&mut self, now: Nanos, seen: &Snapshot, advice: &Advice) {
+        let mut claims = std::mem::take(&mut self.claims);
+        claims.clear();
+        for place in 0..self.tasks.len() as u32 {
+            let task = self.task(place);
+            let wants = task.is_be() && task.unmet() > 0 && (task.waiting > 0 || task.is_short());
+            if wants && !self.awaits_start(place, now, seen) {
+                claims.push(place);
+            }
+        }
+        self.sort_be(&mut claims);
+        while !claims.is_empty() {
+            claims.retain(|&place| {
+                self.grant_batch(place, now, seen, advice) && self.task(place).unmet() > 0
+            });
+        }
+        self.claims = claims;
+        self.revisit_quantum(now);
+    }
+
+    fn grant_batch(&mut self, place: u32, now: Nanos, seen: &Snapshot, advice: &Advice) -> bool {
+        let open = self.task(place).open();
+        let running_on = &seen.tasks[place as usize].running_on;
+        let mut core = self.best_of(place, now, &open.intersection(&self.free), running_on, advice);
+        let task = self.task(place);
+        if core.is_none() && (task.congested || task.owned_len == 0 || task.is_short()) {
+            let others = open.intersection(&self.be_owned);
+            core = self.best_of(place, now, &others, running_on, advice);
+        }
+        let Some(core) = core else { return false };
+        let reason = match self.fell_idle.contains(core) {
+            true => Reason::HandedOver,
+            false => Reason::Leftover,
+        };
+        self.assign(core, place, now, reason);
+        true
+    }
+
+    /// Looks again when the first quantum of another BE task ends, if a BE task waits without a core.
+    fn revisit_quantum(&mut self, now: Nanos) {
+        let waits = |task: &super::tables::TaskState| {
+            task.is_be() && task.owned_len == 0 && task.waiting > 0 && task.cap > 0
+        };
+        if self.tasks.iter().any(waits) {
+            let since = self.be_owned.iter().map(|core| self.core(core).since).min();
+            if let Some(since) = since {
+                self.revisit((since + BE_QUANTUM).max(now + Nanos(1)));
+            }
+        }
+        debug_assert!(self.free.iter().all(|core| self.core(core).owner == NONE));
+    }
+}

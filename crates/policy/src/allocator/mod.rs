@@ -1,0 +1,250 @@
+//! The core module: Caladan's core allocator, on any back end.
+//!
+//! It alone changes who owns which core, and alone keeps the four invariants of the crate. Two kinds
+//! of host differ in what an owner needs to do with its core:
+//!
+//! - **Cores are shared** (`HostCaps::shares_cores`, a stock kernel): priority arbitrates on the core. An
+//!   LC task owns its guaranteed cores always, even asleep, and BE is let in beneath it. Burst cores
+//!   come with congestion and go after a hold. A congested LC task for which no core is left shares
+//!   those of others as a guest: below their owner, above BE.
+//! - **Cores are exclusive** (a runtime, a kernel module): a core serves its owner alone. A core
+//!   is granted on demand and handed on the moment it falls idle, as in Caladan.
+//!
+//! One tick goes through the submodules in this order: `sync` (Snapshot into tables), `reserve`
+//! (which cores serve whose guarantee), `advised` (bans and caps), `release`, `grant` (guarantees,
+//! then LC by congestion), `guests` or `batch` (BE), `write` (tables into the Plan).
+//!
+//! Source: Caladan (OSDI'20, sections 4.1 and 4.2) and its `ias` policy.
+
+pub mod constants;
+
+mod advised;
+mod batch;
+mod grant;
+mod guests;
+mod release;
+mod reserve;
+mod score;
+mod sync;
+mod tables;
+mod write;
+
+use quell_model::{Class, CoreId, CoreSet, Nanos, Plan, Reason, Snapshot};
+
+use crate::explain::{Change, CoreWhy, Explanation, TaskWhy, Veto};
+use crate::{Advice, Host, Wake};
+
+use tables::{CoreState, NONE, TaskState};
+
+/// Declined advice that one tick can note.
+const VETOES_MAX: usize = 64;
+/// Changes of ownership that are kept for explanations.
+const CHANGES_MAX: usize = 128;
+
+/// The core module. [`crate::Quell`] runs it with advisors; alone it works as well.
+pub struct Allocator {
+    host: Host,
+    /// By core number; holes in the numbers stay unusable.
+    cores: Vec<CoreState>,
+    tasks: Vec<TaskState>,
+    /// Managed cores that are online.
+    usable: CoreSet,
+    /// Usable cores without an owner.
+    free: CoreSet,
+    lc_owned: CoreSet,
+    be_owned: CoreSet,
+    /// Cores that fell idle or were given back in this tick.
+    fell_idle: CoreSet,
+    /// Tasks, limits or usable cores changed: reservations and spread have to be redone.
+    stale: bool,
+    /// Scratch: places of tasks that want cores.
+    claims: Vec<u32>,
+    /// The earliest time at which something has to be looked at without any event.
+    next: Nanos,
+    last: Nanos,
+    vetoes: Vec<Veto>,
+    vetoes_left_out: u32,
+    changes: Vec<Change>,
+    /// Where the next change goes once `changes` is full.
+    oldest: usize,
+    written: Plan,
+}
+
+impl Allocator {
+    /// An allocator for a host, with nothing granted.
+    pub fn new(host: Host) -> Allocator {
+        let numbers = host.topology.cores().last().map_or(0, |core| core.id.index() + 1);
+        Allocator {
+            cores: vec![CoreState::NEW; numbers],
+            host,
+            tasks: Vec::new(),
+            usable: CoreSet::EMPTY,
+            free: CoreSet::EMPTY,
+            lc_owned: CoreSet::EMPTY,
+            be_owned: CoreSet::EMPTY,
+            fell_idle: CoreSet::EMPTY,
+            stale: true,
+            claims: Vec::new(),
+            next: Nanos::MAX,
+            last: Nanos::ZERO,
+            vetoes: Vec::with_capacity(VETOES_MAX),
+            vetoes_left_out: 0,
+            changes: Vec::with_capacity(CHANGES_MAX),
+            oldest: 0,
+            written: Plan::default(),
+        }
+    }
+
+    /// The host that it decides for.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Decides from what was seen and advised, and writes the whole Plan.
+    pub fn decide(
+        &mut self,
+        now: Nanos,
+        seen: &Snapshot,
+        advice: &Advice,
+        plan: &mut Plan,
+    ) -> Wake {
+        self.next = advice.revisit;
+        self.sync(now, seen);
+        if self.stale {
+            self.reserve();
+        }
+        self.take_advice(now, advice);
+        self.release_unneeded(now);
+        self.grant_guaranteed(now);
+        self.grant_lc(now, seen, advice);
+        if self.host.caps.shares_cores {
+            self.admit_guests(now);
+            self.spread_leftover(now);
+        } else {
+            self.grant_be(now, seen, advice);
+        }
+        self.write(now, seen, advice, plan);
+        self.stale = false;
+        self.last = now;
+        Wake::at(self.next)
+    }
+
+    /// The last decision, explained.
+    pub fn explain(&self) -> Explanation {
+        let id_of = |place: u32| self.tasks.get(place as usize).map(|task| task.id);
+        let planned = self.tasks.iter().zip(&self.written.tasks);
+        let tasks = planned.filter(|(task, _)| task.alive).map(|(task, plan)| TaskWhy {
+            id: task.id,
+            class: task.class,
+            runnable: task.runnable,
+            waiting: task.waiting,
+            queueing_delay: task.signal,
+            congested: task.congested,
+            cap: task.cap,
+            banned: task.banned,
+            owned: task.owned,
+            reserved: task.reserved,
+            rung: plan.rung,
+            reason: plan.reason,
+        });
+        let cores = self.written.cores.iter().filter(|core| self.usable.contains(core.id));
+        let cores = cores.map(|core| CoreWhy {
+            id: core.id,
+            owner: core.owner,
+            reserved: id_of(self.cores[core.id.index()].reserved),
+            since: self.cores[core.id.index()].since,
+            reason: core.reason,
+        });
+        let (newer, older) = self.changes.split_at(self.oldest);
+        Explanation {
+            at: self.last,
+            tasks: tasks.collect(),
+            cores: cores.collect(),
+            vetoes: self.vetoes.clone(),
+            vetoes_left_out: self.vetoes_left_out,
+            changes: older.iter().chain(newer).copied().collect(),
+        }
+    }
+
+    /// Asks for a tick at `at`.
+    fn revisit(&mut self, at: Nanos) {
+        self.next = self.next.min(at);
+    }
+
+    fn core(&self, core: CoreId) -> &CoreState {
+        &self.cores[core.index()]
+    }
+
+    fn task(&self, place: u32) -> &TaskState {
+        &self.tasks[place as usize]
+    }
+
+    /// Makes a usable core the task's own, whoever had it.
+    fn assign(&mut self, core: CoreId, place: u32, now: Nanos, reason: Reason) {
+        self.give_back(core, now);
+        let state = &mut self.cores[core.index()];
+        (state.owner, state.since, state.reason) = (place, now, reason);
+        let task = &mut self.tasks[place as usize];
+        task.owned.insert(core);
+        task.owned_len += 1;
+        task.granted = (core, now);
+        self.free.remove(core);
+        match task.class {
+            Class::LatencyCritical => self.lc_owned.insert(core),
+            Class::BestEffort => self.be_owned.insert(core),
+        }
+    }
+
+    /// Takes a core from its owner, if it has one.
+    fn give_back(&mut self, core: CoreId, now: Nanos) {
+        let state = &mut self.cores[core.index()];
+        if state.owner == NONE {
+            return;
+        }
+        let task = &mut self.tasks[state.owner as usize];
+        task.owned.remove(core);
+        task.owned_len -= 1;
+        (state.owner, state.since, state.reason) = (NONE, now, Reason::Unwanted);
+        self.lc_owned.remove(core);
+        self.be_owned.remove(core);
+        if self.usable.contains(core) {
+            self.free.insert(core);
+        }
+    }
+
+    /// Takes all cores and the place's reservations away.
+    fn retire(&mut self, place: u32, now: Nanos) {
+        for core in self.task(place).owned.iter() {
+            self.give_back(core, now);
+        }
+        for core in self.task(place).reserved.iter() {
+            self.cores[core.index()].reserved = NONE;
+        }
+        for core in &mut self.cores {
+            core.history.iter_mut().filter(|ran| ran.0 == place).for_each(|ran| ran.0 = NONE);
+            if core.refusal.task == place {
+                core.refusal.task = NONE;
+            }
+        }
+        let task = &mut self.tasks[place as usize];
+        *task = TaskState::empty(task.id, task.limits);
+        self.stale = true;
+    }
+
+    fn veto(&mut self, veto: Veto) {
+        if self.vetoes.len() < VETOES_MAX {
+            self.vetoes.push(veto);
+        } else {
+            self.vetoes_left_out += 1;
+        }
+    }
+
+    fn log(&mut self, change: Change) {
+        if self.changes.len() < CHANGES_MAX {
+            self.changes.push(change);
+        } else {
+            self.changes[self.oldest] = change;
+            self.oldest = (self.oldest + 1) % CHANGES_MAX;
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The tables into the Plan.
+
+use quell_model::{
+    Class, CoreId, CoreMode, CorePlan, CoreSet, Nanos, Plan, Reason, Rung, Snapshot, TaskId,
+    TaskPlan, TaskReason,
+};
+
+use super::Allocator;
+use super::tables::{NONE, TaskState};
+use crate::Advice;
+use crate::explain::Change;
+
+/// What the tasks of one tick leave unused, and why.
+#[derive(Default)]
+struct Unused {
+    /// Cores that some task may use beneath their owner.
+    beneath: CoreSet,
+    /// Cores that a ban keeps some task off.
+    banned: CoreSet,
+    /// Cores that a task at its cap would take.
+    capped: CoreSet,
+}
+
+impl Allocator {
+    /// Writes the whole Plan.
+    pub(super) fn write(&mut self, now: Nanos, seen: &Snapshot, advice: &Advice, plan: &mut Plan) {
+        let mut unused = Unused::default();
+        plan.tasks.clear();
+        for (place, view) in seen.tasks.iter().enumerate() {
+            let planned = match self.tasks[place].alive {
+                true => self.plan_task(place as u32, &mut unused),
+                false => no_task(view.id, view.limits.class),
+            };
+            plan.tasks.push(planned);
+        }
+        plan.cores.clear();
+        for at in 0..self.host.topology.len() {
+            let id = self.host.topology.cores()[at].id;
+            let planned = if self.usable.contains(id) {
+                self.plan_core(id, now, advice, &unused)
+            } else {
+                let view = seen.cores.get(at).filter(|view| view.id == id);
+                let offline = view.is_some_and(|view| view.managed && !view.online);
+                let offline = offline && self.host.managed.contains(id);
+                let reason = if offline { Reason::Offline } else { Reason::Unmanaged };
+                CorePlan { id, owner: None, mode: CoreMode::Unmanaged, reason }
+            };
+            self.note_change(&planned, now);
+            plan.cores.push(planned);
+        }
+        self.written.cores.clone_from(&plan.cores);
+        self.written.tasks.clone_from(&plan.tasks);
+    }
+
+    fn plan_task(&mut self, place: u32, unused: &mut Unused) -> TaskPlan {
+        let task = self.task(place);
+        let (rung, beneath) = match task.class {
+            Class::LatencyCritical => self.place_lc(task),
+            Class::BestEffort => (Rung::Idle, self.place_be(place)),
+        };
+        let task = &mut self.tasks[place as usize];
+        if task.is_be() {
+            task.hosts = beneath;
+        }
+        if !task.banned.is_empty() {
+            unused.banned = unused.banned.union(&task.banned);
+        }
+        if task.runnable > task.owned_len && task.owned_len >= task.cap {
+            unused.capped = unused.capped.union(&task.allowed);
+        }
+        if !beneath.is_empty() {
+            unused.beneath = unused.beneath.union(&beneath);
+        }
+        let reason = task_reason(task, &beneath);
+        TaskPlan { id: task.id, class: task.class, cap: task.cap, rung, beneath, reason }
+    }
+
+    /// An LC task's rung, and the cores that it shares.
+    fn place_lc(&self, task: &TaskState) -> (Rung, CoreSet) {
+        if !self.host.caps.shares_cores {
+            (Rung::Lc, CoreSet::EMPTY)
+        } else if task.is_guest {
+            (Rung::LcGuest, task.hosts)
+        } else if task.owned_len > 0 {
+            (Rung::Lc, CoreSet::EMPTY)
+        } else {
+            (Rung::Own, limited(task.open(), task.cap, &task.hosts))
+        }
+    }
+
+    /// Where a BE task may run beneath others.
+    fn place_be(&mut self, place: u32) -> CoreSet {
+        if !self.host.caps.shares_cores {
+            return CoreSet::EMPTY;
+        }
+        let task = self.task(place);
+        let mut open = task.open();
+        if task.off_lc.is_some() {
+            let away = open.difference(&self.lc_owned);
+            if away.is_empty() && !self.host.caps.freezes_tasks {
+                let (id, refused) = (task.id, open);
+                self.decline(id, &refused, None);
+                open = self.task(place).open();
+            } else {
+                open = away;
+            }
+        }
+        let task = self.task(place);
+        let room = task.cap.saturating_sub(task.owned_len);
+        limited(open.difference(&task.owned), room, &task.hosts)
+    }
+
+    fn plan_core(&self, id: CoreId, now: Nanos, advice: &Advice, unused: &Unused) -> CorePlan {
+        let state = self.core(id);
+        let mode = CoreMode::Kernel;
+        let refused = (state.refusal.task != NONE && state.refusal.task != state.owner)
+            .then_some(state.refusal)
+            .filter(|refusal| now < refusal.until && self.task(refusal.task).unmet() > 0);
+        let owner = (state.owner != NONE).then(|| self.task(state.owner));
+        if let Some(refusal) = refused.filter(|_| owner.is_none_or(TaskState::is_be)) {
+            let reason = Reason::Refused(refusal.errno);
+            return CorePlan { id, owner: owner.map(|task| task.id), mode, reason };
+        }
+        if let Some(task) = owner {
+            let guaranteed = state.reserved == state.owner || task.owned_len <= task.guaranteed;
+            let reason = match task.class {
+                _ if guaranteed => Reason::Guaranteed,
+                _ if state.since == now => state.reason,
+                Class::LatencyCritical => Reason::Kept,
+                Class::BestEffort => Reason::Leftover,
+            };
+            return CorePlan { id, owner: Some(task.id), mode, reason };
+        }
+        let used = unused.beneath.contains(id);
+        let (mode, reason) = if used {
+            (CoreMode::Kernel, Reason::Unwanted)
+        } else if unused.banned.contains(id) {
+            (CoreMode::Parked, Reason::BannedFor(advice.protected_by(id)))
+        } else if unused.capped.contains(id) {
+            (CoreMode::Parked, Reason::Capped)
+        } else {
+            (CoreMode::Kernel, Reason::Unwanted)
+        };
+        CorePlan { id, owner: None, mode, reason }
+    }
+
+    fn note_change(&mut self, planned: &CorePlan, at: Nanos) {
+        let logged = &mut self.cores[planned.id.index()].logged;
+        let from = std::mem::replace(logged, planned.owner);
+        if from != planned.owner {
+            let (core, to, reason) = (planned.id, planned.owner, planned.reason);
+            self.log(Change { at, core, from, to, reason });
+        }
+    }
+}
+
+/// At most `room` of the cores, those of `before` first, so that the choice stays.
+fn limited(cores: CoreSet, room: u32, before: &CoreSet) -> CoreSet {
+    if cores.len() <= room as usize {
+        return cores;
+    }
+    let kept = cores.intersection(before);
+    let new = cores.difference(&kept);
+    kept.iter().chain(new.iter()).take(room as usize).collect()
+}
+
+fn task_reason(task: &TaskState, beneath: &CoreSet) -> TaskReason {
+    let capped = task.cap < task.limits.max && task.unmet() == 0 && task.runnable > task.owned_len;
+    match (task.off_lc, task.owned_len > 0) {
+        _ if task.ran_away.is_some() => TaskReason::RanAway(task.longest_run),
+        (Some(delay), _) => TaskReason::DelaysLc(delay),
+        _ if !task.banned.is_empty() => task.ban_reason,
+        _ if capped => TaskReason::Capped,
+        _ if task.is_guest => TaskReason::Guest,
+        (None, true) => TaskReason::Owner,
+        _ if beneath.is_empty() => TaskReason::NoCore,
+        _ if task.is_be() => TaskReason::Guest,
+        _ => TaskReason::Configured,
+    }
+}
+
+fn no_task(id: TaskId, class: Class) -> TaskPlan {
+    let (rung, reason) = (Rung::Own, TaskReason::NoCore);
+    TaskPlan { id, class, cap: 0, rung, beneath: CoreSet::EMPTY, reason }
+}

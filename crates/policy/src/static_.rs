@@ -1,0 +1,156 @@
+//! The rival without a loop: a plan from the limits alone, changed only when tasks or cores come or go.
+//!
+//! It is what a careful administrator sets by hand once: each LC task on its guaranteed cores at the
+//! LC rung, LC tasks without a guarantee below the owners on all cores that they may use, and BE at
+//! the bottom everywhere. Where cores cannot be shared, cores beyond the guarantees are dealt out
+//! evenly.
+
+use quell_model::{
+    Class, CoreMode, CorePlan, CoreSet, CoreView, Nanos, Plan, Reason, Rung, Snapshot, TaskId,
+    TaskPlan, TaskReason, TaskView,
+};
+
+use crate::{Host, Policy, Wake};
+
+/// See the module.
+pub struct Static {
+    host: Host,
+    usable: CoreSet,
+    known: Vec<(TaskId, bool, quell_model::Limits)>,
+    plan: Plan,
+    free: CoreSet,
+}
+
+impl Static {
+    /// The policy for a host.
+    pub fn new(host: Host) -> Static {
+        let (known, plan) = (Vec::new(), Plan::default());
+        Static { host, usable: CoreSet::EMPTY, known, plan, free: CoreSet::EMPTY }
+    }
+
+    /// Managed cores that the Snapshot shows online.
+    fn usable(&self, seen: &Snapshot) -> CoreSet {
+        let cores = self.host.topology.cores().iter().zip(&seen.cores);
+        let open = cores.filter(|(core, view)| core.id == view.id && view.managed && view.online);
+        open.map(|(core, _)| core.id).collect::<CoreSet>().intersection(&self.host.managed)
+    }
+
+    fn is_current(&self, seen: &Snapshot, usable: &CoreSet) -> bool {
+        *usable == self.usable
+            && self.known.len() == seen.tasks.len()
+            && self.known.iter().zip(&seen.tasks).all(|(known, task)| *known == key(task))
+            && self.plan.cores.len() == self.host.topology.len()
+    }
+
+    fn rebuild(&mut self, seen: &Snapshot) {
+        self.known.clear();
+        self.known.extend(seen.tasks.iter().map(key));
+        self.free = self.usable;
+        self.plan.cores.clear();
+        for (core, view) in self
+            .host
+            .topology
+            .cores()
+            .iter()
+            .zip(seen.cores.iter().map(Some).chain(std::iter::repeat(None)))
+        {
+            let usable = self.usable.contains(core.id);
+            let mode = if usable { CoreMode::Kernel } else { CoreMode::Unmanaged };
+            let offline = view.is_some_and(|view: &CoreView| view.managed && !view.online);
+            let reason = match (usable, offline) {
+                (true, _) => Reason::Unwanted,
+                (false, true) => Reason::Offline,
+                (false, false) => Reason::Unmanaged,
+            };
+            self.plan.cores.push(CorePlan { id: core.id, owner: None, mode, reason });
+        }
+        for class in [Class::LatencyCritical, Class::BestEffort] {
+            for task in seen.tasks.iter().filter(|task| task.alive && task.limits.class == class) {
+                for _ in 0..task.limits.guaranteed.min(task.limits.max) {
+                    self.deal(task, Reason::Guaranteed);
+                }
+            }
+        }
+        let shares = self.host.caps.shares_cores;
+        let leftover =
+            |task: &&TaskView| task.alive && (!shares || task.limits.class == Class::BestEffort);
+        let mut owned = true;
+        while owned && !self.free.is_empty() {
+            owned = false;
+            for task in seen.tasks.iter().filter(leftover) {
+                let room = self.plan.owned(task.id).len() < task.limits.max as usize;
+                owned |= room && self.deal(task, Reason::Leftover);
+            }
+        }
+        self.plan.tasks.clear();
+        for task in &seen.tasks {
+            let planned = self.plan_task(task);
+            self.plan.tasks.push(planned);
+        }
+    }
+
+    /// Gives the task the lowest free core that it may use.
+    fn deal(&mut self, task: &TaskView, reason: Reason) -> bool {
+        let Some(core) = self.free.intersection(&task.limits.allowed).first() else { return false };
+        let Some(at) = self.host.topology.position(core) else { return false };
+        self.free.remove(core);
+        self.plan.cores[at].owner = Some(task.id);
+        self.plan.cores[at].reason = reason;
+        true
+    }
+
+    fn plan_task(&self, task: &TaskView) -> TaskPlan {
+        let limits = &task.limits;
+        let mut plan = TaskPlan {
+            id: task.id,
+            class: limits.class,
+            cap: limits.max,
+            rung: Rung::Own,
+            beneath: CoreSet::EMPTY,
+            reason: TaskReason::Configured,
+        };
+        if !task.alive {
+            return TaskPlan { cap: 0, ..plan };
+        }
+        let owned = self.plan.owned(task.id);
+        let shares = self.host.caps.shares_cores;
+        let others = self.usable.intersection(&limits.allowed).difference(&owned);
+        let room = (limits.max as usize).saturating_sub(owned.len());
+        let others: CoreSet = others.iter().take(room).collect();
+        match limits.class {
+            Class::LatencyCritical if !shares || !owned.is_empty() => plan.rung = Rung::Lc,
+            Class::LatencyCritical => (plan.rung, plan.beneath) = (Rung::LcGuest, others),
+            Class::BestEffort => {
+                plan.rung = Rung::Idle;
+                plan.beneath = if shares { others } else { CoreSet::EMPTY };
+            }
+        }
+        plan.reason = match (owned.is_empty(), plan.beneath.is_empty()) {
+            (false, _) => TaskReason::Owner,
+            (true, false) => TaskReason::Guest,
+            (true, true) => TaskReason::NoCore,
+        };
+        plan
+    }
+}
+
+fn key(task: &TaskView) -> (TaskId, bool, quell_model::Limits) {
+    (task.id, task.alive, task.limits)
+}
+
+impl Policy for Static {
+    fn name(&self) -> &'static str {
+        "static"
+    }
+
+    fn decide(&mut self, _now: Nanos, seen: &Snapshot, plan: &mut Plan) -> Wake {
+        let usable = self.usable(seen);
+        if !self.is_current(seen, &usable) {
+            self.usable = usable;
+            self.rebuild(seen);
+        }
+        plan.cores.clone_from(&self.plan.cores);
+        plan.tasks.clone_from(&self.plan.tasks);
+        Wake::OnChange
+    }
+}
