@@ -1,1 +1,102 @@
 //! What this host can do, and how to enable the rest.
+//!
+//! [`examine`] tries rather than asks wherever it can: a child process requests real-time scheduling,
+//! a BPF program is loaded and attached, a counter is opened. Each check is one small function from
+//! the host's files, or from what was tried, to a [`Finding`], so that tests run it on made-up hosts.
+//!
+//! Nothing stays changed. Without root it says what could not be tried.
+
+mod cgroups;
+mod cores;
+mod finding;
+mod host;
+mod interrupts;
+mod probe;
+mod rights;
+mod scheduling;
+mod signals;
+mod table;
+#[cfg(test)]
+mod tests;
+mod timing;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use quell_model::CoreSet;
+
+pub use finding::{Evidence, Finding, Status, Topic};
+pub use table::Table;
+
+use host::Host;
+
+/// What to examine.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A cgroup directory in which real-time scheduling is tried as well.
+    pub cgroup: Option<PathBuf>,
+    /// The cores that Quell is to manage; all but the lowest-numbered physical core by default.
+    pub managed: Option<CoreSet>,
+    /// For how long to look for stalls by spinning on one core.
+    pub spin: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { cgroup: None, managed: None, spin: Duration::from_millis(500) }
+    }
+}
+
+/// Examines this host; takes about as long as [`Options::spin`]. Findings come by topic, and each id
+/// comes once.
+pub fn examine(options: &Options) -> Vec<Finding> {
+    let host = Host::at("/");
+    let managed = options.managed.unwrap_or_else(|| cores::default_managed(&host));
+    let mut findings = vec![scheduling::realtime_here(&host, &probe::try_fifo(None))];
+    if let Some(cgroup) = &options.cgroup {
+        let tried = probe::try_fifo(Some(&cgroup.join("cgroup.procs")));
+        findings.push(scheduling::realtime_there(&host, cgroup, &tried));
+    }
+    findings.extend(by_files(&host, &managed));
+    findings.extend([
+        signals::bpf(&probe::attach_empty_bpf(c"sched_switch")),
+        signals::thread_identity(&probe::open_thread_pidfd()),
+        signals::counters(&host, &probe::open_cycle_counter()),
+        timing::timers(timing::measure_overshoot().as_ref()),
+        timing::stalls(&timing::spin(&host, options.spin)),
+    ]);
+    findings.sort_by_key(|finding| finding.topic);
+    findings
+}
+
+/// The checks that only read files.
+fn by_files(host: &Host, managed: &CoreSet) -> Vec<Finding> {
+    let run_dir = std::env::var("QUELL_RUN_DIR").ok().filter(|path| !path.is_empty());
+    let mut findings = vec![
+        scheduling::throttling(host),
+        scheduling::fair_server(host),
+        scheduling::preemption(host),
+        cores::managed(host, managed),
+        cores::siblings(host),
+        cores::nodes(host),
+        signals::btf(host),
+        signals::tracefs(host),
+        signals::resctrl(host),
+        signals::sched_ext(host),
+        signals::modules(host),
+        interrupts::softirq(host, managed),
+        interrupts::threads(host),
+        interrupts::placement(host, managed),
+        cgroups::layout(host),
+        cgroups::freezer(host),
+        cgroups::cpuset(host),
+        rights::locked_memory(host),
+        rights::run_directory(host, run_dir.as_deref()),
+        timing::hypervisor(host),
+        timing::clock(host),
+        timing::frequency(host),
+        timing::idle(host),
+    ];
+    findings.extend(rights::capabilities(host));
+    findings
+}

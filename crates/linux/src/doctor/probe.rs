@@ -1,0 +1,233 @@
+//! System calls that are tried rather than asked about. Each leaves the host as it was.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// How long a child may take to try; more means that its cgroup does not let it run.
+const TRY_MAX: Duration = Duration::from_secs(2);
+
+/// What became of a child that asked for real-time scheduling.
+#[derive(Debug)]
+pub(super) enum RtTry {
+    /// It got SCHED_FIFO.
+    Granted,
+    /// The kernel refused SCHED_FIFO.
+    Refused(io::Error),
+    /// It could not enter the cgroup.
+    Shut(io::Error),
+    /// It entered and was not run: the cgroup is frozen or has no time.
+    Stuck,
+    /// No child could be started.
+    Untried(io::Error),
+}
+
+/// Lets a child process enter a cgroup, by its `cgroup.procs` file, and ask for the lowest SCHED_FIFO
+/// priority. The child ends at once, so nothing stays.
+pub(super) fn try_fifo(procs: Option<&Path>) -> RtTry {
+    let entry = match procs.map(|path| File::options().write(true).open(path)).transpose() {
+        Ok(entry) => entry,
+        Err(error) => return RtTry::Shut(error),
+    };
+    match fork_and_ask(entry.as_ref()) {
+        Ok(answer) => answer,
+        Err(error) => RtTry::Untried(error),
+    }
+}
+
+fn fork_and_ask(entry: Option<&File>) -> io::Result<RtTry> {
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let entry_fd = entry.map_or(-1, AsRawFd::as_raw_fd);
+    // SAFETY: the child calls only async-signal-safe functions (write, sched_setscheduler, _exit) and
+    // allocates nothing, so the state that other threads of this process left behind does not matter.
+    let child = unsafe { libc::fork() };
+    if child < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if child == 0 {
+        ask_and_exit(entry_fd, writer.as_raw_fd());
+    }
+    drop(writer);
+    let answer = read_answer(&File::from(reader));
+    reap(child, answer.is_none());
+    Ok(match answer {
+        None => RtTry::Stuck,
+        Some((_, 0)) => RtTry::Granted,
+        Some((STEP_ENTER, errno)) => RtTry::Shut(io::Error::from_raw_os_error(errno)),
+        Some((_, errno)) => RtTry::Refused(io::Error::from_raw_os_error(errno)),
+    })
+}
+
+const STEP_ENTER: i32 = 1;
+const STEP_ASK: i32 = 2;
+
+/// The child: reports {step, errno} on the pipe.
+fn ask_and_exit(entry: i32, report: i32) -> ! {
+    // SAFETY: the descriptors are open, the buffers live on this stack with the lengths given, and
+    // `_exit` ends the child without running anything of the parent's.
+    unsafe {
+        let mut answer = [STEP_ENTER, 0];
+        // "0" stands for the writer itself (Documentation/admin-guide/cgroup-v2.rst).
+        if entry >= 0 && libc::write(entry, c"0".as_ptr().cast(), 1) < 0 {
+            answer[1] = *libc::__errno_location();
+        } else {
+            answer[0] = STEP_ASK;
+            let lowest = libc::sched_param { sched_priority: 1 };
+            if libc::sched_setscheduler(0, libc::SCHED_FIFO, &lowest) < 0 {
+                answer[1] = *libc::__errno_location();
+            }
+        }
+        libc::write(report, answer.as_ptr().cast(), size_of_val(&answer));
+        libc::_exit(0)
+    }
+}
+
+fn read_answer(mut reader: &File) -> Option<(i32, i32)> {
+    let timeout = rustix::event::Timespec::try_from(TRY_MAX).ok()?;
+    let mut fds = [PollFd::new(reader, PollFlags::IN)];
+    if poll(&mut fds, Some(&timeout)).ok()? == 0 {
+        return None;
+    }
+    let mut bytes = [0; 8];
+    reader.read_exact(&mut bytes).ok()?;
+    let (step, errno) = bytes.split_at(4);
+    Some((i32::from_ne_bytes(step.try_into().ok()?), i32::from_ne_bytes(errno.try_into().ok()?)))
+}
+
+/// Collects the child; one in a frozen v1 cgroup dies only when that thaws, so the wait is bounded.
+fn reap(child: i32, kill: bool) {
+    let end = Instant::now() + TRY_MAX;
+    // SAFETY: `child` is a child of this process that nobody else waits for, so the number is its own
+    // until waitpid has returned it.
+    unsafe {
+        if kill {
+            libc::kill(child, libc::SIGKILL);
+        }
+        while libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG) == 0 && Instant::now() < end
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Tries to open a counter of CPU cycles for this process.
+pub(super) fn open_cycle_counter() -> io::Result<()> {
+    /// `struct perf_event_attr`, the part of its first version (include/uapi/linux/perf_event.h).
+    #[repr(C)]
+    struct Attr {
+        kind: u32,
+        size: u32,
+        config: u64,
+        sample: [u64; 3],
+        flags: u64,
+        wakeup: u32,
+        breakpoint: u32,
+        config1: u64,
+    }
+    const DISABLED_USER_ONLY: u64 = 1 | 1 << 5 | 1 << 6; // disabled, exclude_kernel, exclude_hv
+    let attr = Attr {
+        kind: 0,   // PERF_TYPE_HARDWARE
+        config: 0, // PERF_COUNT_HW_CPU_CYCLES
+        size: size_of::<Attr>() as u32,
+        sample: [0; 3],
+        flags: DISABLED_USER_ONLY,
+        wakeup: 0,
+        breakpoint: 0,
+        config1: 0,
+    };
+    const CLOEXEC: u64 = 8;
+    // SAFETY: `attr` has the layout and size that it states and outlives the call.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, 0, -1, -1, CLOEXEC) };
+    own(fd).map(drop)
+}
+
+/// Tries to load a BPF program that does nothing and to attach it to a raw tracepoint.
+///
+/// # Errors
+/// Says which of the two failed.
+pub(super) fn attach_empty_bpf(tracepoint: &CStr) -> Result<(), (&'static str, io::Error)> {
+    let program = load_empty_bpf().map_err(|error| ("BPF_PROG_LOAD", error))?;
+    /// `union bpf_attr`, its part for BPF_RAW_TRACEPOINT_OPEN (include/uapi/linux/bpf.h).
+    #[repr(C)]
+    struct Attr {
+        name: u64,
+        program: u32,
+        pad: u32,
+    }
+    const BPF_RAW_TRACEPOINT_OPEN: i32 = 17;
+    let attr =
+        Attr { name: tracepoint.as_ptr() as u64, program: program.as_raw_fd() as u32, pad: 0 };
+    // SAFETY: `attr` has the layout and size given; the name and the program outlive the call.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_bpf, BPF_RAW_TRACEPOINT_OPEN, &attr, size_of::<Attr>()) };
+    own(fd).map(drop).map_err(|error| ("BPF_RAW_TRACEPOINT_OPEN", error))
+}
+
+fn load_empty_bpf() -> io::Result<OwnedFd> {
+    /// `union bpf_attr`, its part for BPF_PROG_LOAD up to `prog_flags`.
+    #[repr(C)]
+    struct Attr {
+        kind: u32,
+        count: u32,
+        instructions: u64,
+        license: u64,
+        log: [u32; 2],
+        log_buffer: u64,
+        kernel_version: u32,
+        flags: u32,
+    }
+    const BPF_PROG_LOAD: i32 = 5;
+    const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
+    // r0 = 0; exit
+    let instructions: [u64; 2] = [0xb7, 0x95];
+    let attr = Attr {
+        kind: BPF_PROG_TYPE_RAW_TRACEPOINT,
+        count: instructions.len() as u32,
+        instructions: instructions.as_ptr() as u64,
+        license: c"Dual BSD/GPL".as_ptr() as u64,
+        log: [0; 2],
+        log_buffer: 0,
+        kernel_version: 0,
+        flags: 0,
+    };
+    // SAFETY: `attr` has the layout and size given; instructions and licence outlive the call.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &attr, size_of::<Attr>()) };
+    own(fd)
+}
+
+/// The descriptor that a system call returned, or its error.
+fn own(fd: libc::c_long) -> io::Result<OwnedFd> {
+    match i32::try_from(fd) {
+        // SAFETY: the kernel just returned this descriptor to this process; nobody else has it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// How often the calling thread was taken off its core by the kernel's scheduler.
+pub(super) fn preemptions() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is valid for writing; all-zero is a valid `rusage`, whatever the call does.
+    unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init().ru_nivcsw
+    }
+}
+
+/// Tries to open a pidfd of the calling thread rather than of its process.
+pub(super) fn open_thread_pidfd() -> io::Result<()> {
+    const PIDFD_THREAD: u32 = libc::O_EXCL as u32; // include/uapi/linux/pidfd.h
+    let flags = rustix::process::PidfdFlags::from_bits_retain(PIDFD_THREAD);
+    // Another thread than the first one: for that one every kernel with pidfds would do.
+    let open = || rustix::process::pidfd_open(rustix::thread::gettid(), flags);
+    let opened = std::thread::scope(|scope| scope.spawn(open).join());
+    match opened {
+        Ok(result) => Ok(result.map(drop)?),
+        Err(_) => Err(io::Error::other("the thread that tried it panicked")),
+    }
+}

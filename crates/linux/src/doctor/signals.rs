@@ -1,0 +1,223 @@
+//! What Quell can see of threads and hardware, and which further back ends could run.
+
+use std::io;
+
+use super::finding::{Check, Finding, Topic};
+use super::host::Host;
+
+const COARSE: &str =
+    "Quell reads /proc once a tick instead: waits shorter than a tick show only as a sum";
+
+/// BPF, by a program that was really loaded and attached.
+pub(super) fn bpf(tried: &Result<(), (&'static str, io::Error)>) -> Finding {
+    let check = Check { id: "signals.bpf", topic: Topic::Signals, title: "BPF" };
+    match tried {
+        Ok(()) => check
+            .pass(
+                "a program was loaded and attached to sched_switch",
+                "every wait and run of a managed thread is seen as it happens",
+            )
+            .seen("bpf(BPF_RAW_TRACEPOINT_OPEN)", "sched_switch"),
+        Err((step, error)) => {
+            let remedy = match error.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => {
+                    "run as root (or with CAP_BPF and CAP_PERFMON), outside of kernel lockdown \
+                     `confidentiality`"
+                }
+                Some(libc::ENOSYS) => "boot a kernel with CONFIG_BPF_SYSCALL and CONFIG_BPF_EVENTS",
+                _ => "boot a kernel with CONFIG_BPF_EVENTS and CONFIG_TRACEPOINTS",
+            };
+            check
+                .absent(format!("refused: {error}"), COARSE, remedy)
+                .seen(format!("bpf({step})"), error)
+        }
+    }
+}
+
+/// The kernel's own type information, by which BPF programs fit themselves to it.
+pub(super) fn btf(host: &Host) -> Finding {
+    let check = Check { id: "signals.btf", topic: Topic::Signals, title: "Kernel types (BTF)" };
+    let file = "/sys/kernel/btf/vmlinux";
+    let finding = if host.has(file) {
+        check.pass("there", "the BPF programs fit themselves to this kernel")
+    } else {
+        check.absent("not there", COARSE, "boot a kernel with CONFIG_DEBUG_INFO_BTF")
+    };
+    let size = std::fs::metadata(host.path(file));
+    finding
+        .seen(file, size.map_or_else(|error| error.to_string(), |at| format!("{} bytes", at.len())))
+}
+
+/// The file system of tracepoints.
+pub(super) fn tracefs(host: &Host) -> Finding {
+    let check = Check { id: "signals.tracefs", topic: Topic::Signals, title: "tracefs" };
+    let mounted = host.mount_of("tracefs");
+    let known = host.text("/proc/filesystems").lines().any(|line| line.ends_with("\ttracefs"));
+    let consequence = "only looking closer at a delay by hand needs it (trace-cmd, perf trace); Quell \
+                       itself does not";
+    match mounted {
+        Some(target) => check
+            .pass(format!("mounted on {target}"), consequence)
+            .seen("/proc/self/mounts", target),
+        None if known => check
+            .degraded("not mounted", consequence, "mount -t tracefs tracefs /sys/kernel/tracing")
+            .seen("/proc/filesystems", "tracefs"),
+        None => check
+            .absent("the kernel has none", consequence, "boot a kernel with CONFIG_FTRACE")
+            .seen("/proc/filesystems", "no tracefs"),
+    }
+}
+
+/// pidfds of threads.
+pub(super) fn thread_identity(tried: &io::Result<()>) -> Finding {
+    let check = Check { id: "signals.pidfd", topic: Topic::Signals, title: "Identity of threads" };
+    match tried {
+        Ok(()) => check
+            .pass("pidfds of threads", "a thread is never mistaken for a later one with its number")
+            .seen("pidfd_open(PIDFD_THREAD)", "ok"),
+        Err(error) => check
+            .degraded(
+                format!("by start time alone: {error}"),
+                "two threads with one number that start within the same 10 ms cannot be told apart",
+                "boot kernel 6.9 or later",
+            )
+            .seen("pidfd_open(PIDFD_THREAD)", error),
+    }
+}
+
+/// Hardware counters.
+pub(super) fn counters(host: &Host, tried: &io::Result<()>) -> Finding {
+    let check =
+        Check { id: "signals.pmu", topic: Topic::Signals, title: "Hardware counters (PMU)" };
+    let blind = "memory bandwidth and instructions per cycle of a task are not measured: interference \
+                 in caches and memory shows only as delay";
+    let paranoid = host.read("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    let finding = match tried {
+        Ok(()) => {
+            check.pass("cycles can be counted", "the use of hardware by each task can be measured")
+        }
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => check.degraded(
+                format!("refused: {error}"),
+                blind,
+                "run as root, or sysctl -w kernel.perf_event_paranoid=1",
+            ),
+            _ => check.absent(
+                format!("none: {error}"),
+                blind,
+                "run on bare metal, or have the hypervisor expose a virtual PMU",
+            ),
+        },
+    };
+    let answer = tried.as_ref().map_or_else(ToString::to_string, |()| "ok".into());
+    finding
+        .seen("perf_event_open(PERF_COUNT_HW_CPU_CYCLES)", answer)
+        .seen("/proc/sys/kernel/perf_event_paranoid", paranoid)
+}
+
+/// Partitions of cache and memory bandwidth.
+pub(super) fn resctrl(host: &Host) -> Finding {
+    let check = Check {
+        id: "signals.resctrl",
+        topic: Topic::Signals,
+        title: "Cache and bandwidth control",
+    };
+    let without = "Quell cannot partition the last-level cache or throttle memory bandwidth: it moves \
+                   or caps batch work instead";
+    let known = host.text("/proc/filesystems").lines().any(|line| line.ends_with("\tresctrl"));
+    if let Some(target) = host.mount_of("resctrl") {
+        let kinds = host.list(&format!("{target}/info")).join(" ");
+        return check
+            .pass(format!("resctrl with {kinds}"), "cache and memory bandwidth can be partitioned")
+            .seen(format!("{target}/info"), kinds);
+    }
+    if known {
+        return check
+            .degraded("there, not mounted", without, "mount -t resctrl resctrl /sys/fs/resctrl")
+            .seen("/proc/filesystems", "resctrl");
+    }
+    check
+        .absent(
+            "the kernel or the processor has none",
+            without,
+            "use a processor with RDT (Intel) or QoS (AMD) on bare metal, and a kernel with \
+             CONFIG_X86_CPU_RESCTRL",
+        )
+        .seen("/proc/filesystems", "no resctrl")
+}
+
+/// Schedulers written in BPF.
+pub(super) fn sched_ext(host: &Host) -> Finding {
+    let check = Check { id: "signals.sched_ext", topic: Topic::Signals, title: "sched_ext" };
+    let file = "/sys/kernel/sched_ext/state";
+    match host.read(file) {
+        Ok(state) if state == "disabled" => {
+            check.pass("there, unused", "a back end could run on it").seen(file, state)
+        }
+        Ok(state) => {
+            let name = host.text("/sys/kernel/sched_ext/root/ops");
+            check
+                .degraded(
+                    format!("in use by another scheduler: {name}"),
+                    "batch work is scheduled by that scheduler rather than the kernel's own; raised \
+                     threads stay above it",
+                    "stop it while Quell runs",
+                )
+                .seen(file, state)
+        }
+        Err(error) => check
+            .absent(
+                "not there",
+                "no back end can run on it; elevation and cpuset need nothing of it",
+                "boot kernel 6.12 or later with CONFIG_SCHED_CLASS_EXT, should a back end need it",
+            )
+            .seen(file, error),
+    }
+}
+
+/// Loadable kernel modules.
+pub(super) fn modules(host: &Host) -> Finding {
+    let check = Check { id: "signals.modules", topic: Topic::Signals, title: "Kernel modules" };
+    let without = "no kernel module can serve as a back end; elevation and cpuset need none";
+    let disabled = host.text("/proc/sys/kernel/modules_disabled") == "1";
+    let barred = host.text("/proc/cmdline").split_whitespace().any(|word| word == "nomodule");
+    let signed = host.text("/sys/module/module/parameters/sig_enforce") == "Y";
+    let headers = format!("/lib/modules/{}/build", host.release());
+    if !host.has("/proc/modules") {
+        check
+            .absent(
+                "this kernel takes none",
+                without,
+                "boot a kernel with CONFIG_MODULES, should a back end need it",
+            )
+            .seen("/proc/modules", "not there")
+    } else if disabled || barred {
+        check
+            .absent(
+                "loading is turned off",
+                without,
+                "boot without nomodule, and leave kernel.modules_disabled at 0",
+            )
+            .seen("/proc/sys/kernel/modules_disabled", u8::from(disabled))
+    } else if signed {
+        check
+            .degraded(
+                "only signed ones load",
+                without,
+                "sign the module with an enrolled key, or turn secure boot off",
+            )
+            .seen("/sys/module/module/parameters/sig_enforce", "Y")
+    } else if !host.has(&headers) {
+        check
+            .degraded(
+                "they load, but this kernel's headers are missing",
+                "a module could not be built here; elevation and cpuset need none",
+                format!("apt-get install linux-headers-{}", host.release()),
+            )
+            .seen(headers, "not there")
+    } else {
+        check
+            .pass("they load, and headers are there", "a module could serve as a back end")
+            .seen(headers, "there")
+    }
+}
