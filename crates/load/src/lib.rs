@@ -1,1 +1,36 @@
-//! Open-loop load generator, LC test server and antagonists
+//! Open-loop load generator, LC test server and the means to run best-effort antagonists.
+//!
+//! - [`run`] offers load by a [`LoadSpec`] and returns a [`LoadReport`]; [`search_peak`] finds the
+//!   highest rate that a server sustains.
+//! - [`be`] is how an antagonist publishes its work and how a benchmark reads it.
+//!
+//! All times are CLOCK_MONOTONIC nanoseconds, the clock of every contract in Quell.
+
+pub mod be;
+pub mod protocol;
+
+mod arrivals;
+mod books;
+mod clock;
+mod connection;
+mod error;
+mod generator;
+mod latency;
+mod preload;
+mod report;
+mod run;
+mod rusage;
+mod search;
+mod spec;
+mod stall;
+
+pub use arrivals::{Arrivals, Step};
+pub use clock::{now, thread_cpu_time};
+pub use error::LoadError;
+pub use latency::{Latency, Recorder};
+pub use protocol::ProtocolSpec;
+pub use report::{GeneratorReport, LimitedBy, LoadReport, Sample, StepReport, Totals};
+pub use run::{Interval, Progress, Silent, run};
+pub use search::{PeakReport, Probe, SearchSpec, search_peak};
+pub use spec::LoadSpec;
+pub use stall::{Activity, STALL_THRESHOLD, Stall, StallClock, Stalls};

@@ -1,0 +1,2 @@
+//! Best-effort antagonists.
+fn main() {}

@@ -1,0 +1,193 @@
+//! The books of a run: each request of the schedule ends in exactly one count.
+
+use quell_model::Nanos;
+
+use crate::arrivals::Phase;
+use crate::connection::Pending;
+use crate::latency::Recorder;
+use crate::protocol::Status;
+use crate::report::{Sample, Totals};
+use crate::spec::LoadSpec;
+
+/// A request written later than this after it was due is late.
+const LATE: Nanos = Nanos::from_micros(5);
+
+/// The requests of the warm-up or of one step.
+pub(crate) struct Account {
+    pub totals: Totals,
+    /// Replies that came within its window, whichever request they belong to.
+    pub replies_in_window: u64,
+    pub latency: Recorder,
+    pub lateness: Recorder,
+    /// Its window.
+    pub start: Nanos,
+    pub end: Nanos,
+}
+
+impl Account {
+    fn new(start: Nanos, end: Nanos) -> Account {
+        Account {
+            totals: Totals::default(),
+            replies_in_window: 0,
+            latency: Recorder::new(),
+            lateness: Recorder::new(),
+            start,
+            end,
+        }
+    }
+}
+
+/// What happened since progress was last published.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub at: Nanos,
+    pub scheduled: u64,
+    pub replies: u64,
+    pub late: u64,
+    pub outstanding: usize,
+    pub latency: Recorder,
+}
+
+impl Tally {
+    /// Starts anew, in the memory it has.
+    pub fn clear(&mut self) {
+        self.latency.clear();
+        (self.at, self.scheduled, self.replies) = (Nanos::ZERO, 0, 0);
+        (self.late, self.outstanding) = (0, 0);
+    }
+}
+
+pub(crate) struct Books {
+    /// The warm-up's account, then each step's.
+    pub accounts: Vec<Account>,
+    /// The account whose window the present falls into.
+    current: usize,
+    /// Requests that wait for a reply.
+    pub outstanding: usize,
+    /// When requests without a reply are given up.
+    pub deadline: Nanos,
+    pub samples: Vec<Sample>,
+    pub samples_missing: u64,
+    pub tally: Tally,
+}
+
+impl Books {
+    /// Empty books, all their memory touched: the loop never faults a page in.
+    pub fn open(spec: &LoadSpec, start: Nanos) -> Books {
+        let mut end = start + spec.warmup;
+        let mut accounts = vec![Account::new(start, end)];
+        for step in &spec.steps {
+            let begin = end;
+            end += step.duration;
+            accounts.push(Account::new(begin, end));
+        }
+        let unset = Sample { sent_ns: Nanos::MAX, latency_ns: Nanos::MAX };
+        let mut samples = vec![unset; spec.samples_expected()];
+        samples.clear();
+        Books {
+            accounts,
+            current: 0,
+            outstanding: 0,
+            deadline: end + spec.grace,
+            samples,
+            samples_missing: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Number of the account of a part of the run.
+    pub fn number(phase: Phase) -> usize {
+        match phase {
+            Phase::WarmUp => 0,
+            Phase::Step(step) => step + 1,
+        }
+    }
+
+    /// Time has come to `at`.
+    pub fn advance(&mut self, at: Nanos) {
+        while self.accounts.get(self.current).is_some_and(|account| at >= account.end) {
+            self.current += 1;
+        }
+    }
+
+    /// A request is about to be written at `at`; whether the generator is late with it.
+    pub fn sending(&mut self, number: usize, due: Nanos, at: Nanos) -> bool {
+        self.scheduled(number);
+        self.outstanding += 1;
+        let lateness = at.since(due);
+        let late = lateness > LATE;
+        let account = &mut self.accounts[number];
+        account.lateness.record(lateness);
+        account.totals.late += u64::from(late);
+        self.tally.late += u64::from(late);
+        late
+    }
+
+    /// A request waits behind bytes that the server has not read.
+    pub fn blocked(&mut self, number: usize) {
+        self.scheduled(number);
+        self.outstanding += 1;
+        self.accounts[number].totals.blocked += 1;
+    }
+
+    /// A request found no room, or no connection.
+    pub fn unsent(&mut self, number: usize, due: Nanos) {
+        self.scheduled(number);
+        self.accounts[number].totals.unsent += 1;
+        self.record(number, due, self.deadline);
+    }
+
+    fn scheduled(&mut self, number: usize) {
+        self.accounts[number].totals.scheduled += 1;
+        self.tally.scheduled += 1;
+    }
+
+    /// A reply came at `at`.
+    pub fn answered(&mut self, pending: Pending, at: Nanos, status: Status) {
+        self.outstanding -= 1;
+        self.tally.replies += 1;
+        self.tally.latency.record(at.since(pending.due));
+        if let Some(window) = self.accounts.get_mut(self.current) {
+            window.replies_in_window += 1;
+        }
+        let number = pending.account as usize;
+        let totals = &mut self.accounts[number].totals;
+        totals.sent += 1;
+        match status {
+            Status::Ok => totals.answered += 1,
+            Status::Miss => {
+                totals.answered += 1;
+                totals.misses += 1;
+            }
+            Status::Error => totals.errors += 1,
+        }
+        self.record(number, pending.due, at);
+    }
+
+    /// No reply will come, because the connection is `lost` or the run is over.
+    pub fn abandoned(&mut self, pending: Pending, sent: bool, lost: bool) {
+        self.outstanding -= 1;
+        let number = pending.account as usize;
+        let totals = &mut self.accounts[number].totals;
+        totals.sent += u64::from(sent);
+        match (sent, lost) {
+            (false, _) => totals.unsent += 1,
+            (true, true) => totals.errors += 1,
+            (true, false) => totals.unanswered += 1,
+        }
+        self.record(number, pending.due, self.deadline);
+    }
+
+    fn record(&mut self, number: usize, due: Nanos, end: Nanos) {
+        let latency = end.since(due);
+        self.accounts[number].latency.record(latency);
+        if number == Books::number(Phase::WarmUp) {
+            return;
+        }
+        if self.samples.len() < self.samples.capacity() {
+            self.samples.push(Sample { sent_ns: due, latency_ns: latency });
+        } else {
+            self.samples_missing += 1;
+        }
+    }
+}

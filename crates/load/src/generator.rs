@@ -1,0 +1,314 @@
+//! The spinning loop: sends what is due, takes what has come, and never sleeps.
+//!
+//! The clock is read after each system call, so that every gap between two readings is either a
+//! recorded stall or shorter than one. Nothing is allocated in steady state, and no request is
+//! dropped: the [`Books`] hold each one's end.
+
+use std::iter::Peekable;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use quell_model::Nanos;
+use rand::SeedableRng;
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::OwnedFd;
+
+use crate::arrivals::Schedule;
+use crate::books::Books;
+use crate::clock::thread_cpu_time;
+use crate::connection::{Connection, Flushed, Lost};
+use crate::error::LoadError;
+use crate::protocol::{Protocol, WorkloadRng};
+use crate::report::GeneratorReport;
+use crate::run::Mailbox;
+use crate::spec::LoadSpec;
+use crate::stall::{Activity, StallClock, Stalls};
+
+/// Requests sent in one turn of the loop, so that replies do not wait behind a backlog.
+const BATCH_MAX: usize = 64;
+/// Sockets read in one turn.
+const EVENTS_MAX: usize = 64;
+/// How often progress is published.
+const PUBLISH_EVERY: Nanos = Nanos::from_secs(1);
+/// Keeps the workload's random numbers apart from the arrivals', so that a new mix leaves the
+/// schedule alone.
+const WORKLOAD_STREAM: u64 = 1;
+
+/// What the loop hands back.
+pub(crate) struct Raw {
+    pub books: Books,
+    /// When the loop ended.
+    pub finish: Nanos,
+    pub generator: GeneratorReport,
+    pub stalls: Stalls,
+    pub connections_lost: usize,
+    pub ended_early: Option<String>,
+}
+
+#[derive(Default)]
+struct Effort {
+    turns_sending: u64,
+    turns_late: u64,
+    writes: u64,
+    requests_written: u64,
+    busy: Nanos,
+}
+
+pub(crate) struct Generator<'a> {
+    protocol: Box<dyn Protocol>,
+    rng: WorkloadRng,
+    schedule: Peekable<Schedule>,
+    start: Nanos,
+    /// End of the measured window.
+    end: Nanos,
+    /// `None` where the connection was lost.
+    connections: Vec<Option<Connection>>,
+    alive: usize,
+    turn: usize,
+    last_loss: String,
+    poller: OwnedFd,
+    books: Books,
+    effort: Effort,
+    stop: &'a AtomicBool,
+    mailbox: &'a Mailbox,
+    next_publish: Nanos,
+}
+
+impl<'a> Generator<'a> {
+    /// Prepares everything that allocates. `start` is when the schedule begins.
+    pub fn new(
+        spec: &LoadSpec,
+        protocol: Box<dyn Protocol>,
+        connections: Vec<Connection>,
+        start: Nanos,
+        stop: &'a AtomicBool,
+        mailbox: &'a Mailbox,
+    ) -> Result<Generator<'a>, LoadError> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(LoadError::system("epoll_create"))?;
+        for (index, connection) in connections.iter().enumerate() {
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::add(&poller, connection.fd(), data, epoll::EventFlags::IN)
+                .map_err(LoadError::system("epoll_ctl"))?;
+        }
+        let mut rng = WorkloadRng::seed_from_u64(spec.seed);
+        rng.set_stream(WORKLOAD_STREAM);
+        Ok(Generator {
+            protocol,
+            rng,
+            schedule: Schedule::new(spec.arrivals, spec.warmup, &spec.steps, spec.seed).peekable(),
+            start,
+            end: start + spec.warmup + spec.measured(),
+            alive: connections.len(),
+            connections: connections.into_iter().map(Some).collect(),
+            turn: 0,
+            last_loss: String::new(),
+            poller,
+            books: Books::open(spec, start),
+            effort: Effort::default(),
+            stop,
+            mailbox,
+            next_publish: start + PUBLISH_EVERY,
+        })
+    }
+
+    /// Runs the whole schedule on the calling thread.
+    pub fn run(mut self) -> Raw {
+        let cpu_start = thread_cpu_time();
+        let mut clock = StallClock::start();
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        while clock.tick(Activity::Spin) < self.start {
+            std::hint::spin_loop();
+        }
+        let (finish, ended_early) = loop {
+            let at = clock.tick(Activity::Spin);
+            self.books.advance(at);
+            let sent = self.send_due(at, &mut clock);
+            let received = self.receive(&mut events, &mut clock);
+            if sent || received {
+                self.effort.busy += clock.tick(Activity::Spin).since(at);
+            }
+            if at >= self.next_publish {
+                self.publish(at);
+            }
+            if let Some(reason) = self.over(at) {
+                break (at, reason);
+            }
+        };
+        self.close_books(finish, ended_early.is_some());
+        let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+        let effort = &self.effort;
+        let generator = GeneratorReport {
+            busy_share: ratio(effort.busy.0, finish.since(self.start).0).min(1.0),
+            late_turns_share: ratio(effort.turns_late, effort.turns_sending),
+            requests_per_write: ratio(effort.requests_written, effort.writes),
+            cpu_ns: thread_cpu_time().since(cpu_start),
+        };
+        Raw {
+            finish,
+            generator,
+            stalls: clock.finish(),
+            connections_lost: self.connections.len() - self.alive,
+            ended_early,
+            books: self.books,
+        }
+    }
+
+    /// `Some` once the run is over, with the reason if that is before its time.
+    fn over(&mut self, at: Nanos) -> Option<Option<String>> {
+        if self.alive == 0 {
+            return Some(Some(format!("every connection was lost; the last: {}", self.last_loss)));
+        }
+        // Relaxed: nothing else is published through the flag.
+        if self.stop.load(Ordering::Relaxed) {
+            return Some(Some("stopped on request".into()));
+        }
+        let drained = self.books.outstanding == 0 && self.schedule.peek().is_none();
+        (at >= self.books.deadline || (at >= self.end && drained)).then_some(None)
+    }
+
+    fn publish(&mut self, at: Nanos) {
+        self.next_publish += PUBLISH_EVERY;
+        self.books.tally.at = at;
+        self.books.tally.outstanding = self.books.outstanding;
+        self.mailbox.post(&mut self.books.tally);
+    }
+
+    /// Sends all that is due, up to a batch, in one write. Whether anything was.
+    fn send_due(&mut self, at: Nanos, clock: &mut StallClock) -> bool {
+        if !self.is_due(at) {
+            return false;
+        }
+        let Some(index) = self.next_connection() else { return false };
+        let Some(connection) = self.connections[index].as_mut() else { return false };
+        let was_blocked = connection.blocked;
+        let mut count = 0;
+        let mut late = false;
+        while count < BATCH_MAX
+            && let Some(due) = self.schedule.next_if(|due| self.start + due.offset <= at)
+        {
+            count += 1;
+            let number = Books::number(due.phase);
+            let due_at = self.start + due.offset;
+            let (protocol, rng) = (&mut self.protocol, &mut self.rng);
+            if !connection.queue(due_at, number as u32, |out| protocol.encode(rng, out)) {
+                self.books.unsent(number, due_at);
+            } else if was_blocked {
+                self.books.blocked(number);
+            } else {
+                late |= self.books.sending(number, due_at, at);
+            }
+        }
+        self.effort.turns_sending += 1;
+        self.effort.turns_late += u64::from(late);
+        if !was_blocked {
+            self.effort.writes += 1;
+            self.effort.requests_written += count as u64;
+            self.flush(index, clock);
+        }
+        true
+    }
+
+    fn is_due(&mut self, at: Nanos) -> bool {
+        self.schedule.peek().is_some_and(|due| self.start + due.offset <= at)
+    }
+
+    /// The next living connection in turn.
+    fn next_connection(&mut self) -> Option<usize> {
+        let count = self.connections.len();
+        let next = (1..=count)
+            .map(|step| (self.turn + step) % count)
+            .find(|&index| self.connections[index].is_some())?;
+        self.turn = next;
+        Some(next)
+    }
+
+    /// Takes what has come; whether anything had.
+    fn receive(&mut self, events: &mut Vec<epoll::Event>, clock: &mut StallClock) -> bool {
+        if self.books.outstanding == 0 {
+            return false;
+        }
+        events.clear();
+        let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // A poll that a signal interrupted found nothing; the next turn polls again.
+        let ready = epoll::wait(&self.poller, spare_capacity(events), Some(&no_wait));
+        clock.tick(Activity::Poll);
+        for event in events.iter() {
+            let index = event.data.u64() as usize;
+            let flags = event.flags;
+            if flags.contains(epoll::EventFlags::OUT) {
+                self.flush(index, clock);
+            }
+            if flags != epoll::EventFlags::OUT {
+                self.receive_from(index, clock);
+            }
+        }
+        ready.is_ok_and(|count| count > 0)
+    }
+
+    fn receive_from(&mut self, index: usize, clock: &mut StallClock) {
+        let Some(connection) = self.connections[index].as_mut() else { return };
+        let books = &mut self.books;
+        // One reading serves all replies of one read: they became visible together.
+        let mut read_at = None;
+        let received = connection.receive(&*self.protocol, |pending, status| {
+            let at = *read_at.get_or_insert_with(|| clock.tick(Activity::Read));
+            books.answered(pending, at, status);
+        });
+        if let Err(lost) = received {
+            self.lose(index, &lost);
+        }
+    }
+
+    /// Writes what is queued, and has the poller tell when a full socket has room again.
+    fn flush(&mut self, index: usize, clock: &mut StallClock) {
+        let Some(connection) = self.connections[index].as_mut() else { return };
+        let flushed = connection.flush();
+        clock.tick(Activity::Write);
+        let watched = match flushed {
+            Ok(flushed) => {
+                let blocked = flushed == Flushed::Blocked;
+                let changed = blocked != connection.blocked;
+                connection.blocked = blocked;
+                if changed { watch(&self.poller, index, connection) } else { Ok(()) }
+            }
+            Err(lost) => Err(lost),
+        };
+        if let Err(lost) = watched {
+            self.lose(index, &lost);
+        }
+    }
+
+    /// Gives a connection up, and with it all that waits there.
+    fn lose(&mut self, index: usize, lost: &Lost) {
+        let Some(mut connection) = self.connections[index].take() else { return };
+        self.alive -= 1;
+        self.last_loss = lost.to_string();
+        for (pending, sent) in connection.abandon() {
+            self.books.abandoned(pending, sent, true);
+        }
+    }
+
+    /// The run is over: what has no reply stays without, and what was due stays unsent.
+    fn close_books(&mut self, finish: Nanos, early: bool) {
+        if early {
+            self.books.deadline = finish;
+        }
+        for connection in self.connections.iter_mut().flatten() {
+            for (pending, sent) in connection.abandon() {
+                self.books.abandoned(pending, sent, false);
+            }
+        }
+        while let Some(due) = self.schedule.next_if(|due| self.start + due.offset <= finish) {
+            self.books.unsent(Books::number(due.phase), self.start + due.offset);
+        }
+    }
+}
+
+/// Has the poller watch for room in a blocked socket, and no longer in another.
+fn watch(poller: &OwnedFd, index: usize, connection: &Connection) -> Result<(), Lost> {
+    let mut flags = epoll::EventFlags::IN;
+    flags.set(epoll::EventFlags::OUT, connection.blocked);
+    let data = epoll::EventData::new_u64(index as u64);
+    epoll::modify(poller, connection.fd(), data, flags).map_err(|errno| Lost::Io(errno.into()))
+}

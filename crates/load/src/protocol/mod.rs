@@ -1,0 +1,94 @@
+//! What a protocol owes the load generator: requests into a buffer, replies out of one.
+//!
+//! A new protocol is one file with a [`Protocol`], plus a variant in [`ProtocolSpec`]. The
+//! generator keeps sockets, time and matching. Replies come back in the order of the requests on a
+//! connection, as in every pipelined protocol (memcached, RESP, HTTP/1.1).
+//!
+//! Bytes from the server are hostile: a parser looks at a bounded prefix, never panics, and says
+//! [`Malformed`] where a reply cannot become valid any more. The generator then gives the
+//! connection up, because the border of the next reply is lost.
+
+pub mod memcached;
+pub mod synthetic;
+
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+/// The source of randomness of a run: seeded, and the same on every machine.
+pub type WorkloadRng = ChaCha8Rng;
+
+/// What was asked, handed back when the reply is parsed. The protocol gives it its meaning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Token(pub u64);
+
+/// How the server answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// As hoped for.
+    Ok,
+    /// A correct answer that found nothing (a GET of an absent key).
+    Miss,
+    /// The server refused or failed; the connection lives on.
+    Error,
+}
+
+/// What the front of the input holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// Not yet a whole reply; parse again when more bytes have come.
+    Incomplete,
+    /// One reply of `len` bytes, `len >= 1` and at most the input's length.
+    Reply {
+        /// Its length in bytes.
+        len: usize,
+        /// What it says.
+        status: Status,
+    },
+}
+
+/// The input cannot be a reply to the request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed reply: {0}")]
+pub struct Malformed(pub &'static str);
+
+/// One way to talk to a server.
+pub trait Protocol: Send {
+    /// Appends one request of the mix to `out`.
+    fn encode(&mut self, rng: &mut WorkloadRng, out: &mut Vec<u8>) -> Token;
+
+    /// Appends the `index`-th request that prepares the server, `None` after the last. Each must be
+    /// answered with [`Status::Ok`].
+    fn encode_preload(&mut self, index: u64, out: &mut Vec<u8>) -> Option<Token>;
+
+    /// Looks for one reply at the front of `input` to the request that `token` stands for.
+    ///
+    /// # Errors
+    /// [`Malformed`] where no further byte could make it a reply.
+    fn parse(&self, input: &[u8], token: Token) -> Result<Parsed, Malformed>;
+
+    /// No reply is longer, in bytes. Bounds the input buffer of a connection.
+    fn reply_bytes_max(&self) -> usize;
+}
+
+/// The protocol of a run, with its workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "protocol", rename_all = "kebab-case")]
+pub enum ProtocolSpec {
+    /// memcached's text protocol.
+    Memcached(memcached::MemcachedSpec),
+    /// Fake work on the synthetic server.
+    Synthetic(synthetic::SyntheticSpec),
+}
+
+impl ProtocolSpec {
+    /// The protocol, ready to encode.
+    ///
+    /// # Errors
+    /// Says which part of the workload makes no sense.
+    pub fn build(&self) -> Result<Box<dyn Protocol>, String> {
+        match self {
+            ProtocolSpec::Memcached(spec) => Ok(Box::new(memcached::Memcached::new(spec)?)),
+            ProtocolSpec::Synthetic(spec) => Ok(Box::new(synthetic::Synthetic::new(spec)?)),
+        }
+    }
+}

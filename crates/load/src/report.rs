@@ -1,0 +1,190 @@
+//! What a run found out.
+
+use quell_model::Nanos;
+use serde::{Deserialize, Serialize};
+
+use crate::latency::{Latency, Recorder};
+use crate::spec::LoadSpec;
+use crate::stall::{Stall, Stalls};
+
+/// What held the throughput back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimitedBy {
+    /// The generator could not send on time: the latencies contain its own delay, and a lower
+    /// throughput is not the server's.
+    Generator,
+    /// The server answered less than was offered, or stopped reading.
+    Server,
+    /// Neither: what was offered was answered.
+    None,
+}
+
+/// Counts of requests that were due in a window.
+///
+/// `scheduled = sent + unsent` and `sent = answered + errors + unanswered`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Due in the window.
+    pub scheduled: u64,
+    /// Wholly handed to the kernel.
+    pub sent: u64,
+    /// Answered before the run ended, misses included.
+    pub answered: u64,
+    /// Of those answered: found nothing.
+    pub misses: u64,
+    /// Refused by the server, or lost with their connection.
+    pub errors: u64,
+    /// Sent, but without a reply when the run ended.
+    pub unanswered: u64,
+    /// Never wholly sent, because the server did not read or every connection was lost.
+    pub unsent: u64,
+    /// Sent more than 5 us after they were due, because the generator was late.
+    pub late: u64,
+    /// Due on a connection that the server had not drained: late because of the server.
+    pub blocked: u64,
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, other: &Totals) {
+        self.scheduled += other.scheduled;
+        self.sent += other.sent;
+        self.answered += other.answered;
+        self.misses += other.misses;
+        self.errors += other.errors;
+        self.unanswered += other.unanswered;
+        self.unsent += other.unsent;
+        self.late += other.late;
+        self.blocked += other.blocked;
+    }
+}
+
+/// One step of the load, or the whole measured window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepReport {
+    /// Its start.
+    pub start_ns: Nanos,
+    /// Its end.
+    pub end_ns: Nanos,
+    /// Rate that was asked for (the mean over the steps for the whole window).
+    pub target_rps: f64,
+    /// Requests due in it, a second.
+    pub offered_rps: f64,
+    /// Replies that came within it, a second.
+    pub achieved_rps: f64,
+    /// Counts.
+    pub totals: Totals,
+    /// From the intended send time to the reply. A request without a reply counts with its age at the
+    /// end of the run, a lower bound: losing requests cannot improve the tail.
+    pub latency: Latency,
+    /// From the intended send time to the write, where the generator was the cause.
+    pub lateness: Latency,
+}
+
+/// The generator itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GeneratorReport {
+    /// Share of its time (0 to 1) spent sending and receiving; the rest it waited, spinning.
+    pub busy_share: f64,
+    /// Share of its turns of the loop that sent something, and sent it late (0 to 1).
+    pub late_turns_share: f64,
+    /// Requests in one write, on average.
+    pub requests_per_write: f64,
+    /// CPU time it used.
+    pub cpu_ns: Nanos,
+}
+
+/// One request: when it was due, and how long its reply took from then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Intended send time.
+    pub sent_ns: Nanos,
+    /// Until the reply, or until the end of the run if none came.
+    pub latency_ns: Nanos,
+}
+
+/// The result of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LoadReport {
+    /// What was asked for.
+    pub spec: LoadSpec,
+    /// The whole measured window.
+    pub overall: StepReport,
+    /// Each step.
+    pub steps: Vec<StepReport>,
+    /// What held the throughput back.
+    pub limited_by: LimitedBy,
+    /// Why, in one sentence.
+    pub limited_because: String,
+    /// The generator's own load.
+    pub generator: GeneratorReport,
+    /// Gaps in the generator's loop.
+    pub stalls: Stalls,
+    /// Connections that broke.
+    pub connections_lost: usize,
+    /// Why the run ended before its time, if it did.
+    pub ended_early: Option<String>,
+    /// Requests of the window that found no room in `samples`.
+    pub samples_missing: u64,
+    /// The requests of the measured window in the order of their replies; not serialised.
+    #[serde(skip)]
+    pub samples: Vec<Sample>,
+    /// The latencies behind `overall.latency`; not serialised.
+    #[serde(skip)]
+    pub recorder: Recorder,
+}
+
+impl LoadReport {
+    /// Latencies of the samples that were in flight in none of `windows`, and how many were.
+    ///
+    /// `windows` must be sorted by start.
+    pub fn latency_outside(&self, windows: &[Stall]) -> (Recorder, u64) {
+        // Windows may come from several recorders and overlap, so ends need not be sorted: the
+        // running maximum is, and answers whether any earlier window reaches into the request.
+        let mut reach = Vec::with_capacity(windows.len());
+        let mut latest = Nanos::ZERO;
+        for window in windows {
+            latest = latest.max(window.end_ns);
+            reach.push(latest);
+        }
+        let mut kept = Recorder::new();
+        let mut removed = 0;
+        for sample in &self.samples {
+            let end = sample.sent_ns + sample.latency_ns;
+            let before_end = windows.partition_point(|window| window.start_ns <= end);
+            let touched = before_end > 0 && reach[before_end - 1] >= sample.sent_ns;
+            if touched {
+                removed += 1;
+            } else {
+                kept.record(sample.latency_ns);
+            }
+        }
+        (kept, removed)
+    }
+}
+
+/// More than this share of late requests means that the generator is the limit.
+const LATE_SHARE_MAX: f64 = 0.5;
+/// Less than this share of the offered rate means that somebody is the limit.
+const ACHIEVED_SHARE_MIN: f64 = 0.99;
+
+/// Who was the limit, and why.
+pub(crate) fn verdict(overall: &StepReport, busy_share: f64) -> (LimitedBy, String) {
+    let totals = &overall.totals;
+    if totals.scheduled == 0 {
+        return (LimitedBy::None, "nothing was offered".into());
+    }
+    let late_share = totals.late as f64 / totals.scheduled as f64;
+    let achieved_share = overall.achieved_rps / overall.offered_rps;
+    let busy = format!("the generator was busy {:.0} % of the time", busy_share * 100.0);
+    if late_share > LATE_SHARE_MAX {
+        let late = late_share * 100.0;
+        (LimitedBy::Generator, format!("{late:.0} % of the requests were sent late, and {busy}"))
+    } else if achieved_share < ACHIEVED_SHARE_MIN {
+        let achieved = achieved_share * 100.0;
+        let reason = format!("{achieved:.1} % of the offered rate was answered, and {busy}");
+        (LimitedBy::Server, reason)
+    } else {
+        (LimitedBy::None, format!("the offered rate was answered, and {busy}"))
+    }
+}

@@ -1,0 +1,102 @@
+//! What load to offer.
+
+use std::net::SocketAddr;
+
+use quell_model::{CoreId, Nanos};
+use serde::{Deserialize, Serialize};
+
+use crate::arrivals::{Arrivals, Step};
+use crate::error::LoadError;
+use crate::protocol::ProtocolSpec;
+
+/// Most connections of a run.
+const CONNECTIONS_MAX: usize = 10_000;
+/// Longest run.
+const DURATION_MAX: Nanos = Nanos::from_secs(7 * 24 * 3_600);
+/// Highest rate asked for; far above what one thread can send.
+const RATE_MAX_RPS: f64 = 1e8;
+
+/// A run of the load generator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadSpec {
+    /// The server.
+    pub addr: SocketAddr,
+    /// How to talk to it, and the workload.
+    pub protocol: ProtocolSpec,
+    /// TCP connections, opened before the run. Requests go round them in turn; those that are due
+    /// at the same moment share a connection and one write.
+    pub connections: usize,
+    /// How the gaps between requests are drawn.
+    pub arrivals: Arrivals,
+    /// The load, step by step.
+    pub steps: Vec<Step>,
+    /// Load at the first step's rate before the measured window.
+    #[serde(rename = "warmup_ns")]
+    pub warmup: Nanos,
+    /// How long to wait for replies after the last request was due.
+    #[serde(rename = "grace_ns")]
+    pub grace: Nanos,
+    /// Seed of arrivals and workload.
+    pub seed: u64,
+    /// The core to run on; wherever the caller may run if absent.
+    pub core: Option<CoreId>,
+    /// Most samples kept (16 bytes each, allocated before the run).
+    pub samples_max: usize,
+    /// Whether to prepare the server first (store all keys).
+    pub preload: bool,
+}
+
+impl LoadSpec {
+    /// Poisson arrivals at one rate, with the defaults of everything else: 16 connections, warm-up of
+    /// 500 ms, grace of 1 s, room for 4 million samples, preload on.
+    pub fn new(
+        addr: SocketAddr,
+        protocol: ProtocolSpec,
+        rate_rps: f64,
+        duration: Nanos,
+    ) -> LoadSpec {
+        LoadSpec {
+            addr,
+            protocol,
+            connections: 16,
+            arrivals: Arrivals::Poisson,
+            steps: vec![Step { rate_rps, duration }],
+            warmup: Nanos::from_millis(500),
+            grace: Nanos::from_secs(1),
+            seed: 1,
+            core: None,
+            samples_max: 4_000_000,
+            preload: true,
+        }
+    }
+
+    /// Length of the measured window.
+    pub fn measured(&self) -> Nanos {
+        self.steps.iter().fold(Nanos::ZERO, |sum, step| sum + step.duration)
+    }
+
+    /// # Errors
+    /// Names the number that is out of range.
+    pub(crate) fn check(&self) -> Result<(), LoadError> {
+        let refuse = |reason: String| Err(LoadError::Spec(reason));
+        if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
+            return refuse(format!("{} connections; use 1 to {CONNECTIONS_MAX}", self.connections));
+        }
+        if self.measured() == Nanos::ZERO {
+            return refuse("no step, or only steps of no duration".into());
+        }
+        if self.measured() + self.warmup + self.grace > DURATION_MAX {
+            return refuse(format!("longer than {DURATION_MAX}"));
+        }
+        match self.steps.iter().find(|step| !(0.0..=RATE_MAX_RPS).contains(&step.rate_rps)) {
+            Some(step) => refuse(format!("rate {} is not in 0..={RATE_MAX_RPS}", step.rate_rps)),
+            None => Ok(()),
+        }
+    }
+
+    /// Requests expected in the measured window, with five standard deviations to spare.
+    pub(crate) fn samples_expected(&self) -> usize {
+        let mean: f64 = self.steps.iter().map(|s| s.rate_rps * s.duration.0 as f64 / 1e9).sum();
+        ((mean + 5.0 * mean.sqrt() + 16.0) as usize).min(self.samples_max)
+    }
+}
