@@ -2,6 +2,7 @@
 //!
 //! Two observers fill the same Snapshot: [`bpf`] sees every wake-up and switch of a watched thread as it
 //! happens; [`proc`] reads `/proc` once a tick where BPF is not allowed, and says so in each signal.
+//! [`procs`] and [`topology`] find what there is to watch.
 
 use quell_model::{CoreId, Nanos, Snapshot, TaskId};
 use std::os::fd::BorrowedFd;
@@ -10,6 +11,7 @@ use crate::ThreadRef;
 
 pub mod bpf;
 pub mod proc;
+pub mod procs;
 pub mod topology;
 
 /// What to do with threads and processes that a watched thread creates.
@@ -43,6 +45,9 @@ pub struct ThreadView {
     pub thread: ThreadRef,
     /// Whose.
     pub task: TaskId,
+    /// Whether it counts as LC: false for threads of a BE task, and for processes that an LC task
+    /// created under [`Children::BestEffort`].
+    pub lc: bool,
     /// What it does.
     pub state: ThreadState,
     /// Since when.

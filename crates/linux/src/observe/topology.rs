@@ -1,1 +1,301 @@
 //! The topology of this host, from sysfs.
+//!
+//! A core that is offline has no topology files: it stands alone, on its node, until it comes online and
+//! the topology is read again. Files that a kernel or a virtual machine leaves out have a stand-in: without
+//! sibling lists each core is a physical core, without cache files a package is one last-level cache.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use quell_model::{Core, CoreId, CoreSet, Topology};
+
+use super::ObserveError;
+
+const SYSFS: &str = "/sys/devices/system/cpu";
+
+/// The topology of this host: all cores that are present, offline ones too.
+///
+/// # Errors
+/// When sysfs is not mounted, or shows a core past [`quell_model::CORES_MAX`].
+pub fn read() -> Result<Topology, ObserveError> {
+    read_at(Path::new(SYSFS))
+}
+
+/// The cores that the kernel has online now.
+///
+/// # Errors
+/// When sysfs is not mounted or its list cannot be read.
+pub fn online() -> Result<CoreSet, ObserveError> {
+    list(&Path::new(SYSFS).join("online"))
+}
+
+/// The cores that the kernel could ever have online: per-core tables need this many places.
+///
+/// # Errors
+/// As [`online`].
+pub fn possible() -> Result<CoreSet, ObserveError> {
+    list(&Path::new(SYSFS).join("possible"))
+}
+
+/// Reads the topology under another directory than `/sys/devices/system/cpu`.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_at(root: &Path) -> Result<Topology, ObserveError> {
+    let present = list(&root.join("present")).or_else(|_| list(&root.join("online")))?;
+    let mut physical = Groups::default();
+    let mut llc = Groups::default();
+    let cores = present.iter().map(|id| {
+        let directory = root.join(format!("cpu{id}"));
+        Core {
+            id,
+            physical: physical.number(id, &siblings(&directory)),
+            llc: llc.number(id, &cache_domain(&directory)),
+            node: node(&directory).unwrap_or(0),
+        }
+    });
+    Topology::new(cores.collect()).map_err(|error| ObserveError::Format {
+        path: root.display().to_string(),
+        what: error.to_string(),
+    })
+}
+
+/// Numbers groups of cores in the order of their first members.
+#[derive(Default)]
+struct Groups {
+    members: Vec<CoreSet>,
+}
+
+impl Groups {
+    /// The number of the core's group; a core that no list names is a group of its own.
+    fn number(&mut self, core: CoreId, listed: &CoreSet) -> u16 {
+        let known = self.members.iter().position(|group| group.contains(core));
+        let at = known.unwrap_or_else(|| {
+            self.members.push(listed.union(&CoreSet::of(core)));
+            self.members.len() - 1
+        });
+        at as u16
+    }
+}
+
+fn siblings(directory: &Path) -> CoreSet {
+    // The first name is that of kernels since 5.3, the second the older one.
+    ["topology/core_cpus_list", "topology/thread_siblings_list"]
+        .iter()
+        .find_map(|name| list(&directory.join(name)).ok())
+        .unwrap_or_default()
+}
+
+/// The cores that share the last level of cache.
+fn cache_domain(directory: &Path) -> CoreSet {
+    let shared =
+        (0..8).map(|index| directory.join(format!("cache/index{index}"))).filter_map(|index| {
+            let level: u32 = fs::read_to_string(index.join("level")).ok()?.trim().parse().ok()?;
+            Some((level, list(&index.join("shared_cpu_list")).ok()?))
+        });
+    shared
+        // A first level alone is no domain: caches were not enumerated.
+        .filter(|&(level, _)| level > 1)
+        .max_by_key(|&(level, _)| level)
+        .map(|(_, cores)| cores)
+        .or_else(|| list(&directory.join("topology/package_cpus_list")).ok())
+        .or_else(|| list(&directory.join("topology/core_siblings_list")).ok())
+        .unwrap_or_default()
+}
+
+fn node(directory: &Path) -> Option<u16> {
+    fs::read_dir(directory).ok()?.flatten().find_map(|entry| {
+        let name = entry.file_name();
+        name.to_str()?.strip_prefix("node")?.parse().ok()
+    })
+}
+
+fn list(path: &Path) -> Result<CoreSet, ObserveError> {
+    let text = fs::read_to_string(path).map_err(|source| unreadable(path, source))?;
+    parse(path, &text)
+}
+
+fn parse(path: &Path, text: &str) -> Result<CoreSet, ObserveError> {
+    text.parse().map_err(|error: quell_model::CoreListError| ObserveError::Format {
+        path: path.display().to_string(),
+        what: error.to_string(),
+    })
+}
+
+fn unreadable(path: &Path, source: io::Error) -> ObserveError {
+    ObserveError::Kernel { what: format!("reading {}", path.display()), source }
+}
+
+/// Notices cores that go offline or come online: one `pread` a look.
+#[derive(Debug)]
+pub struct Hotplug {
+    file: File,
+    path: PathBuf,
+    online: CoreSet,
+}
+
+impl Hotplug {
+    /// Begins with the cores that are online now.
+    ///
+    /// # Errors
+    /// As [`online`].
+    pub fn new() -> Result<Hotplug, ObserveError> {
+        Hotplug::at(Path::new(SYSFS))
+    }
+
+    fn at(root: &Path) -> Result<Hotplug, ObserveError> {
+        let path = root.join("online");
+        let file = File::open(&path).map_err(|source| unreadable(&path, source))?;
+        let mut hotplug = Hotplug { file, path, online: CoreSet::EMPTY };
+        hotplug.online = hotplug.look()?;
+        Ok(hotplug)
+    }
+
+    /// The cores online at the last look.
+    pub fn online(&self) -> &CoreSet {
+        &self.online
+    }
+
+    /// The cores online now, if they changed since the last look.
+    ///
+    /// # Errors
+    /// When the list cannot be read; the next look tries again.
+    pub fn changed(&mut self) -> Result<Option<CoreSet>, ObserveError> {
+        let online = self.look()?;
+        if online == self.online {
+            return Ok(None);
+        }
+        self.online = online;
+        Ok(Some(online))
+    }
+
+    fn look(&self) -> Result<CoreSet, ObserveError> {
+        // CORES_MAX cores, every other one, are under 5,000 bytes.
+        let mut text = [0; 8192];
+        let length =
+            self.file.read_at(&mut text, 0).map_err(|source| unreadable(&self.path, source))?;
+        parse(&self.path, &String::from_utf8_lossy(&text[..length]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sysfs tree in a temporary directory.
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new(present: &str, online: &str) -> Tree {
+            let tree = Tree(tempfile::tempdir().unwrap());
+            tree.write("present", present).write("online", online);
+            tree
+        }
+
+        fn write(&self, path: &str, text: &str) -> &Tree {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{text}\n")).unwrap();
+            self
+        }
+
+        fn core(&self, id: u16, siblings: &str, cache: &str, node: u16) -> &Tree {
+            self.write(&format!("cpu{id}/topology/core_cpus_list"), siblings);
+            for (index, level, cores) in [(0, 1, siblings), (2, 2, siblings), (3, 3, cache)] {
+                self.write(&format!("cpu{id}/cache/index{index}/level"), &level.to_string());
+                self.write(&format!("cpu{id}/cache/index{index}/shared_cpu_list"), cores);
+            }
+            self.write(&format!("cpu{id}/node{node}/cpulist"), cache)
+        }
+
+        fn topology(&self) -> Topology {
+            read_at(self.0.path()).unwrap()
+        }
+    }
+
+    fn set(list: &str) -> CoreSet {
+        list.parse().unwrap()
+    }
+
+    #[test]
+    fn two_nodes_with_siblings_read_as_a_regular_host() {
+        let tree = Tree::new("0-7", "0-7");
+        for core in 0..4 {
+            let (cache, node) = if core < 2 { ("0-1,4-5", 0) } else { ("2-3,6-7", 1) };
+            let pair = format!("{core},{}", core + 4);
+            tree.core(core, &pair, cache, node).core(core + 4, &pair, cache, node);
+        }
+        assert_eq!(tree.topology(), Topology::regular(2, 2, 2).unwrap());
+    }
+
+    #[test]
+    fn an_offline_core_stands_alone_on_its_node() {
+        let tree = Tree::new("0-3", "0-2");
+        for core in 0..3 {
+            tree.core(core, &core.to_string(), "0-2", 0);
+        }
+        tree.write("cpu3/node1/cpulist", "");
+        let topology = tree.topology();
+        let last = topology.cores()[3];
+        assert_eq!((last.id, last.node), (CoreId(3), 1));
+        assert!(topology.cores()[..3].iter().all(|core| core.llc == 0 && core.llc != last.llc));
+        assert!(!topology.has_siblings());
+    }
+
+    #[test]
+    fn core_numbers_may_have_holes() {
+        let tree = Tree::new("0,2,64", "0,2,64");
+        for core in [0, 2, 64] {
+            tree.core(core, &core.to_string(), "0,2,64", 0);
+        }
+        assert_eq!(tree.topology().all(), set("0,2,64"));
+    }
+
+    #[test]
+    fn without_cache_files_a_package_is_one_domain() {
+        let tree = Tree::new("0-3", "0-3");
+        for core in 0..4 {
+            let package = if core < 2 { "0-1" } else { "2-3" };
+            tree.write(&format!("cpu{core}/topology/thread_siblings_list"), &core.to_string());
+            tree.write(&format!("cpu{core}/topology/package_cpus_list"), package);
+        }
+        let llc: Vec<u16> = tree.topology().cores().iter().map(|core| core.llc).collect();
+        assert_eq!(llc, [0, 0, 1, 1]);
+    }
+
+    #[test]
+    fn without_any_topology_files_each_core_stands_alone() {
+        let topology = Tree::new("0-1", "0-1").topology();
+        assert_eq!(topology.len(), 2);
+        assert!(!topology.has_siblings());
+    }
+
+    #[test]
+    fn a_bad_list_names_its_file() {
+        let error = read_at(Tree::new("0-x", "0").0.path()).map(|_| ());
+        assert_eq!(error.map_err(|error| error.to_string().contains("online")), Ok(()));
+        let error = read_at(Tree::new("0-x", "3-").0.path()).unwrap_err();
+        assert!(error.to_string().contains("online"), "{error}");
+        assert!(read_at(Path::new("/no/such/tree")).is_err());
+    }
+
+    #[test]
+    fn hotplug_is_noticed_once() {
+        let tree = Tree::new("0-3", "0-3");
+        let mut hotplug = Hotplug::at(tree.0.path()).unwrap();
+        assert_eq!(hotplug.changed().unwrap(), None);
+        tree.write("online", "0-1,3");
+        assert_eq!(hotplug.changed().unwrap(), Some(set("0-1,3")));
+        assert_eq!(hotplug.changed().unwrap(), None);
+        assert_eq!(*hotplug.online(), set("0-1,3"));
+    }
+
+    #[test]
+    fn this_host_has_a_topology_and_all_online_cores_are_in_it() {
+        let topology = read().unwrap();
+        assert!(online().unwrap().is_subset(&topology.all()));
+        assert!(topology.all().is_subset(&possible().unwrap()));
+    }
+}

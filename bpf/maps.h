@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The maps, and the small operations on them that every program shares.
+ */
+#ifndef QUELL_MAPS_H
+#define QUELL_MAPS_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include "quell.h"
+
+#define BITS_PER_WORD 64
+
+typedef __u64 word_t;
+
+/*
+ * A max_entries of 1 stands for a size that the loader sets. User space maps
+ * all arrays.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+/* One bit a slot: in use, and changed since user space last looked. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, word_t);
+} used SEC(".maps"), dirty SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct core);
+} cores SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct core_order);
+} orders SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, QUELL_SETS);
+	__type(key, __u32);
+	__type(value, struct core_set);
+} sets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct task);
+} tasks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct histograms);
+} histograms SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct control);
+} control SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct totals);
+} totals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} events SEC(".maps");
+
+/*
+ * From a thread to its slot: 1 + slot in the low half, the slot's use count
+ * in the high half; 0 if it is not watched.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, word_t);
+} handles SEC(".maps");
+
+#define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, val) (*(volatile typeof(x) *)&(x) = (val))
+
+/*
+ * Atomics that return the old value are full barriers, on each architecture
+ * with a BPF JIT. The BPF instruction set of clang-16 has no other barrier.
+ */
+#define atomic_fetch_add(p, v) __sync_fetch_and_add(p, v)
+#define atomic_fetch_or(p, v) __sync_fetch_and_or(p, v)
+#define atomic_fetch_and(p, v) __sync_fetch_and_and(p, v)
+#define atomic_cmpxchg(p, old, new) __sync_val_compare_and_swap(p, old, new)
+#define atomic_xchg(p, v) __sync_lock_test_and_set(p, v)
+/* Result unused: a plain locked add, without ordering promised. */
+#define atomic_add(p, v) ((void)__sync_fetch_and_add(p, v))
+
+static const __u32 zero;
+
+static __always_inline struct control *control_page(void)
+{
+	return bpf_map_lookup_elem(&control, &zero);
+}
+
+static __always_inline struct totals *totals_page(void)
+{
+	return bpf_map_lookup_elem(&totals, &zero);
+}
+
+/* Position of the highest set bit; `value` is not 0. */
+static __always_inline __u32 highest_bit(__u64 value)
+{
+	__u32 bit = 0;
+
+	if (value >> 32) {
+		bit += 32;
+		value >>= 32;
+	}
+	if (value >> 16) {
+		bit += 16;
+		value >>= 16;
+	}
+	if (value >> 8) {
+		bit += 8;
+		value >>= 8;
+	}
+	if (value >> 4) {
+		bit += 4;
+		value >>= 4;
+	}
+	if (value >> 2) {
+		bit += 2;
+		value >>= 2;
+	}
+	return bit + (value >> 1);
+}
+
+static __always_inline __u32 handle_slot(__u64 handle)
+{
+	return (__u32)handle - 1;
+}
+
+static __always_inline __u32 handle_use(__u64 handle)
+{
+	return handle >> 32;
+}
+
+static __always_inline __u64 make_handle(__u32 slot, __u32 use)
+{
+	return (__u64)use << 32 | (slot + 1);
+}
+
+static __always_inline __u64 handle_of(struct task_struct *p)
+{
+	__u64 *handle = bpf_task_storage_get(&handles, p, 0, 0);
+
+	return handle ? READ_ONCE(*handle) : 0;
+}
+
+static __always_inline struct slot *slot_of(__u64 handle)
+{
+	__u32 at = handle_slot(handle);
+
+	return handle ? bpf_map_lookup_elem(&slots, &at) : NULL;
+}
+
+/* Longest spin for a slot; its holder has interrupts off and needs ~100 ns. */
+#define LOCK_TRIES 128
+
+/*
+ * Takes the slot that `handle` names, unless it has been freed since. The
+ * switch and the waking of one thread may run on two CPUs at once: seq is
+ * lock and sequence word in one.
+ */
+static __always_inline bool slot_lock(struct slot *s, __u64 handle, __u32 *seq)
+{
+	struct totals *t;
+	__u32 seen;
+	int i;
+
+	for (i = 0; i < LOCK_TRIES; i++) {
+		seen = READ_ONCE(s->seq);
+		if (seen & 1)
+			continue;
+		if (atomic_cmpxchg(&s->seq, seen, seen + 1) != seen)
+			continue;
+		if (s->use == handle_use(handle)) {
+			*seq = seen;
+			return true;
+		}
+		atomic_xchg(&s->seq, seen + 2);
+		return false;
+	}
+	t = totals_page();
+	if (t)
+		atomic_add(&t->contended, 1);
+	return false;
+}
+
+static __always_inline void slot_unlock(struct slot *s, __u32 seq)
+{
+	atomic_xchg(&s->seq, seq + 2);
+}
+
+/*
+ * Notes that the slot changed. Pairs with user space, which clears the word
+ * and then reads the slots: the exchange in slot_unlock orders the slot's new
+ * content before the look at the word, so a bit left alone is one that user
+ * space has yet to clear.
+ */
+static __always_inline void mark_dirty(__u64 handle)
+{
+	__u32 at = handle_slot(handle) / BITS_PER_WORD;
+	__u64 bit = 1ULL << (handle_slot(handle) % BITS_PER_WORD);
+	__u64 *word = bpf_map_lookup_elem(&dirty, &at);
+
+	if (word && !(READ_ONCE(*word) & bit))
+		atomic_fetch_or(word, bit);
+}
+
+enum wake {
+	/* Read when the observer looks anyway. */
+	WAKE_NOT,
+	/* A hint, not more often than each wake_gap. */
+	WAKE_HINT,
+	/* As soon as the observer emptied the ring. */
+	WAKE_NOW,
+};
+
+/*
+ * NO_WAKEUP by default: waking the observer on each event doubles the cost of
+ * a switch. `armed` is set by the observer once it has emptied the ring, and
+ * cleared by the event that wakes it.
+ */
+static __always_inline __u64 wake_flag(enum wake wake, __u64 now)
+{
+	struct control *c = control_page();
+	struct totals *t = totals_page();
+
+	if (wake == WAKE_NOT || !c || !t || !READ_ONCE(c->armed))
+		return BPF_RB_NO_WAKEUP;
+	if (wake == WAKE_HINT && now - READ_ONCE(t->last_wake) < c->wake_gap)
+		return BPF_RB_NO_WAKEUP;
+	if (!atomic_xchg(&c->armed, 0))
+		return BPF_RB_NO_WAKEUP;
+	WRITE_ONCE(t->last_wake, now);
+	return BPF_RB_FORCE_WAKEUP;
+}
+
+static __always_inline struct event *event_new(__u32 kind)
+{
+	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	struct totals *t;
+
+	if (!e) {
+		t = totals_page();
+		if (t)
+			atomic_add(&t->events_dropped, 1);
+		return NULL;
+	}
+	__builtin_memset(e, 0, sizeof(*e));
+	e->kind = kind;
+	return e;
+}
+
+static __always_inline void event_send(struct event *e, enum wake wake, __u64 now)
+{
+	bpf_ringbuf_submit(e, wake_flag(wake, now));
+}
+
+static __always_inline void identify(struct identity *id, struct task_struct *p)
+{
+	id->tid = p->pid;
+	id->tgid = p->tgid;
+	id->start_boottime = p->start_boottime;
+}
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the BPF programs and user space share.
+ *
+ * crates/linux/src/observe/bpf/abi.rs mirrors these structures; the loader
+ * compares the sizes. All times are CLOCK_MONOTONIC nanoseconds, except
+ * start_boottime, which counts from boot and includes suspends.
+ */
+#ifndef QUELL_H
+#define QUELL_H
+
+/* A set of cores that LC tasks may use, and a bit of core_order.sets. */
+#define QUELL_SETS 16
+
+/* Histogram buckets: 8 for each power of two from 256 ns to 17 s. */
+#define QUELL_BUCKETS 208
+#define QUELL_BUCKET_MIN_LOG2 8
+
+enum quell_state {
+	QUELL_UNKNOWN,
+	QUELL_RUNNING,
+	QUELL_WAITING,
+	QUELL_SLEEPING,
+};
+
+/* What runs on a core; also the index in core.total. */
+enum quell_kind {
+	QUELL_OTHER,
+	QUELL_IDLE,
+	QUELL_LC,
+	QUELL_BE,
+	QUELL_KINDS,
+};
+
+enum quell_children {
+	QUELL_ADOPT,
+	QUELL_BEST_EFFORT,
+	QUELL_LEAVE,
+};
+
+enum quell_event_kind {
+	QUELL_EVENT_FORKED = 1,
+	QUELL_EVENT_EXITED,
+	QUELL_EVENT_EXECED,
+	QUELL_EVENT_LC_QUEUED,
+	QUELL_EVENT_CORE_IDLE,
+	QUELL_EVENT_STALL,
+};
+
+/*
+ * A watched thread. Written with seq odd; a reader that saw seq even and
+ * unchanged around its loads has a coherent copy. The first line holds what
+ * each switch touches.
+ */
+struct slot {
+	__u32 seq;
+	__u32 state;
+	__u64 since;
+	/* Since when it has not slept. */
+	__u64 awake_since;
+	__u64 ran;
+	__u64 waited;
+	__u64 transitions;
+	__u32 core;
+	__u32 task;
+	__u8 lc;
+	__u8 children;
+	/* The wait in progress began with a wake-up, not with a preemption. */
+	__u8 woken;
+	/* 1 + the set that counts this thread as waiting, or 0. */
+	__u8 counted;
+	/* How often the slot was freed: a handle with another count is stale. */
+	__u32 use;
+
+	/* When sched_waking was seen while the slot said running. */
+	__u64 pending;
+	__u64 start_boottime;
+	__u32 generation;
+	/* 0: the slot is free. */
+	__s32 tid;
+	__s32 tgid;
+	__s32 parent_tid;
+	__u64 reserved[3];
+};
+
+/* A core, written by the core itself with interrupts off. */
+struct core {
+	__u32 seq;
+	__u32 kind;
+	/* Since when `kind`, `slot` and `task` hold. */
+	__u64 since;
+	__u64 total[QUELL_KINDS];
+	/* 1 + the slot of the watched thread that runs, or 0. */
+	__u32 slot;
+	__u32 use;
+	__u32 task;
+	__u32 generation;
+
+	/* How often it fell idle. */
+	__u64 idles;
+	/* The last stretch of time that one BE task ran. */
+	__u64 be_from;
+	__u64 be_until;
+	__u32 be_task;
+	/* The sets in which this core is counted now. */
+	__u32 sets;
+	__u64 steal;
+	__u64 reserved[3];
+};
+
+/* What user space wants of a core. */
+struct core_order {
+	/* The sets that the core belongs to; 0: not managed. */
+	__u32 sets;
+	/* An idle event was sent and is not yet consumed. */
+	__u32 told_idle;
+	__u64 reserved[7];
+};
+
+/*
+ * A set of managed cores that some LC tasks may use, with one packed counter:
+ * waiting LC threads, idle cores, cores that run LC threads. Each change is
+ * one atomic add, so exactly one CPU sees each edge.
+ */
+struct core_set {
+	__u64 word;
+	/* How many cores the set has; written by user space. */
+	__u32 cores;
+	__u32 reserved0;
+	__u64 reserved[6];
+};
+
+#define QUELL_WAITING_ONE 1ULL
+#define QUELL_IDLE_ONE (1ULL << 24)
+#define QUELL_LC_RUNNING_ONE (1ULL << 44)
+#define QUELL_WAITING_OF(word) ((word) & 0xffffff)
+#define QUELL_IDLE_OF(word) (((word) >> 24) & 0xfffff)
+#define QUELL_LC_RUNNING_OF(word) ((word) >> 44)
+
+/* A task: threads of one application, LC or BE. */
+struct task {
+	/* The set that its waiting LC threads are counted in; user space. */
+	__u32 set;
+	/* An LC-queued event was sent and is not yet consumed. */
+	__u32 told_queued;
+	__u64 ran;
+	__u64 waited;
+	__u64 reserved[5];
+};
+
+/* Wake-to-run times, counted in buckets. */
+struct histograms {
+	/* Of the task's own LC threads. */
+	__u32 own[QUELL_BUCKETS];
+	/* Of LC threads that this BE task held up. */
+	__u32 caused[QUELL_BUCKETS];
+};
+
+/* What user space wants of the observer. */
+struct control {
+	__u32 wake_on_events;
+	/* Somebody would use a core that falls idle. */
+	__u32 idle_wanted;
+	/* The observing process: a core it leaves idle is no news to it. */
+	__u32 self_tgid;
+	/* The next event may wake the observer; one event clears it. */
+	__u32 armed;
+	/* Least time between wake-ups for LC-queued and idle events. */
+	__u64 wake_gap;
+	/* Words of the slot bitmaps. */
+	__u32 words;
+	__u32 reserved0;
+	/* Steal beyond this is reported as a stall. */
+	__u64 stall_min;
+	__u64 reserved[3];
+};
+
+/* Sums over all cores, and what went wrong. */
+struct totals {
+	/*
+	 * Time during which, in at least one set, an LC thread waited while a
+	 * core was idle: an edge up subtracts the clock, an edge down adds it.
+	 * `active` counts the sets for which that holds now.
+	 */
+	__u64 idle_while_waiting;
+	__u64 active;
+	__u64 last_wake;
+	__u64 reserved[5];
+
+	__u64 table_full;
+	__u64 storage_failed;
+	__u64 events_dropped;
+	__u64 contended;
+	/* A thread ran although its wake-up was not seen. */
+	__u64 missed_wakes;
+	__u64 watched;
+	__u64 reserved1[2];
+};
+
+#define QUELL_FORKED_PROCESS 1
+#define QUELL_FORKED_WATCHED 2
+#define QUELL_FORKED_LC 4
+
+struct identity {
+	__s32 tid;
+	__s32 tgid;
+	__u64 start_boottime;
+};
+
+struct event {
+	__u32 kind;
+	__u32 core;
+	__u32 task;
+	__u32 generation;
+	struct identity subject;
+	struct identity parent;
+	/* FORKED: QUELL_FORKED_*. */
+	__u32 flags;
+	__u32 reserved;
+	/* STALL: the window and what the hypervisor took of it. */
+	__u64 from;
+	__u64 to;
+	__u64 stolen;
+};
+
+/* Argument of the `watch` and `unwatch` programs. */
+struct watch_args {
+	__s32 tid;
+	__u32 task;
+	__u64 start_ticks;
+	__u32 generation;
+	__u32 lc;
+	__u32 children;
+	/* Out: the state after the call, and the thread's core. */
+	__u32 state;
+	__u32 core;
+	__u32 reserved;
+};
+
+#endif
