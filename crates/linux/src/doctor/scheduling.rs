@@ -138,15 +138,21 @@ pub(super) fn throttling(host: &Host) -> Finding {
             format!("{runtime} of {period} us, which bounds SCHED_DEADLINE alone on this kernel"),
             "it does not stop raised threads; the fair server takes that part",
         )
+    } else if host.may_write(RT_RUNTIME).is_ok() {
+        check.pass(
+            format!("{runtime} of {period} us ({groups}), and can be turned off"),
+            "Quell turns it off while it manages cores, unless its configuration says otherwise, and \
+             bounds runaway threads itself",
+        )
     } else {
         check.degraded(
-            format!("{runtime} of {period} us ({groups})"),
+            format!("{runtime} of {period} us ({groups}), and cannot be turned off"),
             format!(
                 "where raised threads keep a core busy the kernel stops them all for {} ms of each {} ms",
                 (period - runtime) / 1000,
                 period / 1000
             ),
-            "sysctl -w kernel.sched_rt_runtime_us=-1; Quell bounds a runaway thread itself",
+            "run as root with /proc/sys mounted for writing, or: sysctl -w kernel.sched_rt_runtime_us=-1",
         )
     };
     finding.seen(RT_RUNTIME, runtime).seen(RT_PERIOD, period)
