@@ -46,17 +46,17 @@ pub(super) fn softirq(host: &Host, managed: &CoreSet) -> Finding {
         )
     } else if plain.is_empty() {
         check.pass(
-            format!("real-time on core {}", cores_of(&raised)),
+            format!("real-time on cores {}", cores_of(&raised)),
             "packets and timers are served beside raised threads, if their priority is higher",
         )
     } else if has_capability(host, CAP_SYS_NICE) {
         check.pass(
-            format!("{} on core {}, and may be raised", policy(plain[0]), cores_of(&plain)),
+            format!("{} on cores {}, and may be raised", policy(plain[0]), cores_of(&plain)),
             "its rung is above that of latency-critical threads, so that packets and timers do not starve",
         )
     } else {
         check.degraded(
-            format!("{} on core {}, and may not be raised", policy(plain[0]), cores_of(&plain)),
+            format!("{} on cores {}, and may not be raised", policy(plain[0]), cores_of(&plain)),
             starve,
             "run as root",
         )

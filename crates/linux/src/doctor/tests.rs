@@ -302,11 +302,11 @@ fn softirq_threads_of_managed_cores_count() {
     // An ordinary program may take any name.
     let program = stat(14, "ksoftirqd/3", 0, 0).replace("69238848", "0");
     tree.write("/proc/14/stat", &program);
-    expect(&interrupts::softirq(&host, &managed), Status::Pass, "SCHED_OTHER on core 2,");
+    expect(&interrupts::softirq(&host, &managed), Status::Pass, "SCHED_OTHER on cores 2,");
     tree.write(NOBODY.0, NOBODY.1);
     expect(&interrupts::softirq(&host, &managed), Status::Degraded, "may not be raised");
     tree.write("/proc/12/stat", &stat(12, "ksoftirqd/2", 50, libc::SCHED_FIFO));
-    expect(&interrupts::softirq(&host, &managed), Status::Pass, "real-time on core 2-3");
+    expect(&interrupts::softirq(&host, &managed), Status::Pass, "real-time on cores 2-3");
 }
 
 #[test]
@@ -517,6 +517,41 @@ fn a_cgroup_that_is_not_one_is_refused_without_a_trace() {
     let there = findings.iter().find(|finding| finding.id == "scheduling.realtime_target").unwrap();
     expect(there, Status::Degraded, "could not enter");
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// A cgroup of this host's own, removed when the test ends.
+struct Cgroup(std::path::PathBuf);
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Only a v1 group is born without real-time budget, so other hosts have nothing to refuse.
+#[test]
+fn a_cgroup_without_budget_refuses_realtime() {
+    let _lock = crate::testing::host_lock().unwrap();
+    let cgroup = format!("/sys/fs/cgroup/cpu/quell-doctor-{}", std::process::id());
+    let limit = fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap_or_default();
+    if fs::create_dir(&cgroup).is_err() || limit.trim() == "-1" {
+        let _ = fs::remove_dir(&cgroup);
+        return;
+    }
+    let cgroup = Cgroup(cgroup.into());
+    let budget = cgroup.0.join("cpu.rt_runtime_us");
+    if fs::read_to_string(&budget).is_ok_and(|budget| budget.trim() == "0") {
+        let findings = examine(&Options { cgroup: Some(cgroup.0.clone()), ..quick() });
+        let there =
+            findings.iter().find(|finding| finding.id == "scheduling.realtime_target").unwrap();
+        expect(there, Status::Absent, "was refused");
+        assert!(there.remedy.contains("cpu.rt_runtime_us"), "{there:?}");
+        fs::write(&budget, "10000").unwrap();
+        let findings = examine(&Options { cgroup: Some(cgroup.0.clone()), ..quick() });
+        assert!(
+            findings.iter().any(|finding| finding.id == there.id && finding.status == Status::Pass)
+        );
+    }
 }
 
 /// Runs in a child of the test below, without rights.
