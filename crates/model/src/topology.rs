@@ -125,6 +125,13 @@ impl Topology {
         self.position(core).map_or(CoreSet::EMPTY, |at| self.siblings[at])
     }
 
+    /// The cores that Quell manages unless it is told which: all but the lowest-numbered physical core.
+    /// Its siblings stay with the rest of the host too, since that would disturb them.
+    pub fn default_managed(&self) -> CoreSet {
+        let Some(first) = self.cores.first() else { return CoreSet::EMPTY };
+        self.all().difference(&self.siblings(first.id).union(&CoreSet::of(first.id)))
+    }
+
     /// Whether any physical core has more than one core.
     pub fn has_siblings(&self) -> bool {
         self.siblings.iter().any(|set| !set.is_empty())
@@ -154,6 +161,16 @@ mod tests {
         assert_eq!(host.len(), 8);
         assert_eq!(host.siblings(CoreId(1)), CoreSet::of(CoreId(5)));
         assert_eq!(host.cores()[2].node, 1);
+    }
+
+    #[test]
+    fn the_lowest_physical_core_is_not_managed() {
+        let managed = |nodes, physical, smt| {
+            Topology::regular(nodes, physical, smt).unwrap().default_managed().to_string()
+        };
+        assert_eq!(managed(1, 2, 1), "1");
+        assert_eq!(managed(1, 4, 2), "1-3,5-7");
+        assert_eq!(managed(1, 1, 2), "");
     }
 
     #[test]

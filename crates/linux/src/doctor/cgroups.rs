@@ -38,7 +38,7 @@ fn controller(host: &Host, name: &str) -> Option<Controller> {
 
 /// Which versions are mounted.
 pub(super) fn layout(host: &Host) -> Finding {
-    let check = Check { id: "cgroups.layout", topic: Topic::Cgroups, title: "Layout" };
+    let check = Check { id: "cgroups", topic: Topic::Cgroups, title: "Layout" };
     let (v2, v1) = (unified(host), v1_mounts(host));
     let v1_names: Vec<_> = v1.iter().filter_map(|mount| mount.target.rsplit('/').next()).collect();
     let finding = match (&v2, v1.is_empty()) {
@@ -69,7 +69,7 @@ pub(super) fn layout(host: &Host) -> Finding {
 
 /// The freezer, which stops a task that has no core.
 pub(super) fn freezer(host: &Host) -> Finding {
-    let check = Check { id: "cgroups.freezer", topic: Topic::Cgroups, title: "Freezer" };
+    let check = Check { id: "freezer", topic: Topic::Cgroups, title: "Freezer" };
     // In v2 it belongs to the core of every hierarchy, not to a controller.
     let v1 = controller(host, "freezer");
     let place = v1.or_else(|| unified(host).map(Controller::V2));
@@ -85,7 +85,7 @@ pub(super) fn freezer(host: &Host) -> Finding {
 
 /// cpusets, the other back end.
 pub(super) fn cpuset(host: &Host) -> Finding {
-    let check = Check { id: "cgroups.cpuset", topic: Topic::Cgroups, title: "cpuset" };
+    let check = Check { id: "cpuset", topic: Topic::Cgroups, title: "cpuset" };
     let place = controller(host, "cpuset");
     needed(
         &check,

@@ -1,24 +1,21 @@
 //! Cores: which ones Quell would manage, and what they share.
 
-use quell_model::CoreSet;
+use quell_model::{Core, CoreSet};
 
 use super::finding::{Check, Finding, Topic};
 use super::host::Host;
 
 const CPU: &str = "/sys/devices/system/cpu";
 
-/// The cores that Quell manages by default: all but the lowest-numbered physical core. Where siblings
-/// of one physical core are all there is, all but the lowest core.
+/// The cores that Quell would manage now if it were not told which.
 pub(super) fn default_managed(host: &Host) -> CoreSet {
-    let online = host.online();
-    let Some(first) = online.first() else { return CoreSet::EMPTY };
-    let managed = online.difference(&host.physical_core(first));
-    if managed.is_empty() { online.difference(&CoreSet::of(first)) } else { managed }
+    let managed = host.topology().map(|topology| topology.default_managed());
+    managed.unwrap_or_default().intersection(&host.online())
 }
 
 /// The managed cores.
 pub(super) fn managed(host: &Host, cores: &CoreSet) -> Finding {
-    let check = Check { id: "cores.managed", topic: Topic::Cores, title: "Managed cores" };
+    let check = Check { id: "managed", topic: Topic::Cores, title: "Managed cores" };
     let online = host.online();
     let allowed = host.own_status("Cpus_allowed_list").and_then(|list| list.parse().ok());
     let allowed: CoreSet = allowed.unwrap_or(online);
@@ -26,8 +23,8 @@ pub(super) fn managed(host: &Host, cores: &CoreSet) -> Finding {
     let finding = if cores.is_empty() {
         check.absent(
             format!("none of {online}"),
-            "there is nothing to manage: one core at least is never managed",
-            "give the machine a second core",
+            "there is nothing to manage: the lowest physical core is left to the rest of the host",
+            "use a machine with two physical cores, or name the cores (`managed = \"1\"` under [host])",
         )
     } else if !cores.is_subset(&online) {
         check.absent(
@@ -73,9 +70,12 @@ pub(super) fn managed(host: &Host, cores: &CoreSet) -> Finding {
 
 /// Hyperthreads.
 pub(super) fn siblings(host: &Host) -> Finding {
-    let check = Check { id: "cores.smt", topic: Topic::Cores, title: "Hyperthreads" };
-    let online = host.online();
-    let widest = online.iter().map(|core| host.physical_core(core).len()).max().unwrap_or(1);
+    let check = Check { id: "smt", topic: Topic::Cores, title: "Hyperthreads" };
+    let topology = host.topology();
+    let widest = topology.as_ref().map_or(1, |topology| {
+        let threads = |core: &Core| topology.siblings(core.id).len() + 1;
+        topology.cores().iter().map(threads).max().unwrap_or(1)
+    });
     let control = host.read(&format!("{CPU}/smt/control")).unwrap_or_else(|_| "not there".into());
     let finding = if widest > 1 {
         check.pass(
@@ -104,7 +104,7 @@ pub(super) fn is_virtual(host: &Host) -> bool {
 
 /// NUMA nodes.
 pub(super) fn nodes(host: &Host) -> Finding {
-    let check = Check { id: "cores.numa", topic: Topic::Cores, title: "NUMA" };
+    let check = Check { id: "numa", topic: Topic::Cores, title: "NUMA" };
     let file = "/sys/devices/system/node/online";
     let list = host.text(file);
     // Node numbers read as core lists do.

@@ -4,7 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-use quell_model::{CoreId, CoreSet};
+use quell_model::{CoreSet, Topology};
+
+use crate::observe::topology;
 
 /// Files of the kernel are small; what is larger is not one of them.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -176,11 +178,9 @@ impl Host {
         self.cores("/sys/devices/system/cpu/online").unwrap_or_default()
     }
 
-    /// A core and those that share its physical core.
-    pub fn physical_core(&self, core: CoreId) -> CoreSet {
-        self.cores(&format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"))
-            .unwrap_or_default()
-            .union(&CoreSet::of(core))
+    /// What cores share; `None` where sysfs does not say.
+    pub fn topology(&self) -> Option<Topology> {
+        topology::read_at(&self.path("/sys/devices/system/cpu")).ok()
     }
 
     /// The kernel threads whose name starts with `prefix`, sorted by name.

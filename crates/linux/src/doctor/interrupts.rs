@@ -29,7 +29,7 @@ fn cores_of(threads: &[&KernelThread]) -> CoreSet {
 
 /// ksoftirqd of the managed cores, which takes packets and timers when there are many.
 pub(super) fn softirq(host: &Host, managed: &CoreSet) -> Finding {
-    let check = Check { id: "interrupts.ksoftirqd", topic: Topic::Interrupts, title: "ksoftirqd" };
+    let check = Check { id: "ksoftirqd", topic: Topic::Interrupts, title: "ksoftirqd" };
     let on_managed =
         |thread: &KernelThread| core_of(thread).is_some_and(|core| managed.contains(core));
     let threads: Vec<_> =
@@ -71,8 +71,7 @@ pub(super) fn softirq(host: &Host, managed: &CoreSet) -> Finding {
 
 /// Interrupt threads and their priorities.
 pub(super) fn threads(host: &Host) -> Finding {
-    let check =
-        Check { id: "interrupts.threads", topic: Topic::Interrupts, title: "Interrupt threads" };
+    let check = Check { id: "irq_threads", topic: Topic::Interrupts, title: "Interrupt threads" };
     let threads = host.kernel_threads("irq/");
     let lowest = threads.iter().min_by_key(|thread| thread.rt_priority);
     let values: Vec<_> = threads
@@ -98,7 +97,7 @@ pub(super) fn threads(host: &Host) -> Finding {
 /// Interrupts that the managed cores handle.
 pub(super) fn placement(host: &Host, managed: &CoreSet) -> Finding {
     let check = Check {
-        id: "interrupts.placement",
+        id: "irq_placement",
         topic: Topic::Interrupts,
         title: "Interrupts on managed cores",
     };

@@ -23,9 +23,8 @@ mod timing;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quell_model::CoreSet;
-
 pub use finding::{Evidence, Finding, Status, Topic};
+pub use quell_model::CoreSet;
 pub use table::Table;
 
 use host::Host;

@@ -30,28 +30,28 @@ pub(super) fn capabilities(host: &Host) -> Vec<Finding> {
     let bpf = has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON));
     let items = [
         (
-            "rights.nice",
+            "cap_sys_nice",
             "CAP_SYS_NICE",
             has(CAP_SYS_NICE),
             "priorities and affinities of other processes can be set",
             "no thread can be raised: Quell can only show what it would do (--dry-run)",
         ),
         (
-            "rights.ipc_lock",
+            "cap_ipc_lock",
             "CAP_IPC_LOCK",
             has(CAP_IPC_LOCK),
             "the scheduler's memory can be locked",
             "page faults may delay the scheduler under memory pressure",
         ),
         (
-            "rights.bpf",
+            "cap_bpf",
             "CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN",
             bpf,
             "the BPF observer may load",
             "Quell reads /proc once a tick instead: waits shorter than a tick show only as a sum",
         ),
         (
-            "rights.resource",
+            "cap_sys_resource",
             "CAP_SYS_RESOURCE",
             has(CAP_SYS_RESOURCE),
             "limits on locked memory and open files can be raised, and the guardians kept from the OOM killer",
@@ -65,7 +65,7 @@ pub(super) fn capabilities(host: &Host) -> Vec<Finding> {
             let check = Check { id, topic: Topic::Rights, title: name };
             let finding = if there {
                 check.pass("held", good)
-            } else if id == "rights.nice" {
+            } else if id == "cap_sys_nice" {
                 check.absent("not held", bad, "run as root")
             } else {
                 let remedy = format!(
@@ -80,7 +80,7 @@ pub(super) fn capabilities(host: &Host) -> Vec<Finding> {
 
 /// The limit on locked memory.
 pub(super) fn locked_memory(host: &Host) -> Finding {
-    let check = Check { id: "rights.memlock", topic: Topic::Rights, title: "Locked memory" };
+    let check = Check { id: "memlock", topic: Topic::Rights, title: "Locked memory" };
     let limits = host.text("/proc/self/limits");
     let line = limits.lines().find(|line| line.starts_with("Max locked memory"));
     let soft = line.and_then(|line| line.split_whitespace().nth(3)).unwrap_or("unreadable");
@@ -105,7 +105,7 @@ pub(super) fn locked_memory(host: &Host) -> Finding {
 
 /// The run directory, which holds journal and control socket.
 pub(super) fn run_directory(host: &Host, named: Option<&str>) -> Finding {
-    let check = Check { id: "rights.run_dir", topic: Topic::Rights, title: "Run directory" };
+    let check = Check { id: "run_dir", topic: Topic::Rights, title: "Run directory" };
     let is_tmpfs = |path: &str| host.filesystem_of(path).as_deref() == Some("tmpfs");
     let path = match named {
         Some(path) => path.to_owned(),

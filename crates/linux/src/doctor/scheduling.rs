@@ -18,8 +18,7 @@ const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
 
 /// SCHED_FIFO, tried by a child in this process' own cgroup.
 pub(super) fn realtime_here(host: &Host, tried: &RtTry) -> Finding {
-    let check =
-        Check { id: "scheduling.realtime", topic: Topic::Scheduling, title: "Real-time here" };
+    let check = Check { id: "realtime", topic: Topic::Scheduling, title: "Real-time here" };
     let cgroup = host.text("/proc/self/cgroup").lines().map(cgroup_of_cpu).max();
     let cgroup = cgroup.map_or_else(|| "/".to_owned(), |(_, path)| path);
     realtime(&check, host, tried, &format!("this command's cgroup `{cgroup}`"), None)
@@ -42,7 +41,7 @@ fn cgroup_of_cpu(line: &str) -> (u8, String) {
 /// SCHED_FIFO, tried by a child that enters the cgroup of a task-to-be.
 pub(super) fn realtime_there(host: &Host, cgroup: &Path, tried: &RtTry) -> Finding {
     let check = Check {
-        id: "scheduling.realtime_target",
+        id: "realtime_target",
         topic: Topic::Scheduling,
         title: "Real-time in the target cgroup",
     };
@@ -106,11 +105,8 @@ fn refused_remedy(host: &Host, target: Option<&Path>) -> String {
 
 /// RT throttling (Documentation/scheduler/sched-rt-group.rst).
 pub(super) fn throttling(host: &Host) -> Finding {
-    let check = Check {
-        id: "scheduling.rt_throttling",
-        topic: Topic::Scheduling,
-        title: "Real-time throttling",
-    };
+    let check =
+        Check { id: "rt_throttling", topic: Topic::Scheduling, title: "Real-time throttling" };
     let (Some(runtime), Some(period)) =
         (host.number::<i64>(RT_RUNTIME), host.number::<i64>(RT_PERIOD))
     else {
@@ -173,8 +169,7 @@ fn has_rt_groups(host: &Host) -> Option<bool> {
 
 /// The deadline server that runs starving fair-class work (kernel/sched/deadline.c, 6.12 and later).
 pub(super) fn fair_server(host: &Host) -> Finding {
-    let check =
-        Check { id: "scheduling.fair_server", topic: Topic::Scheduling, title: "Fair server" };
+    let check = Check { id: "fair_server", topic: Topic::Scheduling, title: "Fair server" };
     if host.kernel() < FAIR_SERVER_SINCE {
         return check
             .pass("this kernel has none", "nothing but RT throttling stops raised threads")
@@ -244,8 +239,7 @@ enum Preemption {
 
 /// The kernel's preemption model.
 pub(super) fn preemption(host: &Host) -> Finding {
-    let check =
-        Check { id: "scheduling.preemption", topic: Topic::Scheduling, title: "Kernel preemption" };
+    let check = Check { id: "preemption", topic: Topic::Scheduling, title: "Kernel preemption" };
     let Some((model, name, source)) = preemption_model(host) else {
         return check
             .degraded(

@@ -10,7 +10,7 @@ const COARSE: &str =
 
 /// BPF, by a program that was really loaded and attached.
 pub(super) fn bpf(tried: &Result<(), (&'static str, io::Error)>) -> Finding {
-    let check = Check { id: "signals.bpf", topic: Topic::Signals, title: "BPF" };
+    let check = Check { id: "bpf", topic: Topic::Signals, title: "BPF" };
     match tried {
         Ok(()) => check
             .pass(
@@ -36,7 +36,7 @@ pub(super) fn bpf(tried: &Result<(), (&'static str, io::Error)>) -> Finding {
 
 /// The kernel's own type information, by which BPF programs fit themselves to it.
 pub(super) fn btf(host: &Host) -> Finding {
-    let check = Check { id: "signals.btf", topic: Topic::Signals, title: "Kernel types (BTF)" };
+    let check = Check { id: "btf", topic: Topic::Signals, title: "Kernel types (BTF)" };
     let file = "/sys/kernel/btf/vmlinux";
     let finding = if host.has(file) {
         check.pass("there", "the BPF programs fit themselves to this kernel")
@@ -50,7 +50,7 @@ pub(super) fn btf(host: &Host) -> Finding {
 
 /// The file system of tracepoints.
 pub(super) fn tracefs(host: &Host) -> Finding {
-    let check = Check { id: "signals.tracefs", topic: Topic::Signals, title: "tracefs" };
+    let check = Check { id: "tracefs", topic: Topic::Signals, title: "tracefs" };
     let mounted = host.mount_of("tracefs");
     let known = host.text("/proc/filesystems").lines().any(|line| line.ends_with("\ttracefs"));
     let consequence = "only looking closer at a delay by hand needs it (trace-cmd, perf trace); Quell \
@@ -70,7 +70,7 @@ pub(super) fn tracefs(host: &Host) -> Finding {
 
 /// pidfds of threads.
 pub(super) fn thread_identity(tried: &io::Result<()>) -> Finding {
-    let check = Check { id: "signals.pidfd", topic: Topic::Signals, title: "Identity of threads" };
+    let check = Check { id: "pidfd", topic: Topic::Signals, title: "Identity of threads" };
     match tried {
         Ok(()) => check
             .pass("pidfds of threads", "a thread is never mistaken for a later one with its number")
@@ -87,8 +87,7 @@ pub(super) fn thread_identity(tried: &io::Result<()>) -> Finding {
 
 /// Hardware counters.
 pub(super) fn counters(host: &Host, tried: &io::Result<()>) -> Finding {
-    let check =
-        Check { id: "signals.pmu", topic: Topic::Signals, title: "Hardware counters (PMU)" };
+    let check = Check { id: "pmu", topic: Topic::Signals, title: "Hardware counters (PMU)" };
     let blind = "memory bandwidth and instructions per cycle of a task are not measured: interference \
                  in caches and memory shows only as delay";
     let paranoid = host.read("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
@@ -117,11 +116,8 @@ pub(super) fn counters(host: &Host, tried: &io::Result<()>) -> Finding {
 
 /// Partitions of cache and memory bandwidth.
 pub(super) fn resctrl(host: &Host) -> Finding {
-    let check = Check {
-        id: "signals.resctrl",
-        topic: Topic::Signals,
-        title: "Cache and bandwidth control",
-    };
+    let check =
+        Check { id: "resctrl", topic: Topic::Signals, title: "Cache and bandwidth control" };
     let without = "Quell cannot partition the last-level cache or throttle memory bandwidth: it moves \
                    or caps batch work instead";
     let known = host.text("/proc/filesystems").lines().any(|line| line.ends_with("\tresctrl"));
@@ -148,7 +144,7 @@ pub(super) fn resctrl(host: &Host) -> Finding {
 
 /// Schedulers written in BPF.
 pub(super) fn sched_ext(host: &Host) -> Finding {
-    let check = Check { id: "signals.sched_ext", topic: Topic::Signals, title: "sched_ext" };
+    let check = Check { id: "sched_ext", topic: Topic::Signals, title: "sched_ext" };
     let file = "/sys/kernel/sched_ext/state";
     match host.read(file) {
         Ok(state) if state == "disabled" => {
@@ -177,7 +173,7 @@ pub(super) fn sched_ext(host: &Host) -> Finding {
 
 /// Loadable kernel modules.
 pub(super) fn modules(host: &Host) -> Finding {
-    let check = Check { id: "signals.modules", topic: Topic::Signals, title: "Kernel modules" };
+    let check = Check { id: "modules", topic: Topic::Signals, title: "Kernel modules" };
     let without = "no kernel module can serve as a back end; elevation and cpuset need none";
     let disabled = host.text("/proc/sys/kernel/modules_disabled") == "1";
     let barred = host.text("/proc/cmdline").split_whitespace().any(|word| word == "nomodule");

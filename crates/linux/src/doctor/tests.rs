@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use quell_model::{CoreId, CoreSet};
+use quell_model::CoreSet;
 
 use super::host::Host;
 use super::probe::RtTry;
@@ -183,9 +183,9 @@ fn all_but_the_lowest_physical_core_are_managed() {
     assert_eq!(cores::default_managed(&tree.host()), cores("2-7"));
     tree.write(ONLINE.0, "1-3\n");
     assert_eq!(cores::default_managed(&tree.host()), cores("2-3"));
-    // Two siblings are all there is: one of them is left to the host.
+    // Two siblings are all there is.
     tree.write(ONLINE.0, "0-1\n");
-    assert_eq!(cores::default_managed(&tree.host()), CoreSet::of(CoreId(1)));
+    assert_eq!(cores::default_managed(&tree.host()), CoreSet::EMPTY);
     tree.write(ONLINE.0, "0\n");
     assert_eq!(cores::default_managed(&tree.host()), CoreSet::EMPTY);
 }
@@ -381,7 +381,7 @@ fn rights_follow_the_effective_capabilities() {
     let two = format!("CapEff:\t{:016x}\n", 1u64 << 38 | 1 << 39);
     tree.write(NOBODY.0, &two);
     let bpf = rights::capabilities(&tree.host());
-    assert_eq!(bpf.iter().find(|finding| finding.id == "rights.bpf").unwrap().status, Status::Pass);
+    assert_eq!(bpf.iter().find(|finding| finding.id == "cap_bpf").unwrap().status, Status::Pass);
 }
 
 #[test]
@@ -514,7 +514,7 @@ fn a_cgroup_that_is_not_one_is_refused_without_a_trace() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { cgroup: Some(directory.path().join("none")), ..quick() };
     let findings = examine(&options);
-    let there = findings.iter().find(|finding| finding.id == "scheduling.realtime_target").unwrap();
+    let there = findings.iter().find(|finding| finding.id == "realtime_target").unwrap();
     expect(there, Status::Degraded, "could not enter");
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
@@ -542,8 +542,7 @@ fn a_cgroup_without_budget_refuses_realtime() {
     let budget = cgroup.0.join("cpu.rt_runtime_us");
     if fs::read_to_string(&budget).is_ok_and(|budget| budget.trim() == "0") {
         let findings = examine(&Options { cgroup: Some(cgroup.0.clone()), ..quick() });
-        let there =
-            findings.iter().find(|finding| finding.id == "scheduling.realtime_target").unwrap();
+        let there = findings.iter().find(|finding| finding.id == "realtime_target").unwrap();
         expect(there, Status::Absent, "was refused");
         assert!(there.remedy.contains("cpu.rt_runtime_us"), "{there:?}");
         fs::write(&budget, "10000").unwrap();
@@ -560,9 +559,9 @@ fn a_cgroup_without_budget_refuses_realtime() {
 fn examine_as_whoever_runs_this() {
     let findings = examine(&quick());
     findings.iter().for_each(assert_is_complete);
-    let nice = findings.iter().find(|finding| finding.id == "rights.nice").unwrap();
+    let nice = findings.iter().find(|finding| finding.id == "cap_sys_nice").unwrap();
     assert_eq!(nice.status, Status::Absent);
-    let realtime = findings.iter().find(|finding| finding.id == "scheduling.realtime").unwrap();
+    let realtime = findings.iter().find(|finding| finding.id == "realtime").unwrap();
     assert_eq!(realtime.status, Status::Absent);
 }
 

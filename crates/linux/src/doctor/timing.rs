@@ -52,7 +52,7 @@ pub(super) fn measure_overshoot() -> Option<Overshoot> {
 
 /// Timer resolution, stated and measured.
 pub(super) fn timers(overshoot: Option<&Overshoot>) -> Finding {
-    let check = Check { id: "timing.timers", topic: Topic::Timing, title: "Timers" };
+    let check = Check { id: "timers", topic: Topic::Timing, title: "Timers" };
     let Some(overshoot) = overshoot else {
         return check
             .degraded(
@@ -141,7 +141,7 @@ fn steal(host: &Host) -> Option<Duration> {
 
 /// Time lost without any thread having taken it: to the hypervisor, firmware, or long interrupts.
 pub(super) fn stalls(gaps: &Gaps) -> Finding {
-    let check = Check { id: "timing.stalls", topic: Topic::Timing, title: "Stalls" };
+    let check = Check { id: "stalls", topic: Topic::Timing, title: "Stalls" };
     let steal =
         gaps.steal.map_or_else(|| "unknown".into(), |time| format!("{} ms", time.as_millis()));
     let found = format!(
@@ -175,7 +175,7 @@ pub(super) fn stalls(gaps: &Gaps) -> Finding {
 
 /// The hypervisor, if there is one, and how it was recognised.
 pub(super) fn hypervisor(host: &Host) -> Finding {
-    let check = Check { id: "timing.hypervisor", topic: Topic::Timing, title: "Hypervisor" };
+    let check = Check { id: "hypervisor", topic: Topic::Timing, title: "Hypervisor" };
     if !is_virtual(host) {
         return check
             .pass("none found", "nothing below the kernel takes cores away")
@@ -197,7 +197,7 @@ pub(super) fn hypervisor(host: &Host) -> Finding {
 
 /// The clock.
 pub(super) fn clock(host: &Host) -> Finding {
-    let check = Check { id: "timing.clock", topic: Topic::Timing, title: "Clock" };
+    let check = Check { id: "clock", topic: Topic::Timing, title: "Clock" };
     let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let name = host.text(file);
     // Those that the vDSO reads without a system call.
@@ -217,7 +217,7 @@ pub(super) fn clock(host: &Host) -> Finding {
 
 /// The frequency governor.
 pub(super) fn frequency(host: &Host) -> Finding {
-    let check = Check { id: "timing.frequency", topic: Topic::Timing, title: "Clock frequency" };
+    let check = Check { id: "frequency", topic: Topic::Timing, title: "Clock frequency" };
     let core = host.online().iter().last().unwrap_or(CoreId(0));
     let file = format!("/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor");
     match host.read(&file) {
@@ -239,7 +239,7 @@ pub(super) fn frequency(host: &Host) -> Finding {
 
 /// The idle driver.
 pub(super) fn idle(host: &Host) -> Finding {
-    let check = Check { id: "timing.idle", topic: Topic::Timing, title: "Idle states" };
+    let check = Check { id: "idle", topic: Topic::Timing, title: "Idle states" };
     let driver = host.text("/sys/devices/system/cpu/cpuidle/current_driver");
     let file = "/sys/devices/system/cpu/cpu0/cpuidle";
     let slowest = host
