@@ -1,1 +1,40 @@
 //! What Quell changes on the host. One place writes: the executor.
+//!
+//! * [`Executor`]: every priority, affinity, cgroup and setting goes through it. It records each change in the
+//!   [`Journal`] before it makes it, and knows what it found.
+//! * [`restore`]: gives back what a journal records; the daemon's clean end, the guardians and
+//!   [`recover_stale`] run the same code.
+//! * [`protocol`]: the decisions of all of them, without effects, and checked exhaustively.
+//! * [`ladder`]: which priority a rung has on this host.
+//!
+//! Invariants: nothing is changed that the journal does not name; two writers never exist; restore writes only
+//! where the host shows what Quell wrote.
+
+mod error;
+mod executor;
+mod groups;
+mod host;
+mod journal;
+mod kill_point;
+pub mod ladder;
+pub mod protocol;
+pub mod restore;
+mod sched;
+mod setting;
+
+pub use error::{ActError, Applied, Change, Drift, Subject};
+pub use executor::{Audit, Executor, Gate, Mode};
+pub use journal::{CAPACITY, Journal, JournalError, JournalFile, Stage};
+pub use kill_point::kill_point;
+pub use ladder::Ladder;
+pub use restore::{RestoreReport, recover_stale, release_by_force};
+pub use sched::{Policy, SchedAttr};
+pub use setting::Setting;
+
+use quell_model::Nanos;
+
+/// The time on CLOCK_MONOTONIC.
+pub fn monotonic_now() -> Nanos {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}

@@ -1,1 +1,5 @@
 //! System calls that no safe crate offers, each behind a safe function.
+
+pub(crate) mod map;
+pub(crate) mod pidfd;
+pub(crate) mod sched;

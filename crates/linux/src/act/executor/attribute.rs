@@ -1,0 +1,111 @@
+//! The two attributes of threads, behind one interface.
+
+use std::io;
+
+use quell_model::CoreSet;
+
+use super::threads::{Managed, Tracked};
+use crate::act::host::Host;
+use crate::act::journal::value::{Cores, Value};
+use crate::act::{SchedAttr, Subject};
+use crate::{ThreadRef, Tid, sys};
+
+/// An attribute of a thread that the executor sets.
+pub(super) trait Attribute: Copy {
+    /// What it is, for people and the journal.
+    fn subject(thread: ThreadRef) -> Subject;
+    /// Reads it with one system call.
+    fn read(tid: Tid) -> io::Result<Self>;
+    /// Sets it.
+    fn write(&self, tid: Tid) -> io::Result<()>;
+    /// Whether two values have the same effect.
+    fn same(&self, other: &Self) -> bool;
+    /// Whether `self`, once written, may read as `seen`: told from /proc, only where [`Attribute::same`] says no.
+    fn may_show(&self, seen: &Self, thread: &ThreadRef, host: &mut Host) -> bool;
+    /// Reads it as it has to be given back.
+    fn original(thread: &ThreadRef, host: &mut Host) -> io::Result<Value>;
+    /// As journalled.
+    fn value(&self) -> Value;
+    /// Where it is kept.
+    fn place(managed: &mut Managed) -> &mut Option<Box<Tracked<Self>>>;
+    /// Where it is kept.
+    fn tracked(managed: &Managed) -> Option<&Tracked<Self>>;
+}
+
+impl Attribute for SchedAttr {
+    fn subject(thread: ThreadRef) -> Subject {
+        Subject::Sched(thread)
+    }
+
+    fn read(tid: Tid) -> io::Result<Self> {
+        sys::sched::attr(tid)
+    }
+
+    fn write(&self, tid: Tid) -> io::Result<()> {
+        sys::sched::set_attr(tid, self)
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        self.same_effect(other)
+    }
+
+    fn may_show(&self, _seen: &Self, _thread: &ThreadRef, _host: &mut Host) -> bool {
+        false
+    }
+
+    fn original(thread: &ThreadRef, host: &mut Host) -> io::Result<Value> {
+        host.sched_original(thread.tid).map(Value::Sched)
+    }
+
+    fn value(&self) -> Value {
+        Value::Sched(*self)
+    }
+
+    fn place(managed: &mut Managed) -> &mut Option<Box<Tracked<Self>>> {
+        &mut managed.sched
+    }
+
+    fn tracked(managed: &Managed) -> Option<&Tracked<Self>> {
+        managed.sched.as_deref()
+    }
+}
+
+impl Attribute for CoreSet {
+    fn subject(thread: ThreadRef) -> Subject {
+        Subject::Affinity(thread)
+    }
+
+    fn read(tid: Tid) -> io::Result<Self> {
+        sys::sched::affinity(tid)
+    }
+
+    fn write(&self, tid: Tid) -> io::Result<()> {
+        sys::sched::set_affinity(tid, self)
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn may_show(&self, _seen: &Self, thread: &ThreadRef, host: &mut Host) -> bool {
+        // The quick read leaves out cores that are offline, and the kernel those outside the cpuset.
+        host.refresh();
+        crate::act::host::allowed(thread).is_ok_and(|full| host.shows(thread, self, &full))
+    }
+
+    fn original(thread: &ThreadRef, host: &mut Host) -> io::Result<Value> {
+        host.affinity_original(thread).map(Value::Cores)
+    }
+
+    fn value(&self) -> Value {
+        Value::Cores(Cores::exactly(*self))
+    }
+
+    fn place(managed: &mut Managed) -> &mut Option<Box<Tracked<Self>>> {
+        &mut managed.cores
+    }
+
+    fn tracked(managed: &Managed) -> Option<&Tracked<Self>> {
+        managed.cores.as_deref()
+    }
+}

@@ -1,0 +1,177 @@
+//! The threads that the executor knows.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use quell_model::CoreSet;
+
+use super::attribute::Attribute;
+use crate::act::journal::value::Value;
+use crate::act::{ActError, SchedAttr};
+use crate::thread::ThreadStat;
+use crate::{ThreadRef, Tid, sys};
+
+/// What is known of one attribute of one thread.
+#[derive(Debug)]
+pub(super) struct Tracked<A> {
+    /// Its place in the journal; `None` while nothing was changed.
+    pub(super) slot: Option<u32>,
+    /// What is given back.
+    pub(super) original: Value,
+    /// The last two values written, as the journal has them.
+    pub(super) wrote: [Option<A>; 2],
+    /// Which of them the host shows.
+    pub(super) shown: Option<usize>,
+    /// What the host shows, as far as Quell knows.
+    pub(super) believed: A,
+}
+
+/// How a thread is told from another one with the same number.
+#[derive(Debug)]
+enum Handle {
+    /// `PIDFD_THREAD`: two system calls of 0.2 us.
+    Pidfd(OwnedFd),
+    /// Start time in /proc, some 15 us: kernels before 6.9, or no descriptor left.
+    StartTime,
+}
+
+/// A thread that the executor changed or looked at.
+#[derive(Debug)]
+pub(super) struct Managed {
+    pub(super) thread: ThreadRef,
+    handle: Handle,
+    pub(super) pidfd_inode: u64,
+    pub(super) sched: Option<Box<Tracked<SchedAttr>>>,
+    pub(super) cores: Option<Box<Tracked<CoreSet>>>,
+}
+
+impl Managed {
+    /// Begins to know a thread, which has to be the one that is meant.
+    ///
+    /// # Errors
+    /// [`ActError::Gone`] where it is not.
+    fn open(thread: ThreadRef) -> Result<Managed, ActError> {
+        let (handle, pidfd_inode) = match sys::pidfd::open_thread(thread.tid) {
+            Ok(fd) => {
+                let inode = sys::pidfd::inode(fd.as_fd()).unwrap_or(0);
+                (Handle::Pidfd(fd), inode)
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                return Err(ActError::Gone(thread));
+            }
+            Err(_) => (Handle::StartTime, 0),
+        };
+        // After the handle is open: whatever it means stays what it means.
+        if !is_thread(&thread) {
+            return Err(ActError::Gone(thread));
+        }
+        Ok(Managed { thread, handle, pidfd_inode, sched: None, cores: None })
+    }
+
+    /// Whether the number still means this thread.
+    pub(super) fn is_alive(&self) -> bool {
+        match &self.handle {
+            Handle::Pidfd(fd) => sys::pidfd::is_alive(fd.as_fd()).unwrap_or(false),
+            Handle::StartTime => is_thread(&self.thread),
+        }
+    }
+}
+
+fn is_thread(thread: &ThreadRef) -> bool {
+    ThreadStat::of(thread.tgid, thread.tid).is_ok_and(|stat| stat.start_ticks == thread.start_ticks)
+}
+
+/// All known threads, by number, and the numbers by process.
+#[derive(Default)]
+pub(super) struct Threads {
+    by_tid: HashMap<Tid, Managed>,
+    by_process: HashMap<Tid, Vec<Tid>>,
+}
+
+impl Threads {
+    /// Whether this very thread is known.
+    pub(super) fn knows(&self, thread: &ThreadRef) -> bool {
+        self.by_tid.get(&thread.tid).is_some_and(|known| known.thread == *thread)
+    }
+
+    /// The thread, if it is known.
+    pub(super) fn get_mut(&mut self, thread: &ThreadRef) -> Option<&mut Managed> {
+        self.by_tid.get_mut(&thread.tid).filter(|known| known.thread == *thread)
+    }
+
+    /// Begins to know a thread.
+    ///
+    /// # Errors
+    /// [`ActError::Gone`].
+    pub(super) fn open(&mut self, thread: &ThreadRef) -> Result<(), ActError> {
+        let managed = Managed::open(*thread)?;
+        self.by_process.entry(thread.tgid).or_default().push(thread.tid);
+        self.by_tid.insert(thread.tid, managed);
+        Ok(())
+    }
+
+    /// Forgets whoever has the number.
+    pub(super) fn remove(&mut self, tid: Tid) -> Option<Managed> {
+        let managed = self.by_tid.remove(&tid)?;
+        let tgid = managed.thread.tgid;
+        if let Some(tids) = self.by_process.get_mut(&tgid) {
+            tids.retain(|known| *known != tid);
+            if tids.is_empty() {
+                self.by_process.remove(&tgid);
+            }
+        }
+        Some(managed)
+    }
+
+    /// All known threads.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Managed> {
+        self.by_tid.values()
+    }
+
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        self.by_tid.clear();
+        self.by_process.clear();
+    }
+
+    /// The original of the value that a new thread shows, if it inherited that value from Quell's change of
+    /// its creator, of another thread of its process, or of a forebear.
+    pub(super) fn inherited<A: Attribute>(&self, thread: &ThreadRef, seen: &A) -> Option<Value> {
+        let mut process = thread.tgid;
+        // A chain of parents ends at pid 1 or at a loop that a race made; neither is this long.
+        for _ in 0..64 {
+            let found = self.by_process.get(&process).into_iter().flatten().find_map(|tid| {
+                let tracked = A::tracked(self.by_tid.get(tid)?)?;
+                let wrote = tracked.slot.is_some()
+                    && tracked.wrote.iter().flatten().any(|wrote| wrote.same(seen));
+                (wrote && *tid != thread.tid).then(|| tracked.original.clone())
+            });
+            if found.is_some() {
+                return found;
+            }
+            process = ThreadStat::of(process, process).ok()?.parent;
+            if process.0 <= 1 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// As [`Threads::inherited`], from one known creator.
+    pub(super) fn inherited_from<A: Attribute>(
+        &self,
+        parent: &ThreadRef,
+        seen: &A,
+    ) -> Option<Value> {
+        let tracked = A::tracked(self.by_tid.get(&parent.tid).filter(|p| p.thread == *parent)?)?;
+        let wrote =
+            tracked.slot.is_some() && tracked.wrote.iter().flatten().any(|wrote| wrote.same(seen));
+        wrote.then(|| tracked.original.clone())
+    }
+}
+
+/// Whether an error says that there is no such thread.
+pub(super) fn says_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
