@@ -10,6 +10,7 @@
 //! Invariants: nothing is changed that the journal does not name; two writers never exist; restore writes only
 //! where the host shows what Quell wrote.
 
+pub mod backend;
 mod error;
 mod executor;
 mod groups;
