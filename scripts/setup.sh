@@ -118,7 +118,7 @@ if [ "$(id -u)" != 0 ]; then
         fail "installing needs root and there is no sudo; run as root: apt-get install -y ${wanted[*]}"
     as_root() { sudo "$@"; }
 fi
-apt-cache show "${wanted[@]}" >/dev/null 2>&1 || refresh
+apt-get install --simulate -q "${wanted[@]}" >/dev/null 2>&1 || refresh
 say "installing ${#wanted[@]} packages: ${wanted[*]}"
 if ! install "${wanted[@]}"; then
     refresh
