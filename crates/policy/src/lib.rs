@@ -12,12 +12,15 @@
 //! 3. no core idles while a task that may use it has runnable work, unless a ban or a cap says so,
 //!    and then the plan says which;
 //! 4. advice is followed in the order ban, cap, preference.
+//!
+//! [`invariants::check`] judges any Plan by them and shares no code with the allocator.
 
 mod advice;
 pub mod advisors;
 mod allocator;
 mod explain;
 mod host;
+pub mod invariants;
 mod quell;
 mod registry;
 mod static_;

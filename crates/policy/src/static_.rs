@@ -6,7 +6,7 @@
 //! evenly.
 
 use quell_model::{
-    Class, CoreMode, CorePlan, CoreSet, CoreView, Nanos, Plan, Reason, Rung, Snapshot, TaskId,
+    Class, CoreMode, CorePlan, CoreSet, Limits, Nanos, Plan, Reason, Rung, Snapshot, TaskId,
     TaskPlan, TaskReason, TaskView,
 };
 
@@ -16,7 +16,7 @@ use crate::{Host, Policy, Wake};
 pub struct Static {
     host: Host,
     usable: CoreSet,
-    known: Vec<(TaskId, bool, quell_model::Limits)>,
+    known: Vec<(TaskId, bool, Limits)>,
     plan: Plan,
     free: CoreSet,
 }
@@ -45,47 +45,44 @@ impl Static {
     fn rebuild(&mut self, seen: &Snapshot) {
         self.known.clear();
         self.known.extend(seen.tasks.iter().map(key));
-        self.free = self.usable;
-        self.plan.cores.clear();
-        for (core, view) in self
-            .host
-            .topology
-            .cores()
-            .iter()
-            .zip(seen.cores.iter().map(Some).chain(std::iter::repeat(None)))
-        {
-            let usable = self.usable.contains(core.id);
-            let mode = if usable { CoreMode::Kernel } else { CoreMode::Unmanaged };
-            let offline = view.is_some_and(|view: &CoreView| view.managed && !view.online);
-            let reason = match (usable, offline) {
-                (true, _) => Reason::Unwanted,
-                (false, true) => Reason::Offline,
-                (false, false) => Reason::Unmanaged,
-            };
-            self.plan.cores.push(CorePlan { id: core.id, owner: None, mode, reason });
-        }
+        self.clear_cores(seen);
         for class in [Class::LatencyCritical, Class::BestEffort] {
-            for task in seen.tasks.iter().filter(|task| task.alive && task.limits.class == class) {
+            for task in live(seen).filter(|task| task.limits.class == class) {
                 for _ in 0..task.limits.guaranteed.min(task.limits.max) {
                     self.deal(task, Reason::Guaranteed);
                 }
             }
         }
         let shares = self.host.caps.shares_cores;
-        let leftover =
-            |task: &&TaskView| task.alive && (!shares || task.limits.class == Class::BestEffort);
-        let mut owned = true;
-        while owned && !self.free.is_empty() {
-            owned = false;
-            for task in seen.tasks.iter().filter(leftover) {
+        let takes = |task: &&TaskView| !shares || task.limits.class == Class::BestEffort;
+        let mut dealt = true;
+        while dealt && !self.free.is_empty() {
+            dealt = false;
+            for task in live(seen).filter(takes) {
                 let room = self.plan.owned(task.id).len() < task.limits.max as usize;
-                owned |= room && self.deal(task, Reason::Leftover);
+                dealt |= room && self.deal(task, Reason::Leftover);
             }
         }
         self.plan.tasks.clear();
-        for task in &seen.tasks {
-            let planned = self.plan_task(task);
+        for (place, task) in seen.tasks.iter().enumerate() {
+            let planned = self.plan_task(task, is_live(place, task));
             self.plan.tasks.push(planned);
+        }
+    }
+
+    fn clear_cores(&mut self, seen: &Snapshot) {
+        self.free = self.usable;
+        self.plan.cores.clear();
+        for (at, core) in self.host.topology.cores().iter().enumerate() {
+            let usable = self.usable.contains(core.id);
+            let mode = if usable { CoreMode::Kernel } else { CoreMode::Unmanaged };
+            let offline = seen.cores.get(at).is_some_and(|view| view.managed && !view.online);
+            let reason = match (usable, offline) {
+                (true, _) => Reason::Unwanted,
+                (false, true) => Reason::Offline,
+                (false, false) => Reason::Unmanaged,
+            };
+            self.plan.cores.push(CorePlan { id: core.id, owner: None, mode, reason });
         }
     }
 
@@ -99,7 +96,7 @@ impl Static {
         true
     }
 
-    fn plan_task(&self, task: &TaskView) -> TaskPlan {
+    fn plan_task(&self, task: &TaskView, live: bool) -> TaskPlan {
         let limits = &task.limits;
         let mut plan = TaskPlan {
             id: task.id,
@@ -109,7 +106,7 @@ impl Static {
             beneath: CoreSet::EMPTY,
             reason: TaskReason::Configured,
         };
-        if !task.alive {
+        if !live {
             return TaskPlan { cap: 0, ..plan };
         }
         let owned = self.plan.owned(task.id);
@@ -134,7 +131,20 @@ impl Static {
     }
 }
 
-fn key(task: &TaskView) -> (TaskId, bool, quell_model::Limits) {
+fn live(seen: &Snapshot) -> impl Iterator<Item = &TaskView> {
+    seen.tasks
+        .iter()
+        .enumerate()
+        .filter(|(place, task)| is_live(*place, task))
+        .map(|(_, task)| task)
+}
+
+/// A task that claims another's place counts as gone.
+fn is_live(place: usize, task: &TaskView) -> bool {
+    task.alive && task.id.at() == place
+}
+
+fn key(task: &TaskView) -> (TaskId, bool, Limits) {
     (task.id, task.alive, task.limits)
 }
 

@@ -12,7 +12,7 @@ impl Allocator {
         for place in 0..self.tasks.len() as u32 {
             if self.task(place).alive {
                 self.take_cap(place, advice);
-                self.take_bans(place, advice);
+                self.take_bans(place, now, advice);
                 self.fit(place, now);
             }
         }
@@ -34,7 +34,7 @@ impl Allocator {
         }
     }
 
-    fn take_bans(&mut self, place: u32, advice: &Advice) {
+    fn take_bans(&mut self, place: u32, now: Nanos, advice: &Advice) {
         let caps = self.host.caps;
         let task = &self.tasks[place as usize];
         let own = advice.of(place as usize);
@@ -48,10 +48,14 @@ impl Allocator {
         }
         banned = banned.intersection(&task.allowed);
         let (id, reserved, allowed) = (task.id, task.reserved, task.allowed);
+        let guaranteed = task.guaranteed;
         let off_lc = own.off_lc.filter(|_| task.is_be() && caps.shares_cores && caps.idles_cores);
         let keeps_one = task.is_be() && caps.shares_cores && !caps.freezes_tasks;
         if !banned.is_empty() {
-            let guarded = banned.intersection(&reserved);
+            // A task that has too few reserved cores for its guarantee may use any core for it.
+            let refused = |core| self.core(core).refuses(place, now);
+            let short = reserved.len() < guaranteed as usize || reserved.iter().any(refused);
+            let guarded = if short { banned } else { banned.intersection(&reserved) };
             self.decline(id, &guarded, Some(Invariant::Guarantee));
             banned = banned.difference(&guarded);
             // Without a freezer a task cannot be left without any core.

@@ -53,9 +53,15 @@ impl Allocator {
             }
         }
         self.sort_be(&mut claims);
-        while !claims.is_empty() {
+        // As for LC: a task short of its guarantee stays while cores move.
+        let mut moved = true;
+        while moved {
+            moved = false;
             claims.retain(|&place| {
-                self.grant_batch(place, now, seen, advice) && self.task(place).unmet() > 0
+                let granted = self.grant_batch(place, now, seen, advice);
+                moved |= granted;
+                let task = self.task(place);
+                task.unmet() > 0 && (granted || task.is_short())
             });
         }
         self.claims = claims;

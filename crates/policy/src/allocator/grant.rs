@@ -41,7 +41,9 @@ impl Allocator {
         let missing = task.reserved.difference(&task.owned);
         let key =
             |core: &CoreId| (self.lc_owned.contains(*core), self.be_owned.contains(*core), *core);
-        missing.iter().filter(|core| !self.core(*core).refuses(place, now)).min_by_key(key)
+        let shared = self.host.caps.shares_cores;
+        let open = |core: &CoreId| shared || !self.core(*core).refuses(place, now);
+        missing.iter().filter(open).min_by_key(key)
     }
 
     /// Cores for LC tasks that claim some: those without a core first (first come, first served), then by
@@ -59,9 +61,15 @@ impl Allocator {
             let task = self.task(place);
             (task.owned_len > 0, task.burst(), task.since, place)
         });
-        while !claims.is_empty() {
+        // A task short of its guarantee stays while cores move: another's may come to exceed its own.
+        let mut moved = true;
+        while moved {
+            moved = false;
             claims.retain(|&place| {
-                self.grant_one(place, now, seen, advice) && self.task(place).claims() > 0
+                let granted = self.grant_one(place, now, seen, advice);
+                moved |= granted;
+                let task = self.task(place);
+                task.claims() > 0 && (granted || task.is_short())
             });
         }
         self.claims = claims;
@@ -114,6 +122,7 @@ impl Allocator {
         let (core, at) = task.granted;
         let started = seen.tasks[place as usize].running_on.contains(core);
         let pending = task.owned.contains(core)
+            && !task.is_short()
             && at < now
             && self.core(core).outcome == Outcome::Pending
             && !started;

@@ -2,57 +2,70 @@
 //!
 //! A congested LC task for which no core is left becomes a guest: all its threads go one rung down and may
 //! run on cores of other LC tasks, whose owners preempt it and which preempts BE. A guest keeps its
-//! rights for a hold. On one core there is never a guest beside another task on the same rung: an owner that
-//! is a guest elsewhere admits none on its own cores, unless those are all that the other may use.
+//! rights for a hold. There are two kinds:
+//!
+//! - a *homeless* guest owns no core and may be let in on any LC core;
+//! - an *overflowing* guest owns some, needs more, and is let in where an owner has cores to spare. Its
+//!   own cores then admit nobody, because it would meet them on one rung. Where that would leave another guest
+//!   without any host, it stays an owner only: a guarantee comes before work conservation.
 
 use quell_model::{CoreSet, Nanos};
 
 use super::Allocator;
+use super::write::limited;
 
 impl Allocator {
     /// Decides who is a guest and where.
     pub(super) fn admit_guests(&mut self, now: Nanos) {
+        let mut guests = std::mem::take(&mut self.claims);
+        guests.clear();
         for place in 0..self.tasks.len() as u32 {
             let task = self.task(place);
-            if !task.is_lc() {
+            if task.is_lc() && (task.is_guest || task.claims() > 0) {
+                let offered = self.candidates(place, now);
+                self.tasks[place as usize].offered = offered;
+                match offered.is_empty() {
+                    true => self.end_stay(place, now),
+                    false => guests.push(place),
+                }
+            }
+        }
+        // Homeless first, then those with the fewest burst cores.
+        guests.sort_unstable_by_key(|&place| {
+            let task = self.task(place);
+            (task.owned_len > 0, task.burst(), task.since, place)
+        });
+        let mut closed = CoreSet::EMPTY;
+        let mut admitted = 0;
+        for at in 0..guests.len() {
+            let place = guests[at];
+            let offered = self.task(place).offered.difference(&closed);
+            let owned = self.task(place).owned;
+            let taken = closed.union(&owned);
+            let evicts = |&guest: &u32| self.task(guest).offered.is_subset(&taken);
+            if offered.is_empty() || (!owned.is_empty() && guests[..admitted].iter().any(evicts)) {
+                self.end_stay(place, now);
                 continue;
             }
-            let wants = task.claims() > 0;
-            if wants || task.is_guest {
-                self.admit(place, wants, now);
-            }
+            closed = taken;
+            guests[admitted] = place;
+            admitted += 1;
         }
+        for &place in &guests[..admitted] {
+            self.stay(place, &closed, now);
+        }
+        self.claims = guests;
     }
 
-    fn admit(&mut self, place: u32, wants: bool, now: Nanos) {
-        let mut hosts = CoreSet::EMPTY;
-        if wants || now < self.task(place).guest_until {
-            hosts = self.hosts_for(place, wants);
-        }
-        let task = &mut self.tasks[place as usize];
-        let satisfied = task.owned_len > 0 && task.unmet() == 0 && task.granted.1 == now;
-        if hosts.is_empty() || satisfied {
-            if task.is_guest {
-                task.guest_hold.end(now);
-            }
-            (task.is_guest, task.hosts) = (false, CoreSet::EMPTY);
-            return;
-        }
-        if !task.is_guest {
-            task.guest_hold.begin(now);
-        }
-        (task.is_guest, task.hosts) = (true, hosts);
-        if wants {
-            task.guest_until = now + task.guest_hold.length;
-        }
-        let until = task.guest_until;
-        self.revisit(until);
-    }
-
-    /// Cores of other LC tasks that this one may share: those that it shares already, and new ones whose owner has
-    /// a core to spare (any owner for a task that has no core at all).
-    fn hosts_for(&self, place: u32, wants: bool) -> CoreSet {
+    /// Cores of other LC tasks that this one may share: those that it shares already, and new ones
+    /// whose owner has a core to spare (any owner, for a task that has no core at all).
+    fn candidates(&self, place: u32, now: Nanos) -> CoreSet {
         let task = self.task(place);
+        let wants = task.claims() > 0;
+        let satisfied = task.owned_len > 0 && task.unmet() == 0 && task.granted.1 == now;
+        if satisfied || !(wants || now < task.guest_until) {
+            return CoreSet::EMPTY;
+        }
         let foreign = task.open().intersection(&self.lc_owned).difference(&task.owned);
         let mut hosts = foreign.intersection(&task.hosts);
         if wants {
@@ -63,15 +76,29 @@ impl Allocator {
                 }
             }
         }
-        // A guest's own cores are no place for others, and it is none where it would lock others out.
-        let unshared: CoreSet =
-            hosts.iter().filter(|&core| !self.task(self.core(core).owner).is_guest).collect();
-        if !unshared.is_empty() {
-            hosts = unshared;
-        } else if task.owned_len > 0 {
-            return CoreSet::EMPTY;
+        hosts
+    }
+
+    fn stay(&mut self, place: u32, closed: &CoreSet, now: Nanos) {
+        let task = &mut self.tasks[place as usize];
+        let room = task.cap.saturating_sub(task.owned_len);
+        task.hosts = limited(task.offered.difference(closed), room, &task.hosts);
+        if !task.is_guest {
+            task.guest_hold.begin(now);
         }
-        let room = task.cap.saturating_sub(task.owned_len) as usize;
-        if hosts.len() <= room { hosts } else { hosts.iter().take(room).collect() }
+        task.is_guest = !task.hosts.is_empty();
+        if task.claims() > 0 {
+            task.guest_until = now + task.guest_hold.length;
+        }
+        let until = task.guest_until;
+        self.revisit(until);
+    }
+
+    fn end_stay(&mut self, place: u32, now: Nanos) {
+        let task = &mut self.tasks[place as usize];
+        if task.is_guest {
+            task.guest_hold.end(now);
+        }
+        (task.is_guest, task.hosts) = (false, CoreSet::EMPTY);
     }
 }

@@ -57,6 +57,8 @@ pub struct Allocator {
     fell_idle: CoreSet,
     /// Tasks, limits or usable cores changed: reservations and spread have to be redone.
     stale: bool,
+    /// Cores assigned since start.
+    moves: u64,
     /// Scratch: places of tasks that want cores.
     claims: Vec<u32>,
     /// The earliest time at which something has to be looked at without any event.
@@ -84,6 +86,7 @@ impl Allocator {
             be_owned: CoreSet::EMPTY,
             fell_idle: CoreSet::EMPTY,
             stale: true,
+            moves: 0,
             claims: Vec::new(),
             next: Nanos::MAX,
             last: Nanos::ZERO,
@@ -116,17 +119,31 @@ impl Allocator {
         self.take_advice(now, advice);
         self.release_unneeded(now);
         self.grant_guaranteed(now);
-        self.grant_lc(now, seen, advice);
+        self.grant_claims(now, seen, advice);
         if self.host.caps.shares_cores {
             self.admit_guests(now);
-            self.spread_leftover(now);
-        } else {
-            self.grant_be(now, seen, advice);
         }
         self.write(now, seen, advice, plan);
         self.stale = false;
         self.last = now;
         Wake::at(self.next)
+    }
+
+    /// LC first, then BE, until nothing moves: one that lost a core to a task with more right may now
+    /// claim one, and a BE task that gained a core may now yield another. Rights only ever grow in one
+    /// direction (LC over BE, fewer burst cores over more), so this ends; the bound is for safety.
+    fn grant_claims(&mut self, now: Nanos, seen: &Snapshot, advice: &Advice) {
+        for _ in 0..=self.cores.len() {
+            let before = self.moves;
+            self.grant_lc(now, seen, advice);
+            match self.host.caps.shares_cores {
+                true => self.spread_leftover(now),
+                false => self.grant_be(now, seen, advice),
+            }
+            if self.moves == before {
+                return;
+            }
+        }
     }
 
     /// The last decision, explained.
@@ -182,6 +199,7 @@ impl Allocator {
     /// Makes a usable core the task's own, whoever had it.
     fn assign(&mut self, core: CoreId, place: u32, now: Nanos, reason: Reason) {
         self.give_back(core, now);
+        self.moves += 1;
         let state = &mut self.cores[core.index()];
         (state.owner, state.since, state.reason) = (place, now, reason);
         let task = &mut self.tasks[place as usize];

@@ -146,6 +146,8 @@ pub(super) struct TaskState {
     pub burst_hold: Hold,
     /// LC: cores of others that it shares as a guest. BE under a cap: cores that it was let in on.
     pub hosts: CoreSet,
+    /// LC cores that it might share, while guests are chosen.
+    pub offered: CoreSet,
     /// The guest keeps its rights until then.
     pub guest_until: Nanos,
     pub guest_hold: Hold,
@@ -184,6 +186,7 @@ impl TaskState {
             peak: 0,
             burst_hold: Hold::NEW,
             hosts: CoreSet::EMPTY,
+            offered: CoreSet::EMPTY,
             guest_until: Nanos::ZERO,
             guest_hold: Hold::NEW,
             is_guest: false,

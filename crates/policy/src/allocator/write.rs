@@ -6,7 +6,7 @@ use quell_model::{
 };
 
 use super::Allocator;
-use super::tables::{NONE, TaskState};
+use super::tables::{CoreState, NONE, TaskState};
 use crate::Advice;
 use crate::explain::Change;
 
@@ -113,12 +113,9 @@ impl Allocator {
     fn plan_core(&self, id: CoreId, now: Nanos, advice: &Advice, unused: &Unused) -> CorePlan {
         let state = self.core(id);
         let mode = CoreMode::Kernel;
-        let refused = (state.refusal.task != NONE && state.refusal.task != state.owner)
-            .then_some(state.refusal)
-            .filter(|refusal| now < refusal.until && self.task(refusal.task).unmet() > 0);
         let owner = (state.owner != NONE).then(|| self.task(state.owner));
-        if let Some(refusal) = refused.filter(|_| owner.is_none_or(TaskState::is_be)) {
-            let reason = Reason::Refused(refusal.errno);
+        if let Some(errno) = self.refused_to_better(state, now) {
+            let reason = Reason::Refused(errno);
             return CorePlan { id, owner: owner.map(|task| task.id), mode, reason };
         }
         if let Some(task) = owner {
@@ -144,6 +141,18 @@ impl Allocator {
         CorePlan { id, owner: None, mode, reason }
     }
 
+    /// The errno with which the core was refused to a task that has more right to it than its owner.
+    fn refused_to_better(&self, state: &CoreState, now: Nanos) -> Option<i32> {
+        let refusal = state.refusal;
+        if refusal.task == NONE || refusal.task == state.owner || now >= refusal.until {
+            return None;
+        }
+        let refused = self.task(refusal.task);
+        let owner = (state.owner != NONE).then(|| self.task(state.owner));
+        let better = owner.is_none_or(TaskState::is_be) || refused.is_short();
+        (refused.unmet() > 0 && better).then_some(refusal.errno)
+    }
+
     fn note_change(&mut self, planned: &CorePlan, at: Nanos) {
         let logged = &mut self.cores[planned.id.index()].logged;
         let from = std::mem::replace(logged, planned.owner);
@@ -155,7 +164,7 @@ impl Allocator {
 }
 
 /// At most `room` of the cores, those of `before` first, so that the choice stays.
-fn limited(cores: CoreSet, room: u32, before: &CoreSet) -> CoreSet {
+pub(super) fn limited(cores: CoreSet, room: u32, before: &CoreSet) -> CoreSet {
     if cores.len() <= room as usize {
         return cores;
     }

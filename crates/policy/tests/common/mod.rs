@@ -1,0 +1,216 @@
+//! Random hosts, Snapshots and advice for the tests, made from a stream of numbers so that they shrink.
+
+#![allow(dead_code, reason = "every test binary uses its part")]
+
+use quell_model::*;
+use quell_policy::{Advice, Advisor, BanScope, Host};
+
+/// A source of choices. An exhausted one always answers zero, the simplest choice.
+pub struct Dice<'a> {
+    numbers: std::slice::Iter<'a, u16>,
+}
+
+impl<'a> Dice<'a> {
+    pub fn new(numbers: &'a [u16]) -> Self {
+        Dice { numbers: numbers.iter() }
+    }
+
+    pub fn below(&mut self, sides: u64) -> u64 {
+        self.numbers.next().map_or(0, |&number| u64::from(number) % sides)
+    }
+
+    /// True once in `times`.
+    pub fn rarely(&mut self, times: u64) -> bool {
+        self.below(times) + 1 == times
+    }
+
+    pub fn subset(&mut self, of: &CoreSet) -> CoreSet {
+        match self.below(3) {
+            0 => *of,
+            1 => of.iter().filter(|_| self.below(2) == 0).collect(),
+            _ => of.iter().skip(self.below(8) as usize).take(1 + self.below(4) as usize).collect(),
+        }
+    }
+
+    pub fn signal(&mut self, most: u64) -> Signal<Nanos> {
+        match self.below(5) {
+            0 => Signal::Absent(Absence::NotApplicable),
+            1 => Signal::Absent(Absence::NotSupported),
+            2 => Signal::Estimated { value: Nanos(self.below(most)), how: Estimate::ProcSchedstat },
+            _ => Signal::Measured(Nanos(self.below(most))),
+        }
+    }
+}
+
+pub fn caps(shares_cores: bool) -> HostCaps {
+    HostCaps {
+        shares_cores,
+        idles_cores: true,
+        places_threads: true,
+        freezes_tasks: true,
+        sees_threads: true,
+        fair_server: shares_cores,
+        acts_within: Nanos::from_micros(100),
+    }
+}
+
+/// 1 to 256 cores, SMT 1, 2 or 4, holes in the numbers, any managed subset.
+pub fn host(dice: &mut Dice) -> Host {
+    let most = [4, 8, 24, 256][dice.below(4) as usize];
+    let smt = [1, 2, 4][dice.below(3) as usize];
+    let physical = 1 + dice.below(most / smt);
+    let holes = dice.below(2) == 1;
+    let mut cores = Vec::new();
+    for id in 0..physical * smt {
+        if !holes || !dice.rarely(5) {
+            let at = (id % physical) as u16;
+            cores.push(Core { id: CoreId(id as u16), physical: at, llc: at / 8, node: at / 16 });
+        }
+    }
+    if cores.is_empty() {
+        cores.push(Core { id: CoreId(3), physical: 0, llc: 0, node: 0 });
+    }
+    let topology = Topology::new(cores).unwrap();
+    let mut caps = caps(dice.below(2) == 0);
+    caps.idles_cores = !dice.rarely(6);
+    caps.freezes_tasks = !dice.rarely(4);
+    Host { managed: dice.subset(&topology.all()), topology, caps }
+}
+
+pub fn limits(dice: &mut Dice, host: &Host) -> Limits {
+    let cores = host.managed.len() as u64 + 2;
+    let class = [Class::LatencyCritical, Class::BestEffort][dice.below(2) as usize];
+    Limits {
+        class,
+        guaranteed: dice.below(cores.min(4)) as u32,
+        max: [cores as u32, dice.below(cores) as u32][dice.below(2) as usize],
+        delay_target: Nanos(dice.below(3) * 10_000),
+        runaway_after: Nanos([0, 20_000, 60_000][dice.below(3) as usize]),
+        allowed: dice.subset(&host.topology.all()),
+    }
+}
+
+pub fn task(dice: &mut Dice, index: u32, limits: Limits) -> TaskView {
+    let generation = u32::from(dice.rarely(30));
+    let misplaced = u32::from(dice.rarely(60));
+    TaskView {
+        id: TaskId { index: index + misplaced, generation },
+        alive: !dice.rarely(10),
+        limits,
+        running: dice.below(4) as u32,
+        waiting: [0, dice.below(6) as u32][dice.below(2) as usize],
+        sleeping: dice.below(3) as u32,
+        running_on: CoreSet::EMPTY,
+        queueing_delay: dice.signal(40_000),
+        longest_run: dice.signal(65_000),
+        delay_caused: dice.signal(1_000_000),
+        latency: Signal::default(),
+        load: Signal::default(),
+        bandwidth: Signal::default(),
+        request_start: Signal::default(),
+    }
+}
+
+pub fn core(dice: &mut Dice, id: CoreId, now: Nanos, tasks: usize) -> CoreView {
+    let running = (tasks > 0 && dice.below(2) == 1).then(|| TaskId {
+        index: dice.below(tasks as u64 + 1) as u32,
+        generation: u32::from(dice.rarely(30)),
+    });
+    CoreView {
+        id,
+        managed: !dice.rarely(40),
+        online: !dice.rarely(40),
+        running,
+        idle_since: (dice.below(2) == 1).then_some(now),
+        lc_busy: match dice.below(3) {
+            0 => Signal::Absent(Absence::NotSupported),
+            _ => Signal::Measured(Permille(dice.below(1001) as u16)),
+        },
+        outcome: match dice.below(12) {
+            0..=7 => Outcome::Done,
+            8 | 9 => Outcome::Pending,
+            10 => Outcome::Refused { errno: 1 },
+            _ => Outcome::Raced,
+        },
+    }
+}
+
+/// Snapshots in ascending time over one set of tasks, whose states have nothing to do with the Plans.
+pub fn snapshots(dice: &mut Dice, host: &Host) -> Vec<Snapshot> {
+    let mut wishes: Vec<Limits> = (0..dice.below(10)).map(|_| limits(dice, host)).collect();
+    let mut now = Nanos::from_secs(1);
+    let count = 1 + dice.below(10);
+    let mut snapshots = Vec::new();
+    for _ in 0..count {
+        now += Nanos([10_000, 1_000_000, 7_000_000, 300_000_000][dice.below(4) as usize]);
+        if dice.rarely(8) {
+            wishes.push(limits(dice, host));
+        }
+        if dice.rarely(8) {
+            wishes.pop();
+        }
+        if let Some(wish) = wishes.first_mut().filter(|_| dice.rarely(8)) {
+            *wish = limits(dice, host);
+        }
+        let mut tasks = Vec::new();
+        for (index, wish) in wishes.iter().enumerate() {
+            tasks.push(task(dice, index as u32, *wish));
+        }
+        let mut cores = Vec::new();
+        for known in host.topology.cores() {
+            cores.push(core(dice, known.id, now, tasks.len()));
+        }
+        for view in &cores {
+            if let Some(task) = view.running.and_then(|id| tasks.get_mut(id.at())) {
+                task.running_on.insert(view.id);
+            }
+        }
+        let idle = cores.iter().filter(|core| core.idle_since.is_some()).map(|core| core.id);
+        let went_idle = idle.filter(|_| dice.below(2) == 1).collect();
+        let dirty = (0..tasks.len() as u32).filter(|_| dice.below(2) == 1).collect();
+        snapshots.push(Snapshot { now, cores, tasks, dirty, went_idle });
+    }
+    snapshots
+}
+
+/// Gives bad advice.
+pub struct Adversary {
+    numbers: Vec<u16>,
+    at: usize,
+}
+
+impl Adversary {
+    pub fn new(numbers: &[u16]) -> Self {
+        Adversary { numbers: numbers.to_vec(), at: 0 }
+    }
+}
+
+impl Advisor for Adversary {
+    fn name(&self) -> &'static str {
+        "adversary"
+    }
+
+    fn advise(&mut self, _now: Nanos, seen: &Snapshot, advice: &mut Advice) {
+        if self.numbers.is_empty() || seen.tasks.is_empty() {
+            return;
+        }
+        self.at = (self.at + 17) % self.numbers.len();
+        let mut dice = Dice::new(&self.numbers[self.at..]);
+        for _ in 0..dice.below(12) {
+            let task = seen.tasks[dice.below(seen.tasks.len() as u64) as usize].id;
+            let core = seen.cores[dice.below(seen.cores.len() as u64) as usize].id;
+            let protects = seen.cores[dice.below(seen.cores.len() as u64) as usize].id;
+            let scope = match dice.below(3) {
+                0 => BanScope::Everyone,
+                1 => BanScope::BestEffort,
+                _ => BanScope::Task(task),
+            };
+            match dice.below(4) {
+                0 => advice.cap(task, dice.below(4) as u32),
+                1 => advice.keep_off_lc(task, Nanos(dice.below(1000))),
+                2 => advice.prefer(task, core, dice.below(5000) as i32 - 2500),
+                _ => advice.ban(scope, core, protects, TaskReason::Banned),
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What must hold for any host and any Snapshot, also for Snapshots that contradict themselves.
+
+mod common;
+
+use common::{Adversary, Dice, caps, host, snapshots};
+use proptest::prelude::*;
+use quell_model::*;
+use quell_policy::invariants::{Rule, Violation, check};
+use quell_policy::{Config, Host, Policy, Quell, by_name};
+
+fn numbers(most: usize) -> impl Strategy<Value = Vec<u16>> {
+    proptest::collection::vec(any::<u16>(), 0..most)
+}
+
+/// At least 1,500 cases; `PROPTEST_CASES` asks for more.
+fn config() -> ProptestConfig {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    ProptestConfig { cases: config.cases.max(1500), ..config }
+}
+
+/// All breaches, each with the decision explained.
+fn violations(policy: &mut dyn Policy, host: &Host, seen: &[Snapshot]) -> Vec<(Violation, String)> {
+    let (mut plan, mut found, mut all) = (Plan::default(), Vec::new(), Vec::new());
+    for (tick, seen) in seen.iter().enumerate() {
+        policy.decide(seen.now, seen, &mut plan);
+        check(host, seen, &plan, &mut found);
+        let wishes = seen.tasks.iter().map(|task| format!("{}: {:?}\n", task.id, task.limits));
+        let wishes: String = wishes.collect();
+        let told = |_: &Violation| {
+            format!("tick {tick} at {}\n{}{wishes}{:?}", seen.now, policy.explain(), host.caps)
+        };
+        all.extend(found.drain(..).map(|violation| (violation, told(&violation))));
+    }
+    all
+}
+
+fn none_of(found: &[(Violation, String)]) -> Result<(), TestCaseError> {
+    match found.first() {
+        None => Ok(()),
+        Some((violation, told)) => Err(TestCaseError::fail(format!("{violation}\n{told}"))),
+    }
+}
+
+/// Owners and rights without the reasons, which may name the current tick.
+fn effect(plan: &Plan) -> Vec<(Option<TaskId>, Option<(Class, Rung, CoreSet)>)> {
+    let cores = plan.cores.iter().map(|core| (core.owner, None));
+    let tasks = plan.tasks.iter().map(|task| (None, Some((task.class, task.rung, task.beneath))));
+    cores.chain(tasks).collect()
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn the_invariants_hold_whatever_is_seen(rolls in numbers(4000)) {
+        let mut dice = Dice::new(&rolls);
+        let host = host(&mut dice);
+        let seen = snapshots(&mut dice, &host);
+        let mut policy = Quell::new(host.clone(), Config::default());
+        none_of(&violations(&mut policy, &host, &seen))?;
+    }
+
+    #[test]
+    fn no_advice_can_break_the_invariants(rolls in numbers(4000), advice in numbers(200)) {
+        let mut dice = Dice::new(&rolls);
+        let host = host(&mut dice);
+        let seen = snapshots(&mut dice, &host);
+        let mut policy = Quell::with_advisors(host.clone(), vec![Box::new(Adversary::new(&advice))]);
+        none_of(&violations(&mut policy, &host, &seen))?;
+    }
+
+    #[test]
+    fn the_same_snapshots_give_the_same_plans(rolls in numbers(3000)) {
+        let mut dice = Dice::new(&rolls);
+        let host = host(&mut dice);
+        let seen = snapshots(&mut dice, &host);
+        for name in quell_policy::NAMES {
+            let mut first = by_name(name, host.clone(), Config::default()).unwrap();
+            let mut second = by_name(name, host.clone(), Config::default()).unwrap();
+            let (mut plan, mut again) = (Plan::default(), Plan::default());
+            for seen in &seen {
+                let wake = first.decide(seen.now, seen, &mut plan);
+                prop_assert_eq!(wake, second.decide(seen.now, seen, &mut again));
+                prop_assert_eq!(&plan, &again);
+            }
+            prop_assert_eq!(first.explain(), second.explain());
+        }
+    }
+
+    #[test]
+    fn a_static_plan_is_always_well_formed(rolls in numbers(3000)) {
+        let mut dice = Dice::new(&rolls);
+        let host = host(&mut dice);
+        let seen = snapshots(&mut dice, &host);
+        let mut policy = by_name("static", host.clone(), Config::default()).unwrap();
+        let mut found = violations(policy.as_mut(), &host, &seen);
+        found.retain(|(violation, _)| violation.rule == Rule::Shape);
+        none_of(&found)?;
+    }
+
+    #[test]
+    fn what_does_not_change_is_left_alone(rolls in numbers(2000)) {
+        let mut dice = Dice::new(&rolls);
+        let mut host = host(&mut dice);
+        host.caps = caps(true);
+        let Some(mut seen) = snapshots(&mut dice, &host).pop() else { return Ok(()) };
+        for core in &mut seen.cores {
+            core.outcome = Outcome::Done;
+        }
+        let mut policy = Quell::with_advisors(host, Vec::new());
+        let mut plan = Plan::default();
+        let mut settled = None;
+        for tick in 0..600u64 {
+            seen.now += Nanos::from_millis(1);
+            policy.decide(seen.now, &seen, &mut plan);
+            match &settled {
+                None if tick == 400 => settled = Some(effect(&plan)),
+                Some(settled) => prop_assert_eq!(settled, &effect(&plan), "at tick {}", tick),
+                None => {}
+            }
+        }
+    }
+
+    #[test]
+    fn refused_grants_are_not_tried_each_tick(rolls in numbers(2000)) {
+        let mut dice = Dice::new(&rolls);
+        let mut host = host(&mut dice);
+        host.caps = caps(false);
+        let Some(mut seen) = snapshots(&mut dice, &host).pop() else { return Ok(()) };
+        let mut policy = Quell::with_advisors(host, Vec::new());
+        let mut plan = Plan::default();
+        let mut tries = std::collections::HashMap::new();
+        for _ in 0..90 {
+            seen.now += Nanos::from_millis(1);
+            policy.decide(seen.now, &seen, &mut plan);
+            for (core, view) in plan.cores.iter().zip(&mut seen.cores) {
+                view.outcome = match core.owner {
+                    Some(owner) => {
+                        *tries.entry((core.id, owner)).or_insert(0) += 1;
+                        Outcome::Refused { errno: 1 }
+                    }
+                    None => Outcome::Done,
+                };
+            }
+        }
+        // One try a task and core within the first wait of 100 ms; another core's refusal in between may
+        // cost a second, never one a tick.
+        let tasks = seen.tasks.len();
+        for ((core, task), tried) in tries {
+            prop_assert!(tasks > 1 || tried <= 1, "core {core} tried {tried} times for {task}");
+        }
+    }
+}
