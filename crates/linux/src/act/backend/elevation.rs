@@ -73,7 +73,8 @@ impl BackEnd for Elevation {
 
     fn apply(&mut self, plan: &Plan, threads: &[ThreadView], host: &mut dyn Host) -> ApplyReport {
         let mut report = ApplyReport::default();
-        self.engine.serve_threads(plan, threads, host, &mut report);
+        self.engine.take_in(plan);
+        self.engine.serve_threads(threads, host, &mut report);
         freezer::serve(&mut self.engine, host, &mut report);
         self.engine.conclude(plan, threads, host, &mut report);
         report

@@ -21,7 +21,7 @@ impl Engine {
         host: &mut dyn Host,
     ) -> Vec<Intended> {
         let mut targets = Targets::default();
-        targets.update(plan, |id| Some(self.task(id)?.info.away), self.be);
+        self.aim(&mut targets, plan);
         let mut changes: Vec<(Turn, Intended)> = Vec::new();
         for view in threads {
             let Some((want, _)) = targets.of(view.task) else { continue };

@@ -12,7 +12,7 @@ use quell_model::{CoreSet, Nanos, Plan, TaskId};
 use super::intent::{Lack, Style, Turn, rank};
 use super::outcome::Outcomes;
 use super::record::{Backoff, Effect, Record, Records};
-use super::target::{Targets, Want};
+use super::target::{Moved, Targets, Want};
 use super::verify::Verifier;
 use super::{ApplyReport, BeRung, CoreOutcome, Host, Notice, TaskInfo, TaskStatus};
 use crate::ThreadRef;
@@ -37,13 +37,15 @@ pub(super) struct TaskState {
     pub group_refused: Option<Backoff>,
     /// What was written to its cpuset last.
     pub group_cores: Option<CoreSet>,
+    /// Whether its cpu group was given the least weight.
+    pub group_idle: Option<bool>,
 }
 
 /// State of a back end.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub style: Style,
-    pub be: BeRung,
+    be: BeRung,
     pub targets: Targets,
     last_plan: Plan,
     pub records: Records,
@@ -95,6 +97,7 @@ impl Engine {
             unelevated: None,
             group_refused: None,
             group_cores: None,
+            group_idle: None,
         });
         self.forget_plan();
     }
@@ -127,23 +130,21 @@ impl Engine {
         self.notices.push_back(notice);
     }
 
-    /// First half of a tick: takes the Plan and the observation in, and serves the threads.
+    /// Second step of a tick: takes the observation in, and serves the threads.
     pub fn serve_threads(
         &mut self,
-        plan: &Plan,
         threads: &[ThreadView],
         host: &mut dyn Host,
         report: &mut ApplyReport,
     ) {
         let now = host.now();
-        self.take_in(plan);
         self.end_pauses(now);
         self.gather(threads, now, host, report);
         self.batch.sort_unstable_by_key(|item| item.turn);
         self.run_batch(host, report);
     }
 
-    /// Second half of a tick: the slow read-back, and the outcomes.
+    /// Last step of a tick: the slow read-back, and the outcomes.
     pub fn conclude(
         &mut self,
         plan: &Plan,
@@ -157,20 +158,21 @@ impl Engine {
         self.outcomes.settle(plan, threads, &self.targets, &self.tasks, &self.records);
     }
 
-    fn take_in(&mut self, plan: &Plan) {
+    /// First step of a tick: takes the Plan in.
+    pub fn take_in(&mut self, plan: &Plan) {
         if *plan == self.last_plan {
             return;
         }
-        let tasks = &self.tasks;
-        let away = |id: TaskId| {
-            let state = tasks.get(id.at())?.as_ref()?;
-            (state.info.id == id).then_some(state.info.away)
-        };
-        let moved = self.targets.update(plan, away, self.be);
+        let mut targets = std::mem::take(&mut self.targets);
+        let moved = self.aim(&mut targets, plan);
+        self.targets = targets;
         self.outcomes.take_in(plan, &self.last_plan, &moved.cores);
         self.last_plan.clone_from(plan);
         if moved.plugged.is_empty() {
             return;
+        }
+        for state in self.tasks.iter_mut().flatten() {
+            state.group_cores = None;
         }
         // The kernel widens the affinity of a thread whose last core goes away, and leaves it wide:
         // what was written there before no longer tells what holds.
@@ -179,6 +181,11 @@ impl Engine {
                 record.doubted = true;
             }
         }
+    }
+
+    /// Computes the wants of a Plan.
+    pub fn aim(&self, targets: &mut Targets, plan: &Plan) -> Moved {
+        targets.update(plan, |id| Some(self.task(id)?.info.away), self.be)
     }
 
     /// Starts the counts of this tick, and lets refused tasks be tried again when their pause is over.

@@ -138,12 +138,12 @@ pub enum Change {
         /// As it shall be.
         to: CoreSet,
     },
-    /// The cores of a cpuset of Quell's own.
-    GroupCores {
-        /// Its directory.
-        group: PathBuf,
-        /// As they shall be.
-        to: CoreSet,
+    /// A file of a cgroup of Quell's own.
+    Group {
+        /// The file.
+        file: PathBuf,
+        /// What it shall hold.
+        to: String,
     },
     /// The whole task is frozen, as no core is left for it.
     Freeze {
@@ -167,9 +167,7 @@ impl fmt::Display for Intended {
             Change::Cores { thread, from, to } => {
                 write!(f, "thread {} from cores {from} to cores {to}", thread.tid)
             }
-            Change::GroupCores { group, to } => {
-                write!(f, "group {} to cores {to}", group.display())
-            }
+            Change::Group { file, to } => write!(f, "{to} to {}", file.display()),
             Change::Freeze { group } => {
                 write!(f, "freeze {}, as no core is left for it", group.display())
             }

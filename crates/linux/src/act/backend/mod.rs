@@ -1,7 +1,7 @@
 //! Back ends: a Plan in, an Outcome per core out.
 //!
 //! A back end brings the host to what a Plan wants, and keeps it there. Its contract, which each
-//! implementation ([`Elevation`]; a kernel module later) fills in its own way:
+//! implementation ([`Elevation`], [`Cpusets`]; a kernel module later) fills in its own way:
 //!
 //! * It is handed the whole desired state each tick and computes the difference from what it wrote
 //!   and observed. Where nothing moved it makes no system call and allocates nothing.
@@ -12,6 +12,7 @@
 //! * What a task changed on its own threads meanwhile stays as the task wants it.
 //! * All writes go through a [`Host`], which on a real machine is the executor.
 
+mod cpusets;
 mod elevation;
 mod ends;
 mod engine;
@@ -30,6 +31,7 @@ use std::path::PathBuf;
 
 use quell_model::{CoreId, CoreSet, HostCaps, Outcome, Plan, Rung, TaskId};
 
+pub use cpusets::Cpusets;
 pub use elevation::{Elevation, ElevationHost};
 pub use host::Host;
 pub use intent::{Change, Intended};
@@ -98,8 +100,9 @@ pub struct TaskGroups {
     pub freezer: Option<PathBuf>,
     /// Where its cores can be set for all threads at once.
     pub cpuset: Option<PathBuf>,
-    /// Where its weight against other groups can be set.
-    pub cpu: Option<PathBuf>,
+    /// The file that sets its weight against other groups: `cpu.idle`, else `cpu.shares` (version 1) or
+    /// `cpu.weight` (version 2).
+    pub weight: Option<PathBuf>,
 }
 
 /// The step on which BE runs beneath LC.

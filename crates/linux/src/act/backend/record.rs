@@ -153,6 +153,13 @@ impl Record {
             && now.since(self.verified) >= STRAGGLER_PAUSE
     }
 
+    /// Forgets all that was found and done: the thread is looked at anew.
+    pub fn reset(&mut self) {
+        (self.own, self.sched, self.cores, self.cores_before) = (None, None, None, None);
+        self.settled = 0;
+        self.doubted = false;
+    }
+
     /// It is as its task's want of this generation has it.
     pub fn settle(&mut self, generation: u32) {
         self.settled = generation;

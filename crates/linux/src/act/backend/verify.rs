@@ -89,10 +89,12 @@ fn verify(engine: &mut Engine, at: u32, host: &mut dyn Host, report: &mut ApplyR
             Ok(found) => match judge(record, &record.present_cores(&own), &found, host) {
                 Verdict::Same => {}
                 Verdict::Kernel => {
-                    record.cores = Some(found);
-                    record.settled = 0;
-                    record.doubted = false;
+                    // Without Quell the kernel would have widened it as well: what it shows is its
+                    // own now. All is given back and done anew, so that the executor sees it too.
+                    host.give_back(&[record.thread]);
+                    record.reset();
                     report.repaired += 1;
+                    return;
                 }
                 Verdict::Task => {
                     record.keeps_cores = true;

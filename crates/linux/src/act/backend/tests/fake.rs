@@ -22,6 +22,13 @@ pub enum Call {
     Group(PathBuf, String),
 }
 
+/// The first value found and the last one written.
+#[derive(Clone, Copy, Default)]
+struct Wrote {
+    sched: Option<(SchedAttr, SchedAttr)>,
+    cores: Option<(CoreSet, CoreSet)>,
+}
+
 /// Threads with their settings, and a log.
 pub struct FakeHost {
     pub now: Nanos,
@@ -30,6 +37,7 @@ pub struct FakeHost {
     pub log: Vec<Call>,
     pub groups: HashMap<PathBuf, String>,
     pub given_back: Vec<i32>,
+    wrote: HashMap<Tid, Wrote>,
     pub reads: u32,
     pub refuses_realtime: HashSet<Tid>,
     pub refuses_freezing: bool,
@@ -47,6 +55,7 @@ impl FakeHost {
             log: Vec::new(),
             groups: HashMap::new(),
             given_back: Vec::new(),
+            wrote: HashMap::new(),
             reads: 0,
             refuses_realtime: HashSet::new(),
             refuses_freezing: false,
@@ -106,7 +115,9 @@ impl Host for FakeHost {
             self.log.push(Call::Sched(thread.tid.0, attr));
             return Err(refused(libc::EPERM));
         }
-        self.write(thread)?.0 = attr;
+        let before = std::mem::replace(&mut self.write(thread)?.0, attr);
+        let wrote = self.wrote.entry(thread.tid).or_default();
+        wrote.sched = Some((wrote.sched.map_or(before, |(old, _)| old), attr));
         self.log.push(Call::Sched(thread.tid.0, attr));
         Ok(())
     }
@@ -118,7 +129,9 @@ impl Host for FakeHost {
         if cores.intersection(&online).is_empty() {
             return Err(refused(libc::EINVAL));
         }
-        entry.1 = *cores;
+        let before = std::mem::replace(&mut entry.1, *cores);
+        let wrote = self.wrote.entry(thread.tid).or_default();
+        wrote.cores = Some((wrote.cores.map_or(before, |(old, _)| old), *cores));
         self.log.push(Call::Cores(thread.tid.0, *cores));
         Ok(())
     }
@@ -137,7 +150,20 @@ impl Host for FakeHost {
     }
 
     fn give_back(&mut self, threads: &[ThreadRef]) -> RestoreReport {
-        self.given_back.extend(threads.iter().map(|thread| thread.tid.0));
+        for thread in threads {
+            self.given_back.push(thread.tid.0);
+            let (Some(wrote), Some(present)) =
+                (self.wrote.remove(&thread.tid), self.threads.get_mut(&thread.tid))
+            else {
+                continue;
+            };
+            if wrote.sched.is_some_and(|(_, new)| new == present.0) {
+                present.0 = wrote.sched.map_or(present.0, |(old, _)| old);
+            }
+            if wrote.cores.is_some_and(|(_, new)| new == present.1) {
+                present.1 = wrote.cores.map_or(present.1, |(old, _)| old);
+            }
+        }
         RestoreReport::default()
     }
 
