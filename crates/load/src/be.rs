@@ -55,11 +55,14 @@ impl Publisher {
     /// # Errors
     /// More than [`SLOTS_MAX`] threads, a unit longer than 40 bytes, or a file that cannot be written.
     pub fn create(path: Option<&Path>, slots: usize, unit: &str) -> Result<Publisher, LoadError> {
-        let Some(path) = path else { return Ok(Publisher { file: None, slots }) };
-        let failed = |reason: String| LoadError::ProgressFile { path: path.to_path_buf(), reason };
+        let failed = |reason: String| LoadError::ProgressFile {
+            path: path.unwrap_or(Path::new("(none)")).to_path_buf(),
+            reason,
+        };
         if !(1..=SLOTS_MAX).contains(&slots) || unit.len() > UNIT_BYTES {
             return Err(failed(format!("{slots} threads; use 1 to {SLOTS_MAX}")));
         }
+        let Some(path) = path else { return Ok(Publisher { file: None, slots }) };
         let mut bytes = vec![0; HEADER_BYTES + slots * SLOT_BYTES];
         for (word, value) in [MAGIC, VERSION, slots as u64].into_iter().enumerate() {
             bytes[word * 8..][..8].copy_from_slice(&value.to_le_bytes());
@@ -318,6 +321,6 @@ mod tests {
     fn more_threads_than_slots_are_refused() {
         let (_dir, path) = file();
         assert!(Publisher::create(Some(&path), SLOTS_MAX + 1, "turn").is_err());
-        assert!(Publisher::create(Some(&path), 0, "turn").is_err());
+        assert!(Publisher::create(None, 0, "turn").is_err());
     }
 }
