@@ -28,7 +28,7 @@ mod static_;
 use quell_model::{Nanos, Plan, Snapshot};
 
 pub use advice::{Advice, BanScope, Preference};
-pub use allocator::{Allocator, constants};
+pub use allocator::{Allocator, constants as allocator_constants};
 pub use explain::{Change, CoreWhy, Explanation, Invariant, Offer, TaskWhy, Veto};
 pub use host::Host;
 pub use quell::Quell;

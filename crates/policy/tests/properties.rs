@@ -42,10 +42,10 @@ fn none_of(found: &[(Violation, String)]) -> Result<(), TestCaseError> {
 }
 
 /// Owners and rights without the reasons, which may name the current tick.
-fn effect(plan: &Plan) -> Vec<(Option<TaskId>, Option<(Class, Rung, CoreSet)>)> {
-    let cores = plan.cores.iter().map(|core| (core.owner, None));
-    let tasks = plan.tasks.iter().map(|task| (None, Some((task.class, task.rung, task.beneath))));
-    cores.chain(tasks).collect()
+fn effect(plan: &Plan) -> (Vec<Option<TaskId>>, Vec<(Rung, CoreSet)>) {
+    let owners = plan.cores.iter().map(|core| core.owner);
+    let rights = plan.tasks.iter().map(|task| (task.rung, task.beneath));
+    (owners.collect(), rights.collect())
 }
 
 proptest! {

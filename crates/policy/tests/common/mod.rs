@@ -214,3 +214,102 @@ impl Advisor for Adversary {
         }
     }
 }
+
+/// A host and its Snapshot, to be changed by hand between decisions.
+pub struct Scene {
+    pub host: Host,
+    pub seen: Snapshot,
+    pub plan: Plan,
+}
+
+impl Scene {
+    /// `physical` cores with `smt` siblings each, all managed and idle.
+    pub fn new(physical: u16, smt: u16, shares_cores: bool) -> Scene {
+        let topology = Topology::regular(1, physical, smt).unwrap();
+        let now = Nanos::from_secs(1);
+        let cores = topology.cores().iter().map(|core| CoreView {
+            id: core.id,
+            managed: true,
+            online: true,
+            running: None,
+            idle_since: Some(Nanos::ZERO),
+            lc_busy: Signal::default(),
+            outcome: Outcome::Done,
+        });
+        let seen = Snapshot { now, cores: cores.collect(), ..Snapshot::default() };
+        let host = Host { managed: topology.all(), topology, caps: caps(shares_cores) };
+        Scene { host, seen, plan: Plan::default() }
+    }
+
+    /// Adds a sleeping task.
+    pub fn add(&mut self, class: Class, guaranteed: u32, max: u32) -> TaskId {
+        let index = self.seen.tasks.len() as u32;
+        let limits = Limits {
+            class,
+            guaranteed,
+            max,
+            delay_target: Nanos::from_micros(10),
+            runaway_after: Nanos::from_millis(50),
+            allowed: self.host.topology.all(),
+        };
+        let mut task = task(&mut Dice::new(&[]), index, limits);
+        task.alive = true;
+        self.seen.tasks.push(task);
+        self.seen.tasks[index as usize].id
+    }
+
+    pub fn lc(&mut self, guaranteed: u32, max: u32) -> TaskId {
+        self.add(Class::LatencyCritical, guaranteed, max)
+    }
+
+    pub fn be(&mut self, max: u32) -> TaskId {
+        self.add(Class::BestEffort, 0, max)
+    }
+
+    pub fn task(&mut self, id: TaskId) -> &mut TaskView {
+        &mut self.seen.tasks[id.at()]
+    }
+
+    /// Sets how many threads run and wait; those that wait did so for 50 us.
+    pub fn demand(&mut self, id: TaskId, running: u32, waiting: u32) {
+        let task = self.task(id);
+        (task.running, task.waiting) = (running, waiting);
+        task.queueing_delay = match waiting {
+            0 => Signal::Absent(Absence::NotApplicable),
+            _ => Signal::Measured(Nanos::from_micros(50)),
+        };
+    }
+
+    /// The task runs on the core, as far as seen.
+    pub fn runs(&mut self, core: u16, id: Option<TaskId>) {
+        let now = self.seen.now;
+        let at = self.host.topology.position(CoreId(core)).unwrap();
+        let view = &mut self.seen.cores[at];
+        if let Some(before) = view.running {
+            self.seen.tasks[before.at()].running_on.remove(view.id);
+        }
+        (view.running, view.idle_since) = (id, id.is_none().then_some(now));
+        if let Some(id) = id {
+            self.seen.tasks[id.at()].running_on.insert(view.id);
+        }
+    }
+
+    /// Decides `later` after the last decision.
+    pub fn tick(
+        &mut self,
+        policy: &mut dyn quell_policy::Policy,
+        later: Nanos,
+    ) -> quell_policy::Wake {
+        self.seen.now += later;
+        policy.decide(self.seen.now, &self.seen, &mut self.plan)
+    }
+
+    /// The task's cores, printed.
+    pub fn owned(&self, id: TaskId) -> String {
+        self.plan.owned(id).to_string()
+    }
+
+    pub fn planned(&self, id: TaskId) -> &TaskPlan {
+        &self.plan.tasks[id.at()]
+    }
+}

@@ -1,0 +1,237 @@
+//! What the default policy does on a stock kernel, where priority shares a core.
+
+mod common;
+
+use common::Scene;
+use quell_model::*;
+use quell_policy::allocator_constants::{HOLD_MAX, HOLD_MIN};
+use quell_policy::{Config, Policy, Quell, Wake};
+
+const MS: Nanos = Nanos::from_millis(1);
+
+fn quell(scene: &Scene) -> Quell {
+    Quell::new(scene.host.clone(), Config::default())
+}
+
+#[test]
+fn lc_owns_its_guarantee_asleep_and_be_is_let_in_beneath() {
+    let mut scene = Scene::new(4, 1, true);
+    let (lc, be, other) = (scene.lc(2, 4), scene.be(4), scene.be(4));
+    scene.demand(be, 4, 0);
+    let mut policy = quell(&scene);
+    let wake = scene.tick(&mut policy, MS);
+    assert_eq!(scene.owned(lc), "0-1");
+    assert_eq!((scene.planned(lc).rung, scene.planned(lc).reason), (Rung::Lc, TaskReason::Owner));
+    assert_eq!(scene.plan.cores[0].reason, Reason::Guaranteed);
+    // What LC leaves is spread over the BE tasks; each may use every core.
+    assert_eq!((scene.plan.owned(be).len(), scene.plan.owned(other).len()), (1, 1));
+    for task in [be, other] {
+        assert_eq!(scene.plan.usable(task).to_string(), "0-3");
+        assert_eq!(scene.planned(task).rung, Rung::Idle);
+    }
+    assert_eq!(wake, Wake::OnChange);
+}
+
+#[test]
+fn siblings_are_reserved_together() {
+    let mut scene = Scene::new(4, 2, true);
+    let (first, second) = (scene.lc(2, 2), scene.lc(4, 4));
+    let mut policy = quell(&scene);
+    scene.tick(&mut policy, MS);
+    assert_eq!(scene.owned(first), "0,4");
+    assert_eq!(scene.owned(second), "1-2,5-6");
+}
+
+#[test]
+fn burst_cores_come_with_congestion_and_go_after_the_hold() {
+    let mut scene = Scene::new(4, 1, true);
+    let (lc, be) = (scene.lc(1, 3), scene.be(4));
+    scene.demand(be, 4, 0);
+    let mut policy = quell(&scene);
+    scene.tick(&mut policy, MS);
+    scene.demand(lc, 1, 4);
+    scene.tick(&mut policy, MS);
+    assert_eq!(scene.plan.owned(lc).len(), 3, "up to its maximum");
+    assert!(scene.plan.cores.iter().any(|core| matches!(core.reason, Reason::Congested(_))));
+    scene.demand(lc, 1, 0);
+    let wake = scene.tick(&mut policy, MS);
+    assert_eq!(scene.plan.owned(lc).len(), 3, "held");
+    assert!(matches!(wake, Wake::At(at) if at <= scene.seen.now + HOLD_MIN));
+    scene.tick(&mut policy, HOLD_MIN);
+    scene.tick(&mut policy, HOLD_MIN);
+    assert_eq!(scene.owned(lc), "0");
+    assert_eq!(scene.plan.owned(be).len(), 3);
+}
+
+#[test]
+fn a_core_given_back_too_early_is_held_longer_next_time() {
+    let mut scene = Scene::new(2, 1, true);
+    let lc = scene.lc(1, 2);
+    scene.be(2);
+    let mut policy = quell(&scene);
+    let (mut changes, mut owned) = (0, 1);
+    for tick in 0..2_000u64 {
+        // A burst of 1 ms every 12 ms: shorter than the first hold, so that the core comes and goes.
+        scene.demand(lc, 1, u32::from(tick % 12 == 0));
+        scene.tick(&mut policy, MS);
+        let now = scene.plan.owned(lc).len();
+        changes += u32::from(now != owned);
+        owned = now;
+    }
+    let without_back_off = 2 * 2_000 / 12;
+    assert!(changes < without_back_off / 8, "{changes} moves in 2 s");
+    assert!(HOLD_MAX > Nanos::from_millis(12));
+}
+
+#[test]
+fn a_task_without_guarantee_is_left_alone_until_it_asks() {
+    let mut scene = Scene::new(2, 1, true);
+    let (lc, be) = (scene.lc(0, 2), scene.be(2));
+    scene.demand(be, 2, 0);
+    let mut policy = quell(&scene);
+    scene.tick(&mut policy, MS);
+    assert_eq!((scene.planned(lc).rung, scene.owned(lc).as_str()), (Rung::Own, ""));
+    assert_eq!(scene.planned(lc).beneath.to_string(), "0-1");
+    scene.demand(lc, 0, 1);
+    scene.tick(&mut policy, MS);
+    assert_eq!((scene.planned(lc).rung, scene.plan.owned(lc).len()), (Rung::Lc, 1));
+}
+
+#[test]
+fn without_a_free_core_it_becomes_a_guest_and_leaves_after_the_hold() {
+    let mut scene = Scene::new(1, 1, true);
+    let (owner, guest) = (scene.lc(1, 1), scene.lc(0, 1));
+    let mut policy = quell(&scene);
+    scene.demand(guest, 0, 1);
+    scene.tick(&mut policy, MS);
+    assert_eq!(scene.owned(owner), "0");
+    let plan = scene.planned(guest);
+    assert_eq!((plan.rung, plan.reason), (Rung::LcGuest, TaskReason::Guest));
+    assert_eq!(plan.beneath.to_string(), "0");
+    scene.demand(guest, 0, 0);
+    scene.tick(&mut policy, HOLD_MIN + MS);
+    assert_eq!(scene.planned(guest).rung, Rung::Own);
+}
+
+#[test]
+fn an_overloaded_owner_is_a_guest_where_another_has_cores_to_spare() {
+    let mut scene = Scene::new(4, 1, true);
+    let (busy, calm) = (scene.lc(2, 4), scene.lc(2, 4));
+    let mut policy = quell(&scene);
+    scene.demand(busy, 2, 2);
+    scene.demand(calm, 1, 0);
+    scene.tick(&mut policy, MS);
+    assert_eq!((scene.owned(busy).as_str(), scene.owned(calm).as_str()), ("0-1", "2-3"));
+    assert_eq!(scene.planned(busy).rung, Rung::LcGuest);
+    assert_eq!(scene.planned(busy).beneath.to_string(), "2-3");
+    assert_eq!(scene.planned(calm).rung, Rung::Lc);
+    // Where both need all they have, neither shares.
+    scene.demand(calm, 2, 2);
+    scene.demand(busy, 2, 0);
+    scene.tick(&mut policy, HOLD_MIN + MS);
+    scene.demand(busy, 2, 2);
+    scene.tick(&mut policy, MS);
+    assert_eq!((scene.planned(busy).rung, scene.planned(calm).rung), (Rung::Lc, Rung::Lc));
+}
+
+#[test]
+fn a_runaway_task_is_batch_work_until_it_sleeps_again() {
+    let mut scene = Scene::new(2, 1, true);
+    let (lc, victim) = (scene.lc(1, 1), scene.lc(0, 1));
+    scene.be(2);
+    let mut policy = quell(&scene);
+    scene.demand(lc, 1, 0);
+    scene.task(lc).longest_run = Signal::Measured(Nanos::from_millis(51));
+    scene.demand(victim, 0, 1);
+    scene.tick(&mut policy, MS);
+    let plan = scene.planned(lc);
+    assert_eq!((plan.class, plan.rung), (Class::BestEffort, Rung::Idle));
+    assert_eq!(plan.reason, TaskReason::RanAway(Nanos::from_millis(51)));
+    assert_eq!(scene.planned(victim).rung, Rung::Lc);
+    // It does not flap: back only after its bound, and only if it sleeps.
+    scene.task(lc).longest_run = Signal::Measured(MS);
+    scene.tick(&mut policy, MS);
+    assert_eq!(scene.planned(lc).class, Class::BestEffort);
+    scene.tick(&mut policy, Nanos::from_millis(50));
+    assert_eq!(
+        (scene.planned(lc).class, scene.planned(lc).rung),
+        (Class::LatencyCritical, Rung::Lc)
+    );
+}
+
+#[test]
+fn be_is_banned_where_lc_leaves_no_idle_time_and_frozen_where_nothing_else_is_left() {
+    let mut scene = Scene::new(2, 1, true);
+    let (lc, be) = (scene.lc(1, 1), scene.be(2));
+    scene.demand(be, 2, 0);
+    let mut policy = quell(&scene);
+    scene.seen.cores[0].lc_busy = Signal::Measured(Permille(960));
+    scene.tick(&mut policy, MS);
+    assert_eq!(scene.plan.usable(be).to_string(), "1");
+    assert_eq!(scene.planned(be).reason, TaskReason::FairServer);
+    scene.task(lc).limits.guaranteed = 2;
+    scene.task(lc).limits.max = 2;
+    scene.seen.cores[1].lc_busy = Signal::Measured(Permille(960));
+    scene.tick(&mut policy, MS);
+    assert!(scene.plan.usable(be).is_empty());
+    assert_eq!(scene.planned(be).reason, TaskReason::FairServer);
+}
+
+#[test]
+fn without_a_freezer_be_keeps_a_core_and_the_veto_is_explained() {
+    let mut scene = Scene::new(1, 1, true);
+    scene.host.caps.freezes_tasks = false;
+    scene.lc(1, 1);
+    let be = scene.be(1);
+    let mut policy = quell(&scene);
+    scene.seen.cores[0].lc_busy = Signal::Measured(Permille(960));
+    scene.tick(&mut policy, MS);
+    assert_eq!(scene.plan.usable(be).to_string(), "0");
+    let explained = policy.explain();
+    assert_eq!((explained.vetoes[0].task, explained.vetoes[0].by), (be, None));
+    assert!(explained.to_string().contains("the host cannot enforce it"));
+}
+
+#[test]
+fn be_that_delays_lc_is_kept_off_its_cores() {
+    let mut scene = Scene::new(2, 1, true);
+    scene.lc(1, 1);
+    let (rude, polite) = (scene.be(2), scene.be(2));
+    scene.task(rude).delay_caused = Signal::Measured(Nanos::from_micros(900));
+    scene.task(polite).delay_caused = Signal::Measured(Nanos::from_micros(30));
+    let mut policy = quell(&scene);
+    let wake = scene.tick(&mut policy, MS);
+    assert_eq!(scene.plan.usable(rude).to_string(), "1");
+    assert_eq!(scene.planned(rude).reason, TaskReason::DelaysLc(Nanos::from_micros(900)));
+    assert_eq!(scene.plan.usable(polite).to_string(), "0-1");
+    assert!(matches!(wake, Wake::At(_)), "re-tried later");
+}
+
+#[test]
+fn a_maximum_bounds_the_cores_that_be_may_use() {
+    let mut scene = Scene::new(4, 1, true);
+    scene.lc(1, 1);
+    let be = scene.be(2);
+    let mut policy = quell(&scene);
+    scene.tick(&mut policy, MS);
+    assert_eq!(scene.plan.usable(be).len(), 2);
+}
+
+#[test]
+fn a_core_that_goes_offline_is_replaced() {
+    let mut scene = Scene::new(3, 1, true);
+    let lc = scene.lc(1, 1);
+    scene.be(3);
+    let mut policy = quell(&scene);
+    scene.tick(&mut policy, MS);
+    assert_eq!(scene.owned(lc), "0");
+    scene.seen.cores[0].online = false;
+    scene.tick(&mut policy, MS);
+    assert_eq!(scene.owned(lc), "1");
+    assert_eq!(scene.plan.cores[0].reason, Reason::Offline);
+    scene.seen.cores[0].online = true;
+    scene.tick(&mut policy, MS);
+    assert_eq!(scene.owned(lc), "1", "no move without need");
+    let changes = policy.explain().changes;
+    assert!(changes.iter().any(|change| change.core == CoreId(1) && change.to == Some(lc)));
+}
