@@ -114,12 +114,12 @@ impl<'a> Generator<'a> {
 
     /// Runs the whole schedule on the calling thread.
     pub fn run(mut self) -> Raw {
-        let cpu_start = thread_cpu_time();
         let mut clock = StallClock::start();
         let mut events = Vec::with_capacity(EVENTS_MAX);
         while clock.tick(Activity::Spin) < self.start {
             std::hint::spin_loop();
         }
+        let (begun, cpu_start) = (clock.tick(Activity::Spin), thread_cpu_time());
         let (finish, ended_early) = loop {
             let at = clock.tick(Activity::Spin);
             self.books.advance(at);
@@ -135,14 +135,17 @@ impl<'a> Generator<'a> {
                 break (at, reason);
             }
         };
-        self.close_books(finish, ended_early.is_some());
         let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+        self.close_books(finish, ended_early.is_some());
+        let elapsed = finish.since(begun);
+        let cpu_ns = thread_cpu_time().since(cpu_start);
         let effort = &self.effort;
         let generator = GeneratorReport {
-            busy_share: ratio(effort.busy.0, finish.since(self.start).0).min(1.0),
+            busy_share: ratio(effort.busy.0, elapsed.0).min(1.0),
+            running_share: ratio(cpu_ns.0, elapsed.0).min(1.0),
             late_turns_share: ratio(effort.turns_late, effort.turns_sending),
             requests_per_write: ratio(effort.requests_written, effort.writes),
-            cpu_ns: thread_cpu_time().since(cpu_start),
+            cpu_ns,
         };
         Raw {
             finish,

@@ -2,12 +2,15 @@
 //!
 //! - [`run`] offers load by a [`LoadSpec`] and returns a [`LoadReport`]; [`search_peak`] finds the
 //!   highest rate that a server sustains.
-//! - [`be`] is how an antagonist publishes its work and how a benchmark reads it.
+//! - [`serve`] is the synthetic LC server, whose service times its clients choose.
+//! - [`be`] is how an antagonist publishes its work and how a benchmark reads it; the antagonists
+//!   themselves are the modes of the program `quell-antagonist`.
 //!
 //! All times are CLOCK_MONOTONIC nanoseconds, the clock of every contract in Quell.
 
 pub mod be;
 pub mod protocol;
+pub mod serve;
 
 mod arrivals;
 mod books;

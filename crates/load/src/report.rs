@@ -86,6 +86,8 @@ pub struct StepReport {
 pub struct GeneratorReport {
     /// Share of its time (0 to 1) spent sending and receiving; the rest it waited, spinning.
     pub busy_share: f64,
+    /// Share of its time that it had a core (0 to 1). It never sleeps: the rest went to others.
+    pub running_share: f64,
     /// Share of its turns of the loop that sent something, and sent it late (0 to 1).
     pub late_turns_share: f64,
     /// Requests in one write, on average.
@@ -169,22 +171,99 @@ const LATE_SHARE_MAX: f64 = 0.5;
 const ACHIEVED_SHARE_MIN: f64 = 0.99;
 
 /// Who was the limit, and why.
-pub(crate) fn verdict(overall: &StepReport, busy_share: f64) -> (LimitedBy, String) {
+pub(crate) fn verdict(overall: &StepReport, generator: &GeneratorReport) -> (LimitedBy, String) {
     let totals = &overall.totals;
     if totals.scheduled == 0 {
         return (LimitedBy::None, "nothing was offered".into());
     }
-    let late_share = totals.late as f64 / totals.scheduled as f64;
-    let achieved_share = overall.achieved_rps / overall.offered_rps;
-    let busy = format!("the generator was busy {:.0} % of the time", busy_share * 100.0);
-    if late_share > LATE_SHARE_MAX {
-        let late = late_share * 100.0;
-        (LimitedBy::Generator, format!("{late:.0} % of the requests were sent late, and {busy}"))
-    } else if achieved_share < ACHIEVED_SHARE_MIN {
-        let achieved = achieved_share * 100.0;
-        let reason = format!("{achieved:.1} % of the offered rate was answered, and {busy}");
-        (LimitedBy::Server, reason)
+    let late = totals.late as f64 / totals.scheduled as f64;
+    let achieved = overall.achieved_rps / overall.offered_rps;
+    let (limited_by, what) = if late > LATE_SHARE_MAX {
+        let what = format!("{:.0} % of the requests were sent late", late * 100.0);
+        (LimitedBy::Generator, what)
+    } else if achieved < ACHIEVED_SHARE_MIN {
+        let what = format!("{:.1} % of the offered rate was answered", achieved * 100.0);
+        (LimitedBy::Server, what)
     } else {
-        (LimitedBy::None, format!("the offered rate was answered, and {busy}"))
+        (LimitedBy::None, "the offered rate was answered".into())
+    };
+    let busy = generator.busy_share * 100.0;
+    let running = generator.running_share * 100.0;
+    let reason = format!(
+        "{what}; the generator had a core {running:.0} % and was busy {busy:.0} % of the time"
+    );
+    (limited_by, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{ProtocolSpec, memcached::MemcachedSpec};
+    use crate::stall::Activity;
+
+    fn part(totals: Totals, achieved_rps: f64) -> StepReport {
+        StepReport {
+            start_ns: Nanos(0),
+            end_ns: Nanos::from_secs(1),
+            target_rps: 1_000.0,
+            offered_rps: 1_000.0,
+            achieved_rps,
+            totals,
+            latency: Latency::default(),
+            lateness: Latency::default(),
+        }
+    }
+
+    fn judged(late: u64, achieved_rps: f64) -> LimitedBy {
+        let totals = Totals { scheduled: 1_000, late, ..Totals::default() };
+        verdict(&part(totals, achieved_rps), &GeneratorReport::default()).0
+    }
+
+    #[test]
+    fn the_verdict_names_who_was_short() {
+        assert_eq!(judged(100, 999.0), LimitedBy::None);
+        assert_eq!(judged(100, 900.0), LimitedBy::Server);
+        assert_eq!(judged(600, 999.0), LimitedBy::Generator);
+        assert_eq!(judged(600, 900.0), LimitedBy::Generator, "its delay comes first");
+        let nothing = part(Totals::default(), 0.0);
+        assert_eq!(verdict(&nothing, &GeneratorReport::default()).0, LimitedBy::None);
+    }
+
+    #[test]
+    fn requests_in_flight_during_a_window_are_cut_and_no_other() {
+        let addr = "127.0.0.1:1".parse().unwrap();
+        let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+        let sample = |sent, latency| Sample { sent_ns: Nanos(sent), latency_ns: Nanos(latency) };
+        let report = LoadReport {
+            spec: LoadSpec::new(addr, protocol, 1.0, Nanos(1)),
+            overall: part(Totals::default(), 0.0),
+            steps: Vec::new(),
+            limited_by: LimitedBy::None,
+            limited_because: String::new(),
+            generator: GeneratorReport::default(),
+            stalls: Stalls::default(),
+            connections_lost: 0,
+            ended_early: None,
+            samples_missing: 0,
+            samples: vec![
+                sample(0, 9),
+                sample(5, 20),
+                sample(150, 10),
+                sample(210, 1),
+                sample(301, 5),
+            ],
+            recorder: Recorder::new(),
+        };
+        let window = |start, end| Stall {
+            start_ns: Nanos(start),
+            end_ns: Nanos(end),
+            switched: false,
+            during: Activity::Spin,
+        };
+        // The second window lies inside the first, which reaches further.
+        let (kept, removed) =
+            report.latency_outside(&[window(10, 205), window(20, 30), window(250, 300)]);
+        assert_eq!((kept.count(), removed), (3, 2));
+        assert_eq!(report.latency_outside(&[]).0.count(), 5);
     }
 }

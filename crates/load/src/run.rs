@@ -218,7 +218,7 @@ fn report(spec: &LoadSpec, begin: Nanos, raw: Raw) -> LoadReport {
         end: begin + spec.measured(),
     };
     let overall = step_report(&whole, requests / spec.measured().0 as f64, over);
-    let (limited_by, limited_because) = verdict(&overall, raw.generator.busy_share);
+    let (limited_by, limited_because) = verdict(&overall, &raw.generator);
     LoadReport {
         spec: spec.clone(),
         overall,
