@@ -9,7 +9,7 @@ use crate::act::journal::layout::VALUE_BYTES;
 use crate::act::journal::slot::Identity;
 use crate::act::journal::value::Value;
 use crate::act::protocol::free_entry;
-use crate::act::{ActError, Applied, Drift, Setting, Subject, kill_point, setting};
+use crate::act::{ActError, Applied, Drift, RestoreReport, Setting, Subject, kill_point, restore, setting};
 
 /// What is known of a thing whose value is text.
 #[derive(Debug)]
@@ -83,6 +83,33 @@ impl Executor {
             self.note_form(&subject, shown)?;
         }
         Ok(Applied::Changed)
+    }
+
+    /// Gives back all settings, groups and memberships that are meant, newest first, and forgets those that
+    /// show their original now.
+    pub fn undo_texts(&mut self, mut meant: impl FnMut(&Subject) -> bool) -> RestoreReport {
+        let mut report = RestoreReport::default();
+        let subjects: Vec<Subject> =
+            self.texts.keys().filter(|subject| meant(subject)).cloned().collect();
+        let mut views: Vec<_> = subjects
+            .iter()
+            .filter_map(|subject| {
+                let slot = self.texts.get(subject)?.slot?;
+                Some((slot, self.journal.shared().slot(slot).read().ok()??))
+            })
+            .collect();
+        views.sort_by_key(|(_, view)| std::cmp::Reverse(view.order));
+        for (slot, view) in views {
+            let failed = report.failed.len();
+            restore::restore_slot(&view, &mut self.host, &mut report);
+            if report.failed.len() == failed {
+                self.journal.release(slot);
+                self.texts.remove(&view.identity.subject);
+            }
+        }
+        // What a dry run planned has no slot.
+        self.texts.retain(|subject, known| known.slot.is_some() || !meant(subject));
+        report
     }
 
     /// A dry run's answer.
