@@ -9,6 +9,7 @@
 //! All times are CLOCK_MONOTONIC nanoseconds, the clock of every contract in Quell.
 
 pub mod be;
+pub mod go;
 pub mod protocol;
 pub mod serve;
 

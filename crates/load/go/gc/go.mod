@@ -1,0 +1,3 @@
+module quell/go-gc
+
+go 1.22
