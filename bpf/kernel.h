@@ -79,6 +79,7 @@ struct thread_info {
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
+	int on_cpu;
 	int on_rq;
 	struct sched_entity se;
 	int pid;

@@ -190,6 +190,7 @@ struct membership {
 	__u32 generation;
 	__u32 lc;
 	__u32 children;
+	__u32 guest;
 	__s32 parent_tid;
 };
 
@@ -231,6 +232,7 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 	s->task = m->task;
 	s->lc = m->lc;
 	s->children = m->children;
+	s->guest = m->guest;
 	s->woken = 0;
 	s->counted = 0;
 	s->pending = 0;
@@ -673,7 +675,8 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	m.task = s->task;
 	m.generation = s->generation;
 	m.children = s->children;
-	m.lc = s->lc && !(process && s->children == QUELL_BEST_EFFORT);
+	m.guest = s->guest || (process && s->lc && s->children == QUELL_BEST_EFFORT);
+	m.lc = s->lc && !m.guest;
 	m.parent_tid = parent->pid;
 	if (!process || s->children != QUELL_LEAVE)
 		watched = slot_attach(child, &m, QUELL_SLEEPING, now, &err) != 0;
@@ -737,6 +740,7 @@ static __always_inline void slot_retask(struct slot *s, __u64 handle, struct wat
 	s->generation = args->generation;
 	s->lc = args->lc;
 	s->children = args->children;
+	s->guest = 0;
 	if (s->state == QUELL_WAITING)
 		gains = set_of(s);
 	s->counted = gains;
@@ -749,8 +753,9 @@ static __always_inline void slot_retask(struct slot *s, __u64 handle, struct wat
 }
 
 /*
- * What the thread does, from its own fields, where no event has told yet. Says
- * UNKNOWN of a thread that is on a core: only that core can tell (`settle`).
+ * What the thread does, from its own fields, where no event has told yet. One
+ * that is on a core stays UNKNOWN: only that core can tell (`settle`). One
+ * that is not cannot get there unseen, for its handle is stored already.
  */
 static __always_inline void slot_seed(struct slot *s, __u64 handle, struct task_struct *p,
 				      __u64 now)
@@ -759,6 +764,8 @@ static __always_inline void slot_seed(struct slot *s, __u64 handle, struct task_
 	bool queued = READ_ONCE(p->on_rq) == 1;
 	__u32 seq, gains = 0;
 
+	if (READ_ONCE(p->on_cpu))
+		return;
 	if (bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed)
 		queued = false;
 	if (!slot_lock(s, handle, &seq))
@@ -835,6 +842,7 @@ int watch(struct watch_args *args)
 		if (!s)
 			goto out;
 		err = 0;
+		slot_seed(s, handle, p, now);
 	}
 	/* Dead since: the last switch may have missed the slot. */
 	if (READ_ONCE(p->__state) & TASK_DEAD) {
@@ -863,6 +871,7 @@ int seed(struct watch_args *args)
 	s = slot_of(handle);
 	if (s) {
 		slot_seed(s, handle, p, bpf_ktime_get_ns());
+		args->core = p->thread_info.cpu;
 		args->state = s->state;
 	}
 	bpf_task_release(p);

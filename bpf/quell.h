@@ -80,6 +80,9 @@ struct slot {
 	__s32 tid;
 	__s32 tgid;
 	__s32 parent_tid;
+	/* A process that an LC task created, treated as BE: not one of its threads. */
+	__u32 guest;
+	__u32 reserved0;
 	__u64 reserved[3];
 };
 
