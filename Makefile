@@ -18,8 +18,8 @@ help: ## List these targets
 setup: ## Install what is missing (Debian packages only; needs root or sudo the first time)
 	@scripts/setup.sh
 
-build: ## Build target/release/quell
-	$(CARGO) build --release $(CARGO_LOCK) --bin quell
+build: ## Build target/release/quell, and the antagonist programs beside it
+	$(CARGO) build --release --workspace --bins $(CARGO_LOCK)
 
 demo: setup build ## Set up, build, and show a service beside batch work, Quell beside plain Linux
 	@mkdir -p bench/results

@@ -96,6 +96,7 @@ keep_services_off() {
 }
 
 check_toolchain
+command -v go >/dev/null || say "there is no Go toolchain: benchmarks leave out batch work with Go's collector"
 if ! command -v apt-get >/dev/null; then
     lacking=()
     for tool in gcc make pkg-config clang memcached redis-server nginx stress-ng sysbench cpio zstd \
