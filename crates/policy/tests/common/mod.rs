@@ -1,6 +1,7 @@
 //! Random hosts, Snapshots and advice for the tests, made from a stream of numbers so that they shrink.
 
 #![allow(dead_code, reason = "every test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot build its scene fails")]
 
 use quell_model::*;
 use quell_policy::{Advice, Advisor, BanScope, Host};

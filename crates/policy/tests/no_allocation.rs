@@ -1,0 +1,89 @@
+//! A tick allocates nothing once the tables have the size of the host.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::{Dice, Scene};
+use quell_model::*;
+use quell_policy::invariants::Checker;
+use quell_policy::{Config, by_name};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches only a `Cell` in
+// thread-local storage that needs no allocation and no destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Demand that changes every tick, so that cores change hands all the time.
+fn stir(scene: &mut Scene, tick: u64) {
+    let numbers: Vec<u16> = (0..4096u64).map(|at| (at * 7919 + tick * 104_729) as u16).collect();
+    let mut dice = Dice::new(&numbers);
+    for index in 0..scene.seen.tasks.len() {
+        let id = scene.seen.tasks[index].id;
+        scene.demand(id, dice.below(3) as u32, dice.below(4) as u32);
+        scene.task(id).delay_caused = Signal::Measured(Nanos(dice.below(60_000) * 10));
+    }
+    for view in &mut scene.seen.cores {
+        view.lc_busy = Signal::Measured(Permille(dice.below(1001) as u16));
+        view.outcome = match dice.below(20) {
+            0 => Outcome::Pending,
+            1 => Outcome::Refused { errno: 1 },
+            _ => Outcome::Done,
+        };
+    }
+}
+
+#[test]
+fn a_steady_state_allocates_nothing() {
+    for (name, shares) in [("quell", true), ("quell", false), ("static", true)] {
+        let mut scene = Scene::new(32, 2, shares);
+        for _ in 0..20 {
+            scene.lc(1, 8);
+            scene.be(16);
+        }
+        let mut policy = by_name(name, scene.host.clone(), Config::default()).unwrap();
+        let (mut checker, mut found) = (Checker::default(), Vec::new());
+        let mut during = 0;
+        let mut plans = std::collections::HashSet::new();
+        for tick in 0..300 {
+            stir(&mut scene, tick);
+            let before = ALLOCATIONS.with(Cell::get);
+            scene.tick(policy.as_mut(), Nanos::from_millis(1));
+            checker.check(&scene.host, &scene.seen, &scene.plan, &mut found);
+            let after = ALLOCATIONS.with(Cell::get);
+            found.clear();
+            plans.insert(format!("{:?}", scene.plan.cores));
+            if tick >= 100 {
+                during += after - before;
+            }
+        }
+        assert_eq!(during, 0, "{name} on shared cores: {shares}");
+        assert!(name == "static" || plans.len() > 50, "cores did change hands");
+    }
+}
