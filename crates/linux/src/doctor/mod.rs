@@ -27,6 +27,7 @@ pub use finding::{Evidence, Finding, Status, Topic};
 pub use quell_model::CoreSet;
 pub use table::Table;
 
+use crate::act::{Ladder, default_run_dir};
 use host::Host;
 
 /// What to examine.
@@ -57,8 +58,10 @@ pub fn examine(options: &Options) -> Vec<Finding> {
         findings.push(scheduling::realtime_there(&host, cgroup, &tried));
     }
     findings.extend(by_files(&host, &managed));
+    findings.push(rights::run_directory(&host, &default_run_dir()));
     findings.extend([
-        signals::bpf(&probe::attach_empty_bpf(c"sched_switch")),
+        scheduling::ladder(&Ladder::for_this_host()),
+        signals::bpf(&probe::attach_observer()),
         signals::thread_identity(&probe::open_thread_pidfd()),
         signals::counters(&host, &probe::open_cycle_counter()),
         timing::timers(timing::measure_overshoot().as_ref()),
@@ -70,7 +73,6 @@ pub fn examine(options: &Options) -> Vec<Finding> {
 
 /// The checks that only read files.
 fn by_files(host: &Host, managed: &CoreSet) -> Vec<Finding> {
-    let run_dir = std::env::var("QUELL_RUN_DIR").ok().filter(|path| !path.is_empty());
     let mut findings = vec![
         scheduling::throttling(host),
         scheduling::fair_server(host),
@@ -90,7 +92,6 @@ fn by_files(host: &Host, managed: &CoreSet) -> Vec<Finding> {
         cgroups::freezer(host),
         cgroups::cpuset(host),
         rights::locked_memory(host),
-        rights::run_directory(host, run_dir.as_deref()),
         timing::hypervisor(host),
         timing::clock(host),
         timing::frequency(host),

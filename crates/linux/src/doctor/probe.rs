@@ -1,6 +1,5 @@
 //! System calls that are tried rather than asked about. Each leaves the host as it was.
 
-use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -8,6 +7,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::observe::ObserveError;
+use crate::observe::bpf::{BpfConfig, BpfObserver};
 
 /// How long a child may take to try; more means that its cgroup does not let it run.
 const TRY_MAX: Duration = Duration::from_secs(2);
@@ -146,58 +148,11 @@ pub(super) fn open_cycle_counter() -> io::Result<()> {
     own(fd).map(drop)
 }
 
-/// Tries to load a BPF program that does nothing and to attach it to a raw tracepoint.
-///
-/// # Errors
-/// Says which of the two failed.
-pub(super) fn attach_empty_bpf(tracepoint: &CStr) -> Result<(), (&'static str, io::Error)> {
-    let program = load_empty_bpf().map_err(|error| ("BPF_PROG_LOAD", error))?;
-    /// `union bpf_attr`, its part for BPF_RAW_TRACEPOINT_OPEN (include/uapi/linux/bpf.h).
-    #[repr(C)]
-    struct Attr {
-        name: u64,
-        program: u32,
-        pad: u32,
-    }
-    const BPF_RAW_TRACEPOINT_OPEN: i32 = 17;
-    let attr =
-        Attr { name: tracepoint.as_ptr() as u64, program: program.as_raw_fd() as u32, pad: 0 };
-    // SAFETY: `attr` has the layout and size given; the name and the program outlive the call.
-    let fd =
-        unsafe { libc::syscall(libc::SYS_bpf, BPF_RAW_TRACEPOINT_OPEN, &attr, size_of::<Attr>()) };
-    own(fd).map(drop).map_err(|error| ("BPF_RAW_TRACEPOINT_OPEN", error))
-}
-
-fn load_empty_bpf() -> io::Result<OwnedFd> {
-    /// `union bpf_attr`, its part for BPF_PROG_LOAD up to `prog_flags`.
-    #[repr(C)]
-    struct Attr {
-        kind: u32,
-        count: u32,
-        instructions: u64,
-        license: u64,
-        log: [u32; 2],
-        log_buffer: u64,
-        kernel_version: u32,
-        flags: u32,
-    }
-    const BPF_PROG_LOAD: i32 = 5;
-    const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
-    // r0 = 0; exit
-    let instructions: [u64; 2] = [0xb7, 0x95];
-    let attr = Attr {
-        kind: BPF_PROG_TYPE_RAW_TRACEPOINT,
-        count: instructions.len() as u32,
-        instructions: instructions.as_ptr() as u64,
-        license: c"Dual BSD/GPL".as_ptr() as u64,
-        log: [0; 2],
-        log_buffer: 0,
-        kernel_version: 0,
-        flags: 0,
-    };
-    // SAFETY: `attr` has the layout and size given; instructions and licence outlive the call.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &attr, size_of::<Attr>()) };
-    own(fd)
+/// Tries to load and attach the observer's own programs, with the smallest tables.
+pub(super) fn attach_observer() -> Result<(), ObserveError> {
+    let smallest =
+        BpfConfig { max_threads: 64, max_tasks: 1, ring_bytes: 4096, ..BpfConfig::default() };
+    BpfObserver::new(&smallest).map(drop)
 }
 
 /// The descriptor that a system call returned, or its error.

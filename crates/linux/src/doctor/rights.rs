@@ -1,5 +1,9 @@
 //! What this process may do.
 
+use std::path::Path;
+
+use rustix::fs::Access;
+
 use super::finding::{Check, Finding, Topic};
 use super::host::Host;
 
@@ -104,21 +108,15 @@ pub(super) fn locked_memory(host: &Host) -> Finding {
 }
 
 /// The run directory, which holds journal and control socket.
-pub(super) fn run_directory(host: &Host, named: Option<&str>) -> Finding {
+pub(super) fn run_directory(host: &Host, directory: &Path) -> Finding {
     let check = Check { id: "run_dir", topic: Topic::Rights, title: "Run directory" };
-    let is_tmpfs = |path: &str| host.filesystem_of(path).as_deref() == Some("tmpfs");
-    let path = match named {
-        Some(path) => path.to_owned(),
-        None if is_tmpfs("/run") => "/run/quell".to_owned(),
-        None => "/dev/shm/quell".to_owned(),
-    };
-    let kind = host.filesystem_of(&path).unwrap_or_else(|| "unknown".into());
-    let existing = std::path::Path::new(&path)
-        .ancestors()
-        .find(|at| at.is_absolute() && host.path(&at.to_string_lossy()).is_dir());
-    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
-    let writable = existing
-        .is_some_and(|at| rustix::fs::access(host.path(&at.to_string_lossy()), access).is_ok());
+    let path = directory.display();
+    let kind = host.filesystem_of(&path.to_string()).unwrap_or_else(|| "unknown".into());
+    // It is made when it is first needed; until then the nearest directory above decides.
+    let absolute = directory.ancestors().filter(|at| at.is_absolute());
+    let existing = absolute.map(|at| host.path(&at.to_string_lossy())).find(|at| at.is_dir());
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    let writable = existing.is_some_and(|at| rustix::fs::access(at, access).is_ok());
     let finding = if !writable {
         check.absent(
             format!("{path} cannot be written to"),

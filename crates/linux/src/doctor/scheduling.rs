@@ -1,8 +1,11 @@
 //! Real-time scheduling, and what in the kernel limits it.
 
+use std::io;
 use std::path::Path;
 
-use quell_model::CoreId;
+use quell_model::{CoreId, Rung};
+
+use crate::act::Ladder;
 
 use super::finding::{Check, Finding, Topic};
 use super::host::Host;
@@ -101,6 +104,34 @@ fn refused_remedy(host: &Host, target: Option<&Path>) -> String {
              rt_group_sched=0 (kernel 6.15 and later); in a container also allow sched_setscheduler"
         ),
     }
+}
+
+/// The priorities that Quell's rungs would get beside the real-time threads that are there already.
+pub(super) fn ladder(fitted: &io::Result<Ladder>) -> Finding {
+    let check = Check { id: "ladder", topic: Topic::Scheduling, title: "Priorities in use" };
+    let ladder = match fitted {
+        Ok(ladder) => ladder,
+        Err(error) => {
+            return check
+                .absent(
+                    format!("no room for Quell's rungs: {error}"),
+                    "no thread can be raised without standing above or below others by accident",
+                    "lower the priority of the real-time threads named (chrt), or use `backend = \"cpuset\"`",
+                )
+                .seen("/proc/PID/task/TID/stat", error);
+        }
+    };
+    let rungs = [Rung::Guardian, Rung::Scheduler, Rung::Softirq, Rung::Lc, Rung::LcGuest];
+    let shown: Vec<_> = rungs
+        .into_iter()
+        .filter_map(|rung| Some(format!("{rung} {}", ladder.priority(rung)?)))
+        .collect();
+    check
+        .pass(
+            format!("Quell's rungs fit between them: {}", shown.join(", ")),
+            "no other real-time thread shares a priority with Quell's",
+        )
+        .seen("/proc/PID/task/TID/stat", shown.join(", "))
 }
 
 /// RT throttling (Documentation/scheduler/sched-rt-group.rst).

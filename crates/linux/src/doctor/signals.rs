@@ -4,34 +4,38 @@ use std::io;
 
 use super::finding::{Check, Finding, Topic};
 use super::host::Host;
+use crate::observe::ObserveError;
 
 const COARSE: &str =
     "Quell reads /proc once a tick instead: waits shorter than a tick show only as a sum";
 
-/// BPF, by a program that was really loaded and attached.
-pub(super) fn bpf(tried: &Result<(), (&'static str, io::Error)>) -> Finding {
-    let check = Check { id: "bpf", topic: Topic::Signals, title: "BPF" };
-    match tried {
-        Ok(()) => check
-            .pass(
-                "a program was loaded and attached to sched_switch",
-                "every wait and run of a managed thread is seen as it happens",
-            )
-            .seen("bpf(BPF_RAW_TRACEPOINT_OPEN)", "sched_switch"),
-        Err((step, error)) => {
-            let remedy = match error.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => {
-                    "run as root (or with CAP_BPF and CAP_PERFMON), outside of kernel lockdown \
-                     `confidentiality`"
-                }
-                Some(libc::ENOSYS) => "boot a kernel with CONFIG_BPF_SYSCALL and CONFIG_BPF_EVENTS",
-                _ => "boot a kernel with CONFIG_BPF_EVENTS and CONFIG_TRACEPOINTS",
-            };
-            check
-                .absent(format!("refused: {error}"), COARSE, remedy)
-                .seen(format!("bpf({step})"), error)
+/// BPF, by the observer's programs, which were really loaded and attached.
+pub(super) fn bpf(tried: &Result<(), ObserveError>) -> Finding {
+    let check = Check { id: "bpf", topic: Topic::Signals, title: "BPF observer" };
+    let source = "bpf(BPF_PROG_LOAD), bpf(BPF_LINK_CREATE)";
+    let error = match tried {
+        Ok(()) => {
+            return check
+                .pass(
+                    "its programs were loaded and attached to the scheduler's tracepoints",
+                    "every wait and run of a managed thread is seen as it happens",
+                )
+                .seen(source, "ok");
         }
-    }
+        Err(error) => error,
+    };
+    let errno = match error {
+        ObserveError::Kernel { source, .. } => source.raw_os_error(),
+        _ => None,
+    };
+    let remedy = match errno {
+        Some(libc::EPERM | libc::EACCES) => {
+            "run as root (or with CAP_BPF and CAP_PERFMON), outside of kernel lockdown `confidentiality`"
+        }
+        Some(libc::ENOSYS) => "boot a kernel with CONFIG_BPF_SYSCALL and CONFIG_BPF_EVENTS",
+        _ => "boot kernel 5.15 or later with CONFIG_BPF_EVENTS and CONFIG_DEBUG_INFO_BTF",
+    };
+    check.absent(format!("refused: {error}"), COARSE, remedy).seen(source, error)
 }
 
 /// The kernel's own type information, by which BPF programs fit themselves to it.

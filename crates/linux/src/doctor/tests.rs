@@ -13,6 +13,8 @@ use super::host::Host;
 use super::probe::RtTry;
 use super::timing::{Gaps, Overshoot};
 use super::*;
+use crate::act::Ladder;
+use crate::observe::ObserveError;
 
 /// A host made of files.
 struct Tree(tempfile::TempDir);
@@ -115,6 +117,13 @@ fn throttling_counts_unless_it_is_off_or_has_nothing_to_say() {
     tree.write(finite[0].0, "-1\n");
     expect(&scheduling::throttling(&tree.host()), Status::Pass, "off");
     expect(&scheduling::throttling(&Tree::new(&[]).host()), Status::Degraded, "could not be read");
+}
+
+#[test]
+fn a_ladder_without_room_is_absent() {
+    expect(&scheduling::ladder(&Ok(Ladder::default())), Status::Pass, "lc ");
+    let crowded = io::Error::other("audio has priority 40");
+    expect(&scheduling::ladder(&Err(crowded)), Status::Absent, "audio has priority 40");
 }
 
 #[test]
@@ -229,10 +238,12 @@ fn signals_tell_a_refusal_from_a_lack() {
     let tree = Tree::new(&[]);
     let host = tree.host();
     expect(&signals::bpf(&Ok(())), Status::Pass, "attached");
-    let refused = signals::bpf(&Err(("BPF_PROG_LOAD", errno(libc::EPERM))));
+    let fails =
+        |number| Err(ObserveError::Kernel { what: "loading".into(), source: errno(number) });
+    let refused = signals::bpf(&fails(libc::EPERM));
     expect(&refused, Status::Absent, "refused");
     assert!(refused.remedy.contains("CAP_BPF"), "{refused:?}");
-    let lacking = signals::bpf(&Err(("BPF_PROG_LOAD", errno(libc::ENOSYS))));
+    let lacking = signals::bpf(&fails(libc::ENOSYS));
     assert!(lacking.remedy.contains("CONFIG_BPF_SYSCALL"), "{lacking:?}");
 
     expect(&signals::counters(&host, &Ok(())), Status::Pass, "cycles");
@@ -401,12 +412,12 @@ fn the_run_directory_wants_a_tmpfs() {
     let tree = Tree::new(&[("/run/x", ""), ("/dev/shm/x", ""), ("/var/x", "")]);
     let mounts = "d / ext4 rw 0 0\nt /run tmpfs rw 0 0\nt /dev/shm tmpfs rw 0 0\n";
     tree.write("/proc/self/mounts", mounts);
-    expect(&rights::run_directory(&tree.host(), None), Status::Pass, "/run/quell, on tmpfs");
-    expect(&rights::run_directory(&tree.host(), Some("/var/q")), Status::Degraded, "on ext4");
-    tree.write("/proc/self/mounts", "d / ext4 rw 0 0\nt /dev/shm tmpfs rw 0 0\n");
-    expect(&rights::run_directory(&tree.host(), None), Status::Pass, "/dev/shm/quell");
-    let relative = rights::run_directory(&tree.host(), Some("not/absolute"));
-    expect(&relative, Status::Absent, "cannot be written");
+    let directory = |path: &str| rights::run_directory(&tree.host(), Path::new(path));
+    expect(&directory("/run/quell"), Status::Pass, "/run/quell, on tmpfs");
+    expect(&directory("/var/q"), Status::Degraded, "on ext4");
+    expect(&directory("not/absolute"), Status::Absent, "cannot be written");
+    // A mount point is not just any name that starts like one.
+    expect(&directory("/runner"), Status::Degraded, "on ext4");
 }
 
 #[test]
