@@ -396,7 +396,7 @@ impl Executor {
     ///
     /// # Errors
     /// When the journal cannot be locked; then the guardians restore once this process ends.
-    pub fn close(mut self) -> io::Result<RestoreReport> {
+    pub fn close(&mut self) -> io::Result<RestoreReport> {
         if self.mode == Mode::DryRun {
             return Ok(RestoreReport::default());
         }

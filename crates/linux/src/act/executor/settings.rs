@@ -9,7 +9,9 @@ use crate::act::journal::layout::VALUE_BYTES;
 use crate::act::journal::slot::Identity;
 use crate::act::journal::value::Value;
 use crate::act::protocol::free_entry;
-use crate::act::{ActError, Applied, Drift, RestoreReport, Setting, Subject, kill_point, restore, setting};
+use crate::act::{
+    ActError, Applied, Drift, RestoreReport, Setting, Subject, kill_point, restore, setting,
+};
 
 /// What is known of a thing whose value is text.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! while it lives, and by both guardians. One slot per object and attribute, updated in place, so that it is
 //! bounded however often cores move. See [`slot`] for why it is whole between any two stores.
 //!
-//! Locking: `daemon.lock` is held by the daemon as long as it lives, so that there is one. The journal file's
+//! Locking: `journal.lock` is held by the daemon as long as it lives, so that there is one. The journal file's
 //! own lock (`flock`, a file description of its own for each holder) is held by whoever restores.
 
 pub(crate) mod layout;
@@ -37,7 +37,7 @@ pub const CAPACITY: u32 = 24_576;
 const CHUNK: u32 = 128;
 
 const JOURNAL: &str = "journal";
-const DAEMON_LOCK: &str = "daemon.lock";
+const WRITER_LOCK: &str = "journal.lock";
 
 /// Why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -258,6 +258,20 @@ impl JournalFile {
         (whole, damaged)
     }
 
+    /// Closes and removes a journal in which nothing is left to give back.
+    ///
+    /// # Errors
+    /// When it cannot be locked, or something is left.
+    pub fn close_if_empty(&self) -> io::Result<()> {
+        let lock = self.reopen()?;
+        lock.lock()?;
+        if self.slots() != (Vec::new(), 0) {
+            return Err(io::Error::other("not everything was given back"));
+        }
+        self.set_stage(Stage::Closed);
+        self.remove()
+    }
+
     /// Removes the file, if its name still means this journal.
     pub(crate) fn remove(&self) -> io::Result<()> {
         let named = std::fs::symlink_metadata(&self.path);
@@ -440,7 +454,7 @@ fn reserve(file: &File, start: usize, words: usize) -> io::Result<()> {
 
 /// Takes the lock that says that a daemon runs; it is held until the file is dropped.
 pub(crate) fn lock_daemon(run_dir: &Path) -> Result<File, JournalError> {
-    let path = run_dir.join(DAEMON_LOCK);
+    let path = run_dir.join(WRITER_LOCK);
     let lock = OpenOptions::new()
         .create(true)
         .truncate(false)
