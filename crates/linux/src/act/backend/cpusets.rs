@@ -44,18 +44,24 @@ impl Cpusets {
                 continue;
             };
             let want = *want;
-            for (file, done) in [
-                set_cores(state, &want, phase, host),
-                set_weight(state, &want, phase, host),
-            ]
-            .into_iter()
-            .flatten()
+            for (file, done) in
+                [set_cores(state, &want, phase, host), set_weight(state, &want, phase, host)]
+                    .into_iter()
+                    .flatten()
             {
                 match done {
                     Ok(()) => report.moved += 1,
                     Err(error) => {
                         let failure = Failure::of(&error);
-                        freezer::refuse(&mut self.engine, at, "cgroup", &file, failure, host, report);
+                        freezer::refuse(
+                            &mut self.engine,
+                            at,
+                            "cgroup",
+                            &file,
+                            failure,
+                            host,
+                            report,
+                        );
                     }
                 }
             }
@@ -192,8 +198,14 @@ impl BackEnd for Cpusets {
         self.engine.admit(info);
     }
 
-    fn forked(&mut self, parent: &ThreadRef, child: &ThreadRef) {
-        self.engine.records.hint(parent, child);
+    fn forked(
+        &mut self,
+        parent: &ThreadRef,
+        child: &ThreadRef,
+        watched: bool,
+        host: &mut dyn Host,
+    ) {
+        self.engine.forked(parent, child, watched, host);
     }
 
     fn apply(&mut self, plan: &Plan, threads: &[ThreadView], host: &mut dyn Host) -> ApplyReport {

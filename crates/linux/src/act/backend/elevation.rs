@@ -67,8 +67,14 @@ impl BackEnd for Elevation {
         self.engine.admit(info);
     }
 
-    fn forked(&mut self, parent: &ThreadRef, child: &ThreadRef) {
-        self.engine.records.hint(parent, child);
+    fn forked(
+        &mut self,
+        parent: &ThreadRef,
+        child: &ThreadRef,
+        watched: bool,
+        host: &mut dyn Host,
+    ) {
+        self.engine.forked(parent, child, watched, host);
     }
 
     fn apply(&mut self, plan: &Plan, threads: &[ThreadView], host: &mut dyn Host) -> ApplyReport {

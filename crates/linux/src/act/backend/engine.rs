@@ -130,6 +130,22 @@ impl Engine {
         self.notices.push_back(notice);
     }
 
+    pub fn forked(
+        &mut self,
+        parent: &ThreadRef,
+        child: &ThreadRef,
+        watched: bool,
+        host: &mut dyn Host,
+    ) {
+        // A child that is gone already needs nothing, and one that could not be recorded is
+        // recorded when it is first changed.
+        let _ = host.adopt(child, parent);
+        match watched {
+            true => self.records.hint(parent, child),
+            false => drop(host.give_back(&[*child])),
+        }
+    }
+
     /// Second step of a tick: takes the observation in, and serves the threads.
     pub fn serve_threads(
         &mut self,

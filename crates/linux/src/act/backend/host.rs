@@ -47,6 +47,13 @@ pub trait Host {
     /// [`ActError`].
     fn set_affinity(&mut self, thread: &ThreadRef, cores: &CoreSet) -> Result<(), ActError>;
 
+    /// Begins to know a child that may show what Quell gave its parent, so that it is given back as
+    /// its parent was. Changes nothing on the host.
+    ///
+    /// # Errors
+    /// [`ActError`].
+    fn adopt(&mut self, child: &ThreadRef, parent: &ThreadRef) -> Result<(), ActError>;
+
     /// Gives threads back as they were found, where they still show what Quell wrote, and forgets
     /// them. Those that are gone are forgotten.
     fn give_back(&mut self, threads: &[ThreadRef]) -> RestoreReport;
@@ -106,6 +113,10 @@ impl Host for Executor {
 
     fn set_affinity(&mut self, thread: &ThreadRef, cores: &CoreSet) -> Result<(), ActError> {
         Executor::set_affinity(self, thread, cores).map(drop)
+    }
+
+    fn adopt(&mut self, child: &ThreadRef, parent: &ThreadRef) -> Result<(), ActError> {
+        Executor::adopt(self, child, parent)
     }
 
     fn give_back(&mut self, threads: &[ThreadRef]) -> RestoreReport {

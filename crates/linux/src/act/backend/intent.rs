@@ -119,6 +119,7 @@ pub struct Intended {
 
 /// What is to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "made for people to read, not kept")]
 pub enum Change {
     /// A thread's policy and priority.
     Sched {

@@ -17,6 +17,7 @@ mod elevation;
 mod ends;
 mod engine;
 mod freezer;
+mod groups;
 mod host;
 mod intent;
 mod layout;
@@ -33,6 +34,7 @@ use quell_model::{CoreId, CoreSet, HostCaps, Outcome, Plan, Rung, TaskId};
 
 pub use cpusets::Cpusets;
 pub use elevation::{Elevation, ElevationHost};
+pub use groups::{GroupUse, Groups};
 pub use host::Host;
 pub use intent::{Change, Intended};
 pub use layout::{Hierarchy, Layout, Version};
@@ -50,9 +52,10 @@ pub trait BackEnd {
     /// threads are left alone.
     fn admit(&mut self, info: TaskInfo);
 
-    /// A watched thread created this one. Lets the child be judged by what its parent was before
-    /// Quell came, rather than by what it inherited from Quell.
-    fn forked(&mut self, parent: &ThreadRef, child: &ThreadRef);
+    /// A watched thread created this one, which is `watched` too, or is to be left alone. Lets the
+    /// child be judged by, and given back as, what its parent was before Quell came, rather than
+    /// what it inherited from Quell; one that is to be left alone is given back at once.
+    fn forked(&mut self, parent: &ThreadRef, child: &ThreadRef, watched: bool, host: &mut dyn Host);
 
     /// Does what is missing between the Plan and the host. `threads` are those of the observation
     /// that the Plan was decided on.

@@ -182,6 +182,9 @@ impl Record {
         let sched = host.sched(&self.thread)?;
         let found = Own { sched, cores: host.affinity(&self.thread)? };
         let own = Record::judge_own(found, parent);
+        if let Some(parent) = parent.filter(|_| own != found) {
+            host.adopt(&self.thread, &parent.thread)?;
+        }
         self.sched = (found.sched != own.sched).then_some(found.sched);
         self.cores = (found.cores != own.cores).then_some(found.cores);
         self.own = Some(own);
@@ -230,6 +233,7 @@ fn inherits(written: &SchedAttr, found: &SchedAttr) -> bool {
 /// What a child may have from its parent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inherited {
+    thread: ThreadRef,
     own: Own,
     sched: Option<SchedAttr>,
     cores: [Option<CoreSet>; 2],
@@ -388,6 +392,6 @@ impl Records {
 impl Inherited {
     fn from_record(parent: &Record) -> Option<Inherited> {
         let cores = [parent.cores, parent.cores_before];
-        Some(Inherited { own: parent.own?, sched: parent.sched, cores })
+        Some(Inherited { thread: parent.thread, own: parent.own?, sched: parent.sched, cores })
     }
 }

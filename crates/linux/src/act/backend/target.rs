@@ -200,11 +200,6 @@ impl Targets {
             slot.generation = generation;
         }
     }
-
-    /// Cores that the last Plan knew to be offline.
-    pub fn offline(&self) -> &CoreSet {
-        &self.offline
-    }
 }
 
 fn differing_cores(old: &Want, new: &Want) -> CoreSet {

@@ -149,6 +149,10 @@ impl Host for FakeHost {
         self.affinity(thread).map(|cores| cores.intersection(&online))
     }
 
+    fn adopt(&mut self, _child: &ThreadRef, _parent: &ThreadRef) -> Result<(), ActError> {
+        Ok(())
+    }
+
     fn give_back(&mut self, threads: &[ThreadRef]) -> RestoreReport {
         for thread in threads {
             self.given_back.push(thread.tid.0);

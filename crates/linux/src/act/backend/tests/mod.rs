@@ -1,6 +1,7 @@
 //! What the back ends promise, against a host that records.
 
 mod fake;
+mod real;
 
 use fake::{Call, FakeHost, give, info, plan, set, task, thread, view};
 use quell_model::{Class, CoreMode, Nanos, Outcome, Plan, Reason, Rung, TaskReason};
@@ -278,7 +279,7 @@ fn new_threads_are_raised_at_once_and_judged_by_their_parent() {
     // A child of an LC thread starts as OTHER with its parent's affinity; one of BE inherits all.
     t.host.thread(19, "1");
     t.host.threads.insert(Tid(29), (SchedAttr::IDLE, set("1")));
-    t.back.forked(&thread(11), &thread(19));
+    t.back.forked(&thread(11), &thread(19), true, &mut t.host);
     t.views.extend([view(19, 0), view(29, 1)]);
     assert_eq!(t.tick().raised, 1);
     assert_eq!(t.host.sched_of(19), lc_attr());
