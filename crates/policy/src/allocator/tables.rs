@@ -218,7 +218,9 @@ impl TaskState {
 
     /// Cores that it claims with the right to take them from others.
     pub fn claims(&self) -> u32 {
-        if self.congested || self.is_short() { self.unmet() } else { 0 }
+        // It may have lost its last core since its congestion was judged.
+        let without = self.waiting > 0 && self.owned_len == 0;
+        if self.congested || without || self.is_short() { self.unmet() } else { 0 }
     }
 
     /// Allowed cores that no ban keeps it off.
