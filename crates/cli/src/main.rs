@@ -1,2 +1,85 @@
-//! `quell`: one subcommand a file, no logic.
-fn main() {}
+//! `quell`: latency-critical services and batch work on one Linux host.
+//!
+//! One subcommand a file and no logic: each reads its arguments, calls a library and prints.
+
+mod apply;
+
+mod client;
+mod doctor;
+mod drain;
+mod guardian;
+mod launch;
+mod load;
+mod release;
+mod run;
+mod status;
+mod stop;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Latency-critical services and batch work on one Linux host: the service keeps the tail latency it has
+/// alone, the batch work gets all that is left. No changed kernel, no changed program.
+///
+/// Start with `quell doctor` (what this host can do), then `quell run FILE.toml`. Whatever ends Quell, by
+/// Ctrl-C or by SIGKILL, every priority, affinity and setting goes back to what it was.
+#[derive(Parser)]
+#[command(version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Args),
+    Apply(apply::Args),
+    Drain(drain::Args),
+    Status(status::Args),
+    Stop(stop::Args),
+    Release(release::Args),
+    Doctor(doctor::Args),
+    Load(load::Args),
+
+    #[command(hide = true)]
+    Guardian(guardian::Args),
+    #[command(hide = true)]
+    Launch(launch::Args),
+}
+
+fn main() -> ExitCode {
+    start_logging();
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(args),
+        Command::Apply(args) => apply::run(args),
+        Command::Drain(args) => drain::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Stop(args) => stop::run(args),
+        Command::Release(args) => release::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Load(args) => load::run(args),
+
+        Command::Guardian(args) => guardian::run(args),
+        Command::Launch(args) => launch::run(args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(err) => {
+            eprintln!("error: {err:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Warnings by default, to standard error; `RUST_LOG=quell=debug` or `RUST_LOG=quell::audit=info` for more.
+fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .try_init();
+}

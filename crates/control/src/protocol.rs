@@ -205,6 +205,8 @@ pub struct Counters {
     pub violations_conservation: u64,
     /// Times that advice was not followed although nothing forbade it (invariant 4).
     pub violations_advice: u64,
+    /// Times that a plan contradicted itself or the host.
+    pub violations_shape: u64,
     /// Events of the kernel that were lost; a sweep followed each time.
     pub events_lost: u64,
     /// Microseconds during which an LC thread waited while a managed core that it may use was idle;

@@ -1,5 +1,27 @@
 //! The daemon: the tick loop, tasks, control server and guardians.
+//!
+//! * [`run`]: from a configuration file to a running daemon, and back.
+//! * [`guardian`]: the two processes that restore the host if the daemon dies.
+//!
+//! Inside: the *engine* is the scheduler thread and owns observer, policy, executor and back end; the
+//! *manager* makes the set of tasks what the configuration says; the *server* takes calls.
 
+mod boot;
+mod command;
+mod descent;
+mod engine;
 mod events;
+pub mod guardian;
+mod launch;
 mod mailbox;
+mod manager;
 mod server;
+
+pub use boot::{RunOptions, dry_run, release, run, socket_path};
+pub use launch::become_program;
+pub use quell_linux::own::default_run_dir;
+
+/// A guardian's whole life, with what the daemon's BPF programs go on to record.
+pub fn guardian_main(args: &[std::ffi::OsString]) -> std::process::ExitCode {
+    guardian::main_with(args, &descent::descent)
+}

@@ -47,7 +47,10 @@ pub struct NoAnswer;
 pub fn pair<C>() -> io::Result<(Postbox<C>, Mailbox<C>)> {
     let (sender, receiver) = bounded(COMMANDS_MAX);
     let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-    Ok((Postbox { commands: sender, bell: Arc::clone(&bell) }, Mailbox { commands: receiver, bell }))
+    Ok((
+        Postbox { commands: sender, bell: Arc::clone(&bell) },
+        Mailbox { commands: receiver, bell },
+    ))
 }
 
 impl<C> Mailbox<C> {

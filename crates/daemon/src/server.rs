@@ -16,7 +16,7 @@ use crossbeam_channel::{Sender, bounded};
 use quell_control::protocol::{self, Call, PROTOCOL, Reply, Response};
 
 /// Connections served at once; more are told so and closed.
-const CONNECTIONS_MAX: usize = 64;
+pub const CONNECTIONS_MAX: usize = 64;
 /// A client that does not read its answer for this long is dropped.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client that says nothing for this long is dropped.
@@ -140,7 +140,9 @@ mod tests {
     fn garbage_gets_an_error_and_the_connection_goes_on() {
         let (path, _server) = serve();
         let mut stream = UnixStream::connect(&path).unwrap();
-        stream.write_all(b"garbage\n{\"v\":1,\"id\":3,\"call\":{\"drain\":{\"task\":\"web\"}}}\n").unwrap();
+        stream
+            .write_all(b"garbage\n{\"v\":1,\"id\":3,\"call\":{\"drain\":{\"task\":\"web\"}}}\n")
+            .unwrap();
         let mut reader = BufReader::new(stream);
         let first = protocol::read_line(&mut reader).unwrap().unwrap();
         assert!(first.contains("not a request"), "{first}");

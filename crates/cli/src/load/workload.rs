@@ -1,0 +1,154 @@
+//! Flags that say what load is offered.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use quell_load::protocol::memcached::MemcachedSpec;
+use quell_load::protocol::synthetic::{ServiceTime, SyntheticSpec};
+use quell_load::{Arrivals, LoadSpec, ProtocolSpec, Step};
+use quell_model::{CoreId, Nanos};
+
+/// How gaps between requests are drawn.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Gaps {
+    /// Exponential gaps, as from many independent users
+    Poisson,
+    /// Equal gaps
+    Uniform,
+}
+
+/// Flags of every load.
+#[derive(Args)]
+pub struct Common {
+    /// Requests a second
+    #[arg(long, short, default_value_t = 10_000.0, conflicts_with = "steps")]
+    rate: f64,
+    /// Seconds to measure
+    #[arg(long, short, default_value_t = 5.0, conflicts_with = "steps")]
+    duration: f64,
+    /// Load steps as RATE:SECONDS, e.g. 10000:2,40000:2,10000:2
+    #[arg(long, value_delimiter = ',', value_parser = step)]
+    steps: Vec<Step>,
+    /// How gaps between requests are drawn
+    #[arg(long, value_enum, default_value = "poisson")]
+    arrivals: Gaps,
+    /// TCP connections
+    #[arg(long, short, default_value_t = 16)]
+    connections: usize,
+    /// Seconds of load before the measured window
+    #[arg(long, default_value_t = 0.5)]
+    warmup: f64,
+    /// Seed of arrivals and workload
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The core to spin on [default: wherever the kernel likes]
+    #[arg(long)]
+    core: Option<u16>,
+    /// Do not prepare the server first (memcached: store all keys)
+    #[arg(long)]
+    no_preload: bool,
+    /// Write the report as JSON to this file, `-` for standard output
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Flags of memcached's workload.
+#[derive(Args)]
+pub struct Keys {
+    /// Keys that exist
+    #[arg(long, default_value_t = 100_000)]
+    keys: u64,
+    /// Key lengths in bytes, spread evenly over the keys
+    #[arg(long, value_delimiter = ',', default_values_t = [16, 21])]
+    key_bytes: Vec<usize>,
+    /// Value length in bytes
+    #[arg(long, default_value_t = 2)]
+    value_bytes: usize,
+    /// GETs in a thousand requests, the rest SETs
+    #[arg(long, default_value_t = 998)]
+    get_permille: u16,
+}
+
+/// Flags of the fake work.
+#[derive(Args)]
+pub struct Work {
+    /// Service time: `fixed:US`, `exponential:US` or `bimodal:US:US:PERMILLE` (short, long, how many long)
+    #[arg(long, default_value = "fixed:10", value_parser = service)]
+    service: ServiceTime,
+}
+
+impl Keys {
+    pub fn protocol(&self) -> ProtocolSpec {
+        ProtocolSpec::Memcached(MemcachedSpec {
+            keys: self.keys,
+            key_bytes: self.key_bytes.clone(),
+            value_bytes: self.value_bytes,
+            get_permille: self.get_permille,
+        })
+    }
+}
+
+impl Work {
+    pub fn protocol(&self) -> ProtocolSpec {
+        ProtocolSpec::Synthetic(SyntheticSpec { service: self.service })
+    }
+}
+
+impl Common {
+    pub fn spec(&self, addr: &str, protocol: ProtocolSpec) -> Result<LoadSpec> {
+        let steps = match self.steps.is_empty() {
+            true => vec![Step { rate_rps: self.rate, duration: seconds(self.duration) }],
+            false => self.steps.clone(),
+        };
+        Ok(LoadSpec {
+            connections: self.connections,
+            arrivals: match self.arrivals {
+                Gaps::Poisson => Arrivals::Poisson,
+                Gaps::Uniform => Arrivals::Uniform,
+            },
+            steps,
+            warmup: seconds(self.warmup),
+            seed: self.seed,
+            core: self.core.map(CoreId),
+            preload: !self.no_preload,
+            ..LoadSpec::new(resolve(addr)?, protocol, self.rate, seconds(self.duration))
+        })
+    }
+}
+
+/// A name or address with a port.
+pub fn resolve(addr: &str) -> Result<SocketAddr> {
+    let mut found = addr.to_socket_addrs().with_context(|| format!("`{addr}` is not HOST:PORT"))?;
+    found.next().with_context(|| format!("`{addr}` has no address"))
+}
+
+pub fn seconds(seconds: f64) -> Nanos {
+    Nanos((seconds.max(0.0) * 1e9) as u64)
+}
+
+fn step(text: &str) -> Result<Step> {
+    let (rate, time) = text.split_once(':').context("a step is RATE:SECONDS")?;
+    Ok(Step { rate_rps: rate.parse()?, duration: seconds(time.parse()?) })
+}
+
+fn service(text: &str) -> Result<ServiceTime> {
+    let mut parts = text.split(':');
+    let kind = parts.next().unwrap_or_default();
+    let ns = |part: Option<&str>| -> Result<u64> {
+        let us: f64 = part.context("a time in microseconds is missing")?.parse()?;
+        Ok((us.max(0.0) * 1e3) as u64)
+    };
+    let service = match kind {
+        "fixed" => ServiceTime::Fixed { work_ns: ns(parts.next())? },
+        "exponential" => ServiceTime::Exponential { mean_ns: ns(parts.next())? },
+        "bimodal" => ServiceTime::Bimodal {
+            short_ns: ns(parts.next())?,
+            long_ns: ns(parts.next())?,
+            long_permille: parts.next().context("how many in a thousand are long?")?.parse()?,
+        },
+        other => bail!("`{other}` is none of fixed, exponential, bimodal"),
+    };
+    Ok(service)
+}

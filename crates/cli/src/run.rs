@@ -1,0 +1,48 @@
+//! `quell run FILE`: start the daemon with a configuration.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use quell_daemon::RunOptions;
+
+use crate::client::read_config;
+
+/// Manage cores and tasks as FILE says, until Ctrl-C or `quell stop`
+///
+/// Launches and adopts the file's tasks, keeps each LC task's latency and gives what is left to BE. Whatever
+/// ends it, everything goes back to what it was: two guardians restore the host even if this process is
+/// killed. Needs root (CAP_SYS_NICE, CAP_BPF and CAP_PERFMON).
+#[derive(clap::Args)]
+pub struct Args {
+    /// The configuration (see docs/configuration.md)
+    file: PathBuf,
+    /// Show what would be decided and changed, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Use this policy instead of the file's
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+    /// No live status line
+    #[arg(long, short)]
+    quiet: bool,
+    /// The run directory for socket, lock and journal [default: $QUELL_RUN_DIR, else /run/quell where /run is a
+    /// tmpfs, else /dev/shm/quell]
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    let options = RunOptions {
+        text: read_config(&args.file)?,
+        file: args.file.display().to_string(),
+        policy: args.policy,
+        run_dir: args.run_dir.unwrap_or_else(quell_daemon::default_run_dir),
+        live_line: !args.quiet,
+    };
+    match args.dry_run {
+        true => quell_daemon::dry_run(&options)?.iter().for_each(|line| println!("{line}")),
+        false => quell_daemon::run(&options)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

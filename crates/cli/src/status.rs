@@ -1,0 +1,133 @@
+//! `quell status`: what runs where, and why.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use quell_control::protocol::{Call, Reply, Status};
+
+use crate::client::Daemon;
+use crate::table;
+
+/// Show what runs where, and why
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print the whole status as JSON
+    #[arg(long, conflicts_with = "why")]
+    json: bool,
+    /// Explain the last decision about a core number or a task name
+    #[arg(long, value_name = "CORE|TASK")]
+    why: Option<String>,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    if let Some(subject) = args.why {
+        args.daemon.tell(Call::Why { subject })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Reply::Status(status) = args.daemon.call(Call::Status)? else {
+        bail!("the daemon answered out of turn");
+    };
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&status)?),
+        false => print!("{}", in_words(&status)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn in_words(status: &Status) -> String {
+    let Status { version, pid, uptime_s, policy, back_end, pattern, signals, .. } = status;
+    let mut out = format!(
+        "quell {version}, pid {pid}, up {uptime_s} s: policy {policy}, back end {back_end}, {pattern} scheduler, signals from {signals}\n\
+         managed cores {}, unmanaged {}; guardians {} of 2\n",
+        status.managed, status.unmanaged, status.guardians
+    );
+    for line in &status.degraded {
+        out.push_str(&format!("degraded: {line}\n"));
+    }
+    out.push('\n');
+    out.push_str(&tasks(status));
+    out.push('\n');
+    out.push_str(&cores(status));
+    let counters = &status.counters;
+    let idle = counters
+        .idle_while_lc_waits_us
+        .map_or("not measured (no BPF)".to_owned(), |us| format!("{us:.0} us"));
+    let violations = counters.violations_guarantee
+        + counters.violations_priority
+        + counters.violations_conservation
+        + counters.violations_advice
+        + counters.violations_shape;
+    out.push_str(&format!(
+        "\nticks {} ({} by event), mean {:.1} us, longest {:.1} us; plans {}, changes {}, refused {}, stale decisions {}\n\
+         idle while LC waits {idle}; invariant violations {violations}; events lost {}\n",
+        counters.ticks,
+        counters.ticks_by_event,
+        counters.tick_mean_us,
+        counters.tick_max_us,
+        counters.plans,
+        counters.changes,
+        counters.refused,
+        counters.stale_decisions,
+        counters.events_lost,
+    ));
+    for task in &status.tasks {
+        for problem in &task.problems {
+            out.push_str(&format!("task {}: {problem}\n", task.name));
+        }
+    }
+    out
+}
+
+fn tasks(status: &Status) -> String {
+    let header = [
+        "TASK", "CLASS", "STATE", "THREADS", "RUN", "WAIT", "DELAY_US", "OWNS", "BENEATH", "RUNG",
+        "WHY",
+    ];
+    let rows: Vec<Vec<String>> = status
+        .tasks
+        .iter()
+        .map(|task| {
+            let state = if task.frozen { "frozen".to_owned() } else { task.state.clone() };
+            vec![
+                task.name.clone(),
+                task.class.clone(),
+                state,
+                task.threads.to_string(),
+                task.running.to_string(),
+                task.waiting.to_string(),
+                task.queueing_delay_us.map_or("-".to_owned(), |us| format!("{us:.1}")),
+                or_dash(&task.owned),
+                or_dash(&task.beneath),
+                task.rung.clone(),
+                task.reason.clone(),
+            ]
+        })
+        .collect();
+    table::render(&header, &rows)
+}
+
+fn cores(status: &Status) -> String {
+    let header = ["CORE", "MODE", "OWNER", "RUNS", "LC_BUSY", "OUTCOME", "WHY"];
+    let rows: Vec<Vec<String>> = status
+        .cores
+        .iter()
+        .map(|core| {
+            vec![
+                core.core.to_string(),
+                core.mode.clone(),
+                or_dash(core.owner.as_deref().unwrap_or("")),
+                or_dash(core.running.as_deref().unwrap_or("")),
+                core.lc_busy_percent.map_or("-".to_owned(), |busy| format!("{busy:.0} %")),
+                core.outcome.clone(),
+                core.reason.clone(),
+            ]
+        })
+        .collect();
+    table::render(&header, &rows)
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".to_owned() } else { text.to_owned() }
+}

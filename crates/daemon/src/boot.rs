@@ -1,0 +1,332 @@
+//! From a configuration file to a running daemon, and back.
+//!
+//! The order matters: everything that can be refused is refused before anything changes; the guardians are
+//! exec'ed before any thread exists; the manager's thread keeps to the unmanaged cores before it makes others.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use crossbeam_channel::{Receiver, bounded};
+use quell_control::config::{
+    BackEndKind, BeRungKind, Bystanders, CheckedHost, Config, HostConfig, Pattern, Signals,
+    TaskConfig, Throttling,
+};
+use quell_control::protocol::{Reply, Status};
+use quell_linux::act::backend::{
+    BackEnd, BeRung, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout,
+};
+use quell_linux::act::{Executor, Journal, Ladder, Mode, recover_stale};
+use quell_linux::observe::bpf::{BpfConfig, BpfObserver};
+use quell_linux::observe::topology;
+use quell_model::{Nanos, Topology};
+use quell_policy::{Host, by_name};
+
+use crate::descent;
+use crate::engine::{EngineThread, Pace, Parts, Settings, Sight};
+use crate::guardian::Guardians;
+use crate::manager::{End, Ground, LiveLine, Manager, preflight};
+use crate::server;
+
+/// What `quell run` was told.
+pub struct RunOptions {
+    /// The configuration's text.
+    pub text: String,
+    /// Its file, for messages.
+    pub file: String,
+    /// A policy instead of the file's.
+    pub policy: Option<String>,
+    /// Where socket, lock and journal are.
+    pub run_dir: PathBuf,
+    /// Whether to show a live line where standard error is a terminal.
+    pub live_line: bool,
+}
+
+/// The configuration and the host it was held against.
+struct Checked {
+    config: Config,
+    topology: Topology,
+    host: CheckedHost,
+}
+
+fn check(options: &RunOptions) -> Result<Checked> {
+    let mut config = Config::parse(&options.text, &options.file)?;
+    if let Some(policy) = &options.policy {
+        config.host.policy.clone_from(policy);
+    }
+    if !rustix::process::geteuid().is_root() {
+        bail!(
+            "this needs root: Quell changes priorities and affinities of other users' threads and loads BPF programs; `quell doctor` shows what each part needs"
+        );
+    }
+    let topology = topology::read()?;
+    let host = config.check(&topology, &options.file)?;
+    let tasks: Vec<&TaskConfig> = config.tasks.iter().collect();
+    preflight(&tasks, &options.file).map_err(|what| anyhow!(what))?;
+    if !quell_policy::NAMES.contains(&config.host.policy.as_str()) {
+        bail!(
+            "{}: there is no policy `{}`; choose one of: {}",
+            options.file,
+            config.host.policy,
+            quell_policy::NAMES.join(", ")
+        );
+    }
+    Ok(Checked { config, topology, host })
+}
+
+/// Runs the daemon until a signal or `quell stop`, then gives everything back.
+///
+/// # Errors
+/// When the configuration, the host or another daemon stands in the way; nothing is changed then.
+pub fn run(options: &RunOptions) -> Result<()> {
+    let checked = check(options)?;
+    let _lock = lock(&options.run_dir)?;
+    if let Some(report) = recover_stale(&options.run_dir)? {
+        eprintln!("a daemon before this one did not end in order; restored: {report}");
+    }
+    // Before the guardians take their rung of it.
+    let ladder = Ladder::for_this_host()?;
+    let journal = Journal::create(&options.run_dir)?;
+    let executor = Executor::open(journal, Mode::Live)?;
+    let guardians = Guardians::spawn(executor.journal(), executor.gate())?;
+    let signals = on_signals()?;
+    let assembled = assemble(&checked, ladder, executor, Some(guardians))?;
+    quell_linux::own::keep_to(&checked.host.unmanaged)?;
+    let status = Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        back_end: assembled.back_end.to_owned(),
+        signals: assembled.signals.to_owned(),
+        ..Status::default()
+    };
+    for line in &assembled.parts.degraded {
+        eprintln!("degraded: {line}");
+    }
+    let engine = EngineThread::start(assembled.parts, assembled.settings)?;
+    let ground = Ground {
+        topology: checked.topology.clone(),
+        checked: checked.host.clone(),
+        host: checked.config.host.clone(),
+    };
+    let mut manager = Manager::new(ground, engine.postbox.clone(), status);
+    let ended = serve(&mut manager, &checked.config, options, &signals);
+    let keep = matches!(&ended, Ok(served) if served.end == End::Asked { keep: true });
+    let said = manager.shut_down(keep);
+    engine.join();
+    let served = ended?;
+    if let Some(stop) = served.stop {
+        // A client that left meanwhile misses its answer.
+        let _ = stop.reply.send(Reply::Done(said));
+        // The answer leaves through the connection's own thread.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    } else {
+        said.iter().for_each(|line| eprintln!("{line}"));
+    }
+    Ok(())
+}
+
+struct Served {
+    end: End,
+    stop: Option<server::Incoming>,
+    _server: server::Server,
+}
+
+fn serve(
+    manager: &mut Manager,
+    config: &Config,
+    options: &RunOptions,
+    signals: &Receiver<()>,
+) -> Result<Served> {
+    let (calls, incoming) = bounded(server::CONNECTIONS_MAX);
+    let socket = socket_path(&options.run_dir);
+    let _server = server::start(&socket, calls)
+        .with_context(|| format!("control socket {}", socket.display()))?;
+    for line in manager.apply(config, &options.file, false).map_err(|what| anyhow!(what))? {
+        eprintln!("{line}");
+    }
+    let shown = options.live_line && std::io::stderr().is_terminal();
+    let live = shown.then(LiveLine::default);
+    let (end, stop) = manager.serve(&incoming, signals, live);
+    Ok(Served { end, stop, _server })
+}
+
+/// Everything that the scheduler thread owns.
+struct Assembled {
+    parts: Parts,
+    settings: Settings,
+    back_end: &'static str,
+    signals: &'static str,
+}
+
+fn assemble(
+    checked: &Checked,
+    ladder: Ladder,
+    executor: Executor,
+    mut guardians: Option<Guardians>,
+) -> Result<Assembled> {
+    let config = &checked.config.host;
+    let mut degraded = Vec::new();
+    let sight = sight(config, &mut degraded)?;
+    let signals = sight.name();
+    if let Some(guardians) = &mut guardians {
+        guardians.hold(descent::HELD, sight.held_fds()?)?;
+    }
+    let layout = Layout::detect(Path::new("/"))?;
+    let back_end: Box<dyn BackEnd + Send> = match config.back_end {
+        BackEndKind::Elevation => Box::new(Elevation::new(
+            ladder,
+            match config.be_rung {
+                BeRungKind::Idle => BeRung::Idle,
+                BeRungKind::FifoLow => BeRung::FifoLow,
+            },
+            ElevationHost {
+                fair_server: true,
+                sees_threads: signals == "bpf",
+                freezes: layout.freezer.is_some(),
+            },
+        )),
+        BackEndKind::Cpuset => Box::new(Cpusets::new(signals == "bpf", layout.freezer.is_some())),
+    };
+    let host = Host {
+        topology: checked.topology.clone(),
+        managed: checked.host.managed,
+        caps: back_end.caps(),
+    };
+    let policy = by_name(
+        &config.policy,
+        host.clone(),
+        quell_policy::Config { delay_bound: config.kernel_delay_bound },
+    )?;
+    let parts = Parts {
+        host,
+        sight,
+        policy,
+        back_end,
+        groups: Groups::new(layout),
+        group_use: match config.back_end {
+            BackEndKind::Elevation => GroupUse::Freeze,
+            BackEndKind::Cpuset => GroupUse::Confine,
+        },
+        executor,
+        guardians,
+        degraded,
+    };
+    Ok(Assembled {
+        parts,
+        settings: settings(checked, ladder),
+        back_end: match config.back_end {
+            BackEndKind::Elevation => "elevation",
+            BackEndKind::Cpuset => "cpuset",
+        },
+        signals,
+    })
+}
+
+fn sight(config: &HostConfig, degraded: &mut Vec<String>) -> Result<Sight> {
+    if config.signals != Signals::Proc {
+        let sizes = BpfConfig { max_threads: config.max_threads as usize, ..BpfConfig::default() };
+        match BpfObserver::new(&sizes) {
+            Ok(observer) => return Ok(Sight::Bpf(Box::new(observer))),
+            Err(err) if config.signals == Signals::Bpf => {
+                return Err(err).context("signals = \"bpf\", but BPF cannot be used");
+            }
+            Err(err) => degraded.push(format!(
+                "no BPF ({err}): states of threads come from /proc, every 10 ms and without single wake-ups; `quell doctor` names the remedy"
+            )),
+        }
+    }
+    bail!("tmp")
+}
+
+fn settings(checked: &Checked, ladder: Ladder) -> Settings {
+    let config = &checked.config.host;
+    let unmanaged = checked.host.unmanaged;
+    // A spinning thread needs a physical core of its own beside the one that everything else runs on.
+    let physical = |core: &quell_model::Core| unmanaged.contains(core.id).then_some(core.physical);
+    let mut spare: Vec<u16> = checked.topology.cores().iter().filter_map(physical).collect();
+    spare.dedup();
+    let pace = match config.pattern {
+        Pattern::Shared => Pace::Shared,
+        Pattern::Dedicated => Pace::Dedicated,
+        Pattern::Auto if spare.len() >= 2 => Pace::Dedicated,
+        Pattern::Auto => Pace::Shared,
+    };
+    let default_tick = match pace {
+        Pace::Shared => Nanos::from_millis(1),
+        Pace::Dedicated => Nanos::from_micros(10),
+    };
+    Settings {
+        pace,
+        tick: config.tick.unwrap_or(default_tick),
+        events: config.events,
+        cores: unmanaged,
+        ladder,
+    }
+}
+
+/// Shows what a run would decide and change, and changes nothing.
+///
+/// # Errors
+/// As [`run`].
+pub fn dry_run(options: &RunOptions) -> Result<Vec<String>> {
+    let checked = check(options)?;
+    let executor = Executor::open(Journal::scratch()?, Mode::DryRun)?;
+    let assembled = assemble(&checked, Ladder::for_this_host()?, executor, None)?;
+    let mut engine = crate::engine::Engine::new(assembled.parts, assembled.settings);
+    Ok(engine.rehearse(&checked.config, &checked.host.managed))
+}
+
+/// Gives everything back that a daemon which is gone left changed.
+///
+/// # Errors
+/// When a daemon runs (it restores by itself: `quell stop`) or the journal cannot be read.
+pub fn release(run_dir: &Path) -> Result<Vec<String>> {
+    let _lock = lock(run_dir).context("`quell stop` ends it and gives everything back")?;
+    Ok(match recover_stale(run_dir)? {
+        Some(report) => vec![format!("restored: {report}")],
+        None => vec!["nothing to restore".to_owned()],
+    })
+}
+
+/// Held by the one daemon of a run directory.
+fn lock(run_dir: &Path) -> Result<File> {
+    std::fs::create_dir_all(run_dir).with_context(|| run_dir.display().to_string())?;
+    let path = run_dir.join("daemon.lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .with_context(|| path.display().to_string())?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => bail!(
+            "a Quell daemon runs already in {}; `quell status` shows it, `quell apply` changes its tasks",
+            run_dir.display()
+        ),
+        Err(TryLockError::Error(err)) => Err(err).with_context(|| path.display().to_string()),
+    }
+}
+
+/// The control socket of a run directory.
+pub fn socket_path(run_dir: &Path) -> PathBuf {
+    run_dir.join("control.sock")
+}
+
+/// SIGINT and SIGTERM as messages, from a thread of their own.
+fn on_signals() -> Result<Receiver<()>> {
+    let mut signals = signal_hook::iterator::Signals::new([
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGHUP,
+    ])?;
+    let (sender, receiver) = bounded(4);
+    std::thread::Builder::new().name("quell-signals".into()).spawn(move || {
+        for _ in signals.forever() {
+            // Four unread signals say what a fifth would.
+            let _ = sender.try_send(());
+        }
+    })?;
+    Ok(receiver)
+}

@@ -1,0 +1,59 @@
+//! What the scheduler thread can be asked.
+
+use crossbeam_channel::Sender;
+use quell_control::protocol::Status;
+use quell_linux::ThreadRef;
+use quell_linux::act::backend::{TaskGroups, TaskInfo};
+use quell_linux::observe::Children;
+use quell_model::{Limits, TaskId};
+
+/// Everything the scheduler thread has to know of a new task.
+#[derive(Clone, Debug)]
+pub struct Newcomer {
+    /// The operator's name for it.
+    pub name: String,
+    /// What it asks for.
+    pub limits: Limits,
+    /// What its new processes become.
+    pub children: Children,
+}
+
+/// A command with its way back.
+pub enum Command {
+    /// Makes room for a task. Its threads follow with [`Command::Watch`].
+    Join(Newcomer, Sender<TaskId>),
+    /// Tells how the task's threads may be handled; they are left alone before that.
+    Admit(TaskInfo, Sender<()>),
+    /// Changes what a task asks for.
+    SetLimits(TaskId, Limits, Sender<()>),
+    /// Begins to follow threads as members of a task; answers with what went wrong.
+    Watch(TaskId, Vec<ThreadRef>, Sender<Vec<String>>),
+    /// Gives a task's threads back as they were found and forgets it; answers in sentences.
+    Leave(TaskId, Sender<Vec<String>>),
+    /// Makes groups for a launched process, or finds the one in which a consenting one can be frozen.
+    Groups(GroupCall, Sender<Result<TaskGroups, String>>),
+    /// Removes the groups of a launched task; they are empty.
+    Ungroup(TaskGroups, Sender<()>),
+    /// What runs where. Fields that only the manager knows are left empty.
+    Status(Sender<Box<Status>>),
+    /// Explains the last decision about a core or a task.
+    Why(String, Sender<Result<Vec<String>, String>>),
+    /// Gives everything back and ends the thread; answers in sentences.
+    Shutdown(Sender<Vec<String>>),
+}
+
+/// Which groups are wanted.
+pub enum GroupCall {
+    /// Make them and move this process there.
+    Make {
+        /// The task's name.
+        name: String,
+        /// Its process, stopped before its first instruction.
+        pid: i32,
+    },
+    /// The group in which this adopted process can be frozen, with its operator's consent.
+    Find {
+        /// The process.
+        pid: i32,
+    },
+}

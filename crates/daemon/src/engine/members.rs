@@ -1,0 +1,184 @@
+//! The tasks of the engine: joining, watching, leaving.
+
+use std::collections::VecDeque;
+
+use quell_linux::ThreadRef;
+use quell_linux::act::backend::TaskInfo;
+use quell_linux::observe::Children;
+use quell_model::{Absence, Class, CoreSet, Limits, Nanos, Signal, TaskId, TaskView};
+
+use super::Engine;
+use crate::command::Newcomer;
+use crate::events::Events;
+
+/// Problems kept per task.
+const PROBLEMS_KEPT: usize = 8;
+
+/// The task places.
+#[derive(Default)]
+pub struct Members {
+    places: Vec<Place>,
+    /// Events were lost: the manager has to look for threads that nobody told of.
+    pub sweep_due: bool,
+}
+
+/// One place, with or without a task.
+struct Place {
+    id: TaskId,
+    member: Option<Member>,
+}
+
+/// One task.
+pub struct Member {
+    /// The operator's name for it.
+    pub name: String,
+    /// What its new processes become.
+    pub children: Children,
+    /// What went wrong with it, newest last.
+    pub problems: VecDeque<String>,
+}
+
+impl Members {
+    /// The task of this identity.
+    pub fn get(&self, id: TaskId) -> Option<&Member> {
+        self.places.get(id.at()).filter(|place| place.id == id)?.member.as_ref()
+    }
+
+    /// The live tasks.
+    pub fn iter(&self) -> impl Iterator<Item = (TaskId, &Member)> {
+        self.places.iter().filter_map(|place| Some((place.id, place.member.as_ref()?)))
+    }
+
+    /// The name of a task, or its number.
+    pub fn name(&self, id: TaskId) -> String {
+        self.get(id).map_or_else(|| id.to_string(), |member| member.name.clone())
+    }
+
+    /// Notes what went wrong with a task, once.
+    pub fn problem(&mut self, id: TaskId, events: &mut Events, what: String) {
+        events.tell(format!("task {}: {what}", self.name(id)));
+        let place = self.places.get_mut(id.at()).filter(|place| place.id == id);
+        let Some(member) = place.and_then(|place| place.member.as_mut()) else { return };
+        if member.problems.back() != Some(&what) {
+            member.problems.push_back(what);
+        }
+        if member.problems.len() > PROBLEMS_KEPT {
+            member.problems.pop_front();
+        }
+    }
+
+    fn join(&mut self, member: Member) -> TaskId {
+        if let Some(free) = self.places.iter_mut().find(|place| place.member.is_none()) {
+            free.id.generation += 1;
+            free.member = Some(member);
+            return free.id;
+        }
+        let id = TaskId { index: self.places.len() as u32, generation: 0 };
+        self.places.push(Place { id, member: Some(member) });
+        id
+    }
+
+    fn leave(&mut self, id: TaskId) {
+        if let Some(place) = self.places.get_mut(id.at()).filter(|place| place.id == id) {
+            place.member = None;
+        }
+    }
+}
+
+impl Engine {
+    /// Makes room for a task.
+    pub fn join(&mut self, newcomer: Newcomer) -> TaskId {
+        let allowed = newcomer.limits.allowed;
+        self.events.tell(format!("task {} joins as {}", newcomer.name, newcomer.limits.class));
+        let id = self.members.join(Member {
+            name: newcomer.name,
+            children: newcomer.children,
+            problems: VecDeque::new(),
+        });
+        let view = blank_task(id, newcomer.limits);
+        match self.seen.tasks.get_mut(id.at()) {
+            Some(place) => *place = view,
+            None => self.seen.tasks.push(view),
+        }
+        self.parts.sight.allow(id, &allowed);
+        self.seen.dirty.push(id.index);
+        id
+    }
+
+    /// Tells how the task's threads may be handled.
+    pub fn admit(&mut self, info: TaskInfo) {
+        self.parts.back_end.admit(info);
+    }
+
+    /// Changes what a task asks for.
+    pub fn set_limits(&mut self, id: TaskId, limits: Limits) {
+        if let Some(view) = self.seen.tasks.get_mut(id.at()).filter(|view| view.id == id) {
+            view.limits = limits;
+            self.seen.dirty.push(id.index);
+        }
+    }
+
+    /// Begins to follow threads as members of a task.
+    pub fn watch(&mut self, id: TaskId, threads: &[ThreadRef]) -> Vec<String> {
+        let Some(children) = self.members.get(id).map(|member| member.children) else {
+            return vec![format!("there is no task {id}")];
+        };
+        let lc = self.seen.tasks[id.at()].limits.class == Class::LatencyCritical;
+        let mut problems = Vec::new();
+        for thread in threads {
+            if let Err(err) = self.parts.sight.observer().watch(*thread, id, lc, children) {
+                problems.push(format!("thread {}: {err}", thread.tid));
+            }
+        }
+        self.seen.dirty.push(id.index);
+        problems
+    }
+
+    /// Gives a task's threads back as they were found, and forgets it.
+    pub fn leave(&mut self, id: TaskId) -> Vec<String> {
+        let Some(member) = self.members.get(id) else {
+            return vec![format!("there is no task {id}")];
+        };
+        let name = member.name.clone();
+        // Once read, so that threads born a moment ago are given back too.
+        self.take_events();
+        self.parts.sight.observer().read(&mut self.seen);
+        let report = self.parts.back_end.release(id, &mut self.parts.executor);
+        let threads: Vec<ThreadRef> = self
+            .parts
+            .sight
+            .seen()
+            .threads()
+            .iter()
+            .filter(|view| view.task == id)
+            .map(|view| view.thread)
+            .collect();
+        for thread in threads {
+            self.parts.sight.observer().unwatch(thread);
+        }
+        self.members.leave(id);
+        self.seen.tasks[id.at()].alive = false;
+        self.seen.dirty.push(id.index);
+        self.events.tell(format!("task {name} left; {} changes taken back", report.restored.len()));
+        vec![format!("{name}: given back ({} changes undone)", report.restored.len())]
+    }
+}
+
+fn blank_task(id: TaskId, limits: Limits) -> TaskView {
+    TaskView {
+        id,
+        alive: true,
+        limits,
+        running: 0,
+        waiting: 0,
+        sleeping: 0,
+        running_on: CoreSet::EMPTY,
+        queueing_delay: Signal::Absent(Absence::NotApplicable),
+        longest_run: Signal::Absent(Absence::NotApplicable),
+        delay_caused: Signal::<Nanos>::default(),
+        latency: Signal::default(),
+        load: Signal::default(),
+        bandwidth: Signal::default(),
+        request_start: Signal::default(),
+    }
+}

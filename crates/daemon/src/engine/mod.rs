@@ -1,0 +1,221 @@
+//! The scheduler thread's state: sole owner of observer, policy, executor and back end.
+//!
+//! One tick is the whole data flow: events → Snapshot → Plan → Outcome. Nothing in it blocks, and once
+//! tables have their size nothing in it allocates.
+
+mod members;
+mod rehearse;
+mod run;
+mod sight;
+mod status;
+mod ticks;
+
+use quell_linux::act::Executor;
+use quell_linux::act::backend::{BackEnd, GroupUse, Groups, Notice};
+use quell_linux::observe::{HostEvent, topology::online};
+use quell_model::{CoreSet, Nanos, Outcome, Plan, Snapshot};
+use quell_policy::invariants::{Checker, Violation};
+use quell_policy::{Host, Policy, Wake};
+
+use crate::events::Events;
+use crate::guardian::Guardians;
+use members::Members;
+pub use run::{EngineThread, Pace, Settings};
+pub use sight::Sight;
+use ticks::Ticks;
+
+/// How often the set of online cores is read again.
+const HOTPLUG_LOOK: Nanos = Nanos::from_millis(100);
+
+/// What the engine is made of.
+pub struct Parts {
+    /// The host as the policy knows it.
+    pub host: Host,
+    /// Fills Snapshots.
+    pub sight: Sight,
+    /// Decides.
+    pub policy: Box<dyn Policy>,
+    /// Carries Plans out.
+    pub back_end: Box<dyn BackEnd + Send>,
+    /// Quell's own cgroups for launched tasks.
+    pub groups: Groups,
+    /// Which of them the back end needs.
+    pub group_use: GroupUse,
+    /// The one place that writes to the host.
+    pub executor: Executor,
+    /// Who restores the host if this process dies; `None` in a dry run.
+    pub guardians: Option<Guardians>,
+    /// What this host lacks, in sentences.
+    pub degraded: Vec<String>,
+}
+
+/// See the module's documentation.
+pub struct Engine {
+    parts: Parts,
+    members: Members,
+    seen: Snapshot,
+    plan: Plan,
+    last_plan: Plan,
+    checker: Checker,
+    violations: Vec<Violation>,
+    pending: Vec<HostEvent>,
+    hotplug_due: Nanos,
+    online: CoreSet,
+    ticks: Ticks,
+    events: Events,
+    settings: run::Settings,
+}
+
+impl Engine {
+    /// An engine without tasks.
+    pub fn new(mut parts: Parts, settings: run::Settings) -> Engine {
+        parts.sight.observer().manage(&parts.host.managed);
+        parts.sight.observer().wake_on_events(settings.events);
+        let mut engine = Engine {
+            members: Members::default(),
+            seen: Snapshot::default(),
+            plan: Plan::default(),
+            last_plan: Plan::default(),
+            checker: Checker::default(),
+            violations: Vec::with_capacity(64),
+            pending: Vec::with_capacity(256),
+            hotplug_due: Nanos::ZERO,
+            online: parts.host.topology.all(),
+            ticks: Ticks::default(),
+            events: Events::default(),
+            settings,
+            parts,
+        };
+        engine.seen.cores = engine.blank_cores();
+        engine
+    }
+
+    fn blank_cores(&self) -> Vec<quell_model::CoreView> {
+        let view = |core: &quell_model::Core| quell_model::CoreView {
+            id: core.id,
+            managed: self.parts.host.managed.contains(core.id),
+            online: true,
+            running: None,
+            idle_since: None,
+            lc_busy: quell_model::Signal::default(),
+            outcome: Outcome::Done,
+        };
+        self.parts.host.topology.cores().iter().map(view).collect()
+    }
+
+    /// One tick: the whole data flow once. `by_event` tells what called it.
+    pub fn tick(&mut self, now: Nanos, by_event: bool) -> Wake {
+        self.take_events();
+        self.look_at_cores(now);
+        self.seen.now = now;
+        self.parts.sight.observer().read(&mut self.seen);
+        for outcome in self.parts.back_end.outcomes() {
+            if let Some(at) = self.parts.host.topology.position(outcome.core) {
+                self.seen.cores[at].outcome = outcome.outcome;
+            }
+        }
+        let wake = self.parts.policy.decide(now, &self.seen, &mut self.plan);
+        self.check_invariants();
+        if self.plan != self.last_plan {
+            self.ticks.plans += 1;
+            self.last_plan.clone_from(&self.plan);
+        }
+        self.act(now);
+        self.seen.dirty.clear();
+        self.ticks.count(by_event);
+        wake
+    }
+
+    fn act(&mut self, now: Nanos) {
+        if let Some(guardians) = &mut self.parts.guardians {
+            guardians.tick(now);
+        }
+        let threads = self.parts.sight.seen().threads();
+        let report = self.parts.back_end.apply(&self.plan, threads, &mut self.parts.executor);
+        self.ticks.changes += u64::from(report.writes());
+        self.ticks.refused += u64::from(report.refused);
+        self.ticks.stale += u64::from(report.stale);
+        let members = &mut self.members;
+        let events = &mut self.events;
+        self.parts.back_end.drain_notices(&mut |notice| match notice {
+            Notice::ChangedByTask { task, thread, what } => members.problem(
+                task,
+                events,
+                format!("thread {} changed its own {what}; it is left so", thread.tid),
+            ),
+            Notice::Unelevated { task, errno } => members.problem(
+                task,
+                events,
+                format!(
+                    "the host refuses it real-time priority ({}); it keeps its own policy. `quell doctor` tells why",
+                    std::io::Error::from_raw_os_error(errno)
+                ),
+            ),
+            Notice::Elevated(task) => {
+                members.problem(task, events, "it has real-time priority now".to_owned());
+            }
+            Notice::Refused { task, what, target, errno } => members.problem(
+                task,
+                events,
+                format!("{what} of {}: {}", target.display(), std::io::Error::from_raw_os_error(errno)),
+            ),
+        });
+    }
+
+    fn take_events(&mut self) {
+        let pending = &mut self.pending;
+        pending.clear();
+        self.parts.sight.observer().drain_events(&mut |event| pending.push(event));
+        for at in 0..self.pending.len() {
+            match self.pending[at] {
+                HostEvent::Forked { parent, child, watched, .. } => {
+                    let host = &mut self.parts.executor;
+                    self.parts.back_end.forked(&parent, &child, watched, host);
+                    self.ticks.forks += 1;
+                }
+                HostEvent::Exited(thread) => self.parts.executor.forget(&thread),
+                HostEvent::Execed(_) | HostEvent::CoreIdle(_) => {}
+                HostEvent::LcQueued(task) => self.seen.dirty.push(task.index),
+                HostEvent::Lost(events) => {
+                    self.ticks.events_lost += events;
+                    self.members.sweep_due = true;
+                }
+            }
+        }
+    }
+
+    /// Hotplug: the kernel's list of online cores, read a few times a second.
+    fn look_at_cores(&mut self, now: Nanos) {
+        if now < self.hotplug_due {
+            return;
+        }
+        self.hotplug_due = now + HOTPLUG_LOOK;
+        // Read on the way: the list is a short file, and a host without it has no hotplug.
+        let Ok(present) = online() else { return };
+        if present == self.online {
+            return;
+        }
+        let gone = self.online.difference(&present);
+        let came = present.difference(&self.online);
+        for (cores, what) in [(gone, "went offline"), (came, "came online")] {
+            if !cores.is_empty() {
+                self.events.tell(format!("core {cores} {what}"));
+            }
+        }
+        self.online = present;
+        for core in &mut self.seen.cores {
+            core.online = present.contains(core.id);
+        }
+        let alive = self.seen.tasks.iter().filter(|task| task.alive).map(|task| task.id.index);
+        self.seen.dirty.extend(alive);
+    }
+
+    fn check_invariants(&mut self) {
+        self.violations.clear();
+        self.checker.check(&self.parts.host, &self.seen, &self.plan, &mut self.violations);
+        for violation in &self.violations {
+            self.ticks.violated(violation.rule);
+            self.events.tell(format!("invariant violated: {violation}"));
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The scheduler thread: when it ticks, and how it waits between ticks.
+
+use std::io;
+use std::thread::JoinHandle;
+
+use quell_linux::act::Ladder;
+use quell_linux::clock;
+use quell_linux::own::place_scheduler;
+use quell_model::{CoreSet, Nanos};
+use quell_policy::Wake;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Engine, Parts};
+use crate::command::Command;
+use crate::mailbox::{Mailbox, Postbox, pair};
+
+/// The longest sleep: heartbeats for the guardians and the read-back of what was written go on.
+const SLEEP_MAX: Nanos = Nanos::from_millis(10);
+
+/// How the scheduler thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Sleeps until its tick, an event or a command.
+    Shared,
+    /// Spins.
+    Dedicated,
+}
+
+/// How the scheduler thread runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How it waits.
+    pub pace: Pace,
+    /// Between two ticks by time.
+    pub tick: Nanos,
+    /// Whether events of the kernel call a tick.
+    pub events: bool,
+    /// Where it runs: the unmanaged cores.
+    pub cores: CoreSet,
+    /// The priorities of this host's rungs.
+    pub ladder: Ladder,
+}
+
+/// The running scheduler thread.
+pub struct EngineThread {
+    /// How to ask it.
+    pub postbox: Postbox<Command>,
+    thread: JoinHandle<()>,
+}
+
+impl EngineThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When it cannot be made or not be given its place.
+    pub fn start(parts: Parts, settings: Settings) -> io::Result<EngineThread> {
+        let (postbox, mailbox) = pair()?;
+        let (ready, started) = crossbeam_channel::bounded(1);
+        let thread = std::thread::Builder::new().name("quell-sched".into()).spawn(move || {
+            let placed = place_scheduler(&settings.cores, &settings.ladder);
+            let failed = placed.is_err();
+            let _ = ready.send(placed);
+            if !failed {
+                Engine::new(parts, settings).run(&mailbox);
+            }
+        })?;
+        match started.recv() {
+            Ok(Ok(())) => Ok(EngineThread { postbox, thread }),
+            Ok(Err(err)) => Err(err),
+            Err(_) => Err(io::Error::other("the scheduler thread ended at its start")),
+        }
+    }
+
+    /// Waits for the thread's end, after [`Command::Shutdown`].
+    pub fn join(self) {
+        let _ = self.thread.join();
+    }
+}
+
+impl Engine {
+    /// Ticks until a command ends it.
+    fn run(mut self, mailbox: &Mailbox<Command>) {
+        let mut due = clock::now();
+        let mut by_event = false;
+        loop {
+            while let Some(command) = mailbox.take() {
+                if self.obey(command).is_break() {
+                    return;
+                }
+                due = Nanos::ZERO;
+            }
+            let now = clock::now();
+            if now >= due || by_event {
+                let wake = self.tick(now, by_event);
+                self.ticks.took(clock::now().since(now).0);
+                due = self.next_due(now, wake);
+            }
+            by_event = match self.settings.pace {
+                Pace::Dedicated => {
+                    std::hint::spin_loop();
+                    false
+                }
+                Pace::Shared => self.sleep(mailbox, due),
+            };
+        }
+    }
+
+    /// Never sooner than a tick; in the shared pattern not much later than the policy asks, since
+    /// heartbeats and verification go on.
+    fn next_due(&self, now: Nanos, wake: Wake) -> Nanos {
+        let tick = now + self.settings.tick;
+        if self.settings.pace == Pace::Dedicated || self.settings.tick > SLEEP_MAX {
+            return tick;
+        }
+        match wake {
+            Wake::At(at) => at.clamp(tick, now + SLEEP_MAX),
+            // Without events nobody would call: keep the tick.
+            Wake::OnChange if !self.settings.events => tick,
+            Wake::OnChange => now + SLEEP_MAX,
+        }
+    }
+
+    /// Sleeps until `due`, an event or a command; true if an event ended the sleep.
+    fn sleep(&self, mailbox: &Mailbox<Command>, due: Nanos) -> bool {
+        let left = due.since(clock::now());
+        if left == Nanos::ZERO {
+            return false;
+        }
+        let timeout = Timespec {
+            tv_sec: (left.0 / 1_000_000_000) as i64,
+            tv_nsec: (left.0 % 1_000_000_000) as i64,
+        };
+        let bell = mailbox.bell();
+        let events = self.parts.sight.seen().wake_fd().filter(|_| self.settings.events);
+        let mut fds = [
+            PollFd::new(&bell, PollFlags::IN),
+            PollFd::from_borrowed_fd(events.unwrap_or(bell), PollFlags::IN),
+        ];
+        // An interrupted poll is a tick that comes early.
+        let _ = poll(&mut fds, Some(&timeout));
+        events.is_some() && fds[1].revents().contains(PollFlags::IN)
+    }
+
+    fn obey(&mut self, command: Command) -> std::ops::ControlFlow<()> {
+        // A sender that gave up waiting is gone; its command was still carried out.
+        match command {
+            Command::Join(newcomer, reply) => {
+                let _ = reply.send(self.join(newcomer));
+            }
+            Command::Admit(info, reply) => {
+                self.admit(info);
+                let _ = reply.send(());
+            }
+            Command::SetLimits(id, limits, reply) => {
+                self.set_limits(id, limits);
+                let _ = reply.send(());
+            }
+            Command::Watch(id, threads, reply) => {
+                let _ = reply.send(self.watch(id, &threads));
+            }
+            Command::Leave(id, reply) => {
+                let _ = reply.send(self.leave(id));
+            }
+            Command::Groups(call, reply) => {
+                let _ = reply.send(self.groups(call));
+            }
+            Command::Ungroup(groups, reply) => {
+                self.ungroup(&groups);
+                let _ = reply.send(());
+            }
+            Command::Status(reply) => {
+                let _ = reply.send(Box::new(self.status()));
+            }
+            Command::Why(subject, reply) => {
+                let _ = reply.send(self.why(&subject));
+            }
+            Command::Shutdown(reply) => {
+                let _ = reply.send(self.shut_down());
+                return std::ops::ControlFlow::Break(());
+            }
+        }
+        std::ops::ControlFlow::Continue(())
+    }
+}

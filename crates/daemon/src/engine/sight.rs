@@ -1,0 +1,70 @@
+//! Either observer, with what only BPF can tell.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use quell_linux::observe::Observer;
+use quell_linux::observe::bpf::BpfObserver;
+use quell_linux::observe::bpf::BpfObserver as ProcObserver;
+use quell_model::{CoreSet, Nanos, TaskId};
+
+/// Where signals come from.
+pub enum Sight {
+    /// Every wake-up and switch.
+    Bpf(Box<BpfObserver>),
+    /// Files of /proc, now and then.
+    Proc(ProcObserver),
+}
+
+impl Sight {
+    /// As the contract that both fill.
+    pub fn observer(&mut self) -> &mut dyn Observer {
+        match self {
+            Sight::Bpf(bpf) => bpf.as_mut(),
+            Sight::Proc(proc) => proc,
+        }
+    }
+
+    /// As the contract that both fill, for reading.
+    pub fn seen(&self) -> &dyn Observer {
+        match self {
+            Sight::Bpf(bpf) => bpf.as_ref(),
+            Sight::Proc(proc) => proc,
+        }
+    }
+
+    /// `bpf` or `proc`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Sight::Bpf(_) => "bpf",
+            Sight::Proc(_) => "proc",
+        }
+    }
+
+    /// Tells which cores a task may use, for the accounting of idle time.
+    pub fn allow(&mut self, task: TaskId, cores: &CoreSet) {
+        if let Sight::Bpf(bpf) = self {
+            bpf.allow(task, cores);
+        }
+    }
+
+    /// Time during which LC waited while a core that it may use was idle.
+    pub fn idle_while_lc_waits(&mut self) -> Option<Nanos> {
+        match self {
+            Sight::Bpf(bpf) => Some(bpf.idle_while_lc_waits()),
+            Sight::Proc(_) => None,
+        }
+    }
+
+    /// Copies of the descriptors that keep descendants tracked after this process is gone.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn held_fds(&self) -> std::io::Result<Vec<OwnedFd>> {
+        match self {
+            Sight::Bpf(bpf) => {
+                bpf.held_fds().iter().map(|fd| fd.as_fd().try_clone_to_owned()).collect()
+            }
+            Sight::Proc(_) => Ok(Vec::new()),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The manager: makes the set of tasks what the configuration says.
+//!
+//! Level-triggered: [`Manager::apply`] compares what is wanted with what there is, and [`Manager::look`]
+//! does so again a few times a second (new processes that match, programs that ended). `quell run FILE` is
+//! only the first caller of `apply`; later ones come over the control socket.
+
+mod live;
+mod preflight;
+pub mod sources;
+mod task;
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use quell_control::config::{CheckedHost, Config, HostConfig, TaskConfig};
+use quell_control::protocol::{Call, Reply, Status};
+use quell_model::{CoreSet, Topology};
+
+use crate::command::Command;
+use crate::mailbox::{NoAnswer, Postbox};
+use crate::server::Incoming;
+pub use live::LiveLine;
+pub use preflight::preflight;
+use task::Task;
+
+/// Between two looks for new processes and ended programs.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What the manager knows of the host.
+pub struct Ground {
+    /// Its cores.
+    pub topology: Topology,
+    /// Which of them are managed.
+    pub checked: CheckedHost,
+    /// The `[host]` table in force.
+    pub host: HostConfig,
+}
+
+/// See the module's documentation.
+pub struct Manager {
+    ground: Ground,
+    engine: Postbox<Command>,
+    tasks: Vec<Task>,
+    started: Instant,
+    static_status: Status,
+}
+
+/// Why the manager returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A signal or `quell stop`.
+    Asked {
+        /// Launched programs go on.
+        keep: bool,
+    },
+}
+
+impl Manager {
+    /// A manager without tasks. `status` holds what does not change: version, pid, back end, signals.
+    pub fn new(ground: Ground, engine: Postbox<Command>, status: Status) -> Manager {
+        Manager {
+            ground,
+            engine,
+            tasks: Vec::new(),
+            started: Instant::now(),
+            static_status: status,
+        }
+    }
+
+    /// Makes the tasks what a configuration says; in a dry run only tells what that would be.
+    ///
+    /// # Errors
+    /// A sentence; nothing was changed.
+    pub fn apply(
+        &mut self,
+        config: &Config,
+        file: &str,
+        dry_run: bool,
+    ) -> Result<Vec<String>, String> {
+        config.check(&self.ground.topology, file).map_err(|err| err.to_string())?;
+        if config.host != self.ground.host {
+            return Err(format!(
+                "{file}: its [host] table differs from the one in force; stop the daemon and run it with the new file"
+            ));
+        }
+        let is_new = |wanted: &&TaskConfig| !self.tasks.iter().any(|task| task.serves(wanted));
+        let fresh: Vec<&TaskConfig> = config.tasks.iter().filter(is_new).collect();
+        preflight(&fresh, file)?;
+        let mut said = self.drain_unwanted(config, dry_run)?;
+        for wanted in &config.tasks {
+            said.extend(self.reconcile(wanted, dry_run)?);
+        }
+        if said.is_empty() {
+            said.push("nothing to change".to_owned());
+        }
+        Ok(said)
+    }
+
+    fn drain_unwanted(&mut self, config: &Config, dry_run: bool) -> Result<Vec<String>, String> {
+        let wanted = |task: &Task| config.tasks.iter().any(|wanted| task.serves(wanted));
+        let going: Vec<String> = self
+            .tasks
+            .iter()
+            .filter(|task| !wanted(task))
+            .map(|task| task.name().to_owned())
+            .collect();
+        let mut said = Vec::new();
+        for name in going {
+            match dry_run {
+                true => said.push(format!("{name}: would be drained")),
+                false => said.extend(self.drain(&name, false)?),
+            }
+        }
+        Ok(said)
+    }
+
+    fn reconcile(&mut self, wanted: &TaskConfig, dry_run: bool) -> Result<Vec<String>, String> {
+        let managed = self.ground.checked.managed;
+        let Some(task) = self.tasks.iter_mut().find(|task| task.serves(wanted)) else {
+            if dry_run {
+                return Ok(vec![format!(
+                    "{}: would {}",
+                    wanted.name,
+                    sources::in_words(&wanted.source)
+                )]);
+            }
+            let away = self.away();
+            let task = Task::start(wanted, &managed, away, &self.engine)?;
+            let said = format!("{}: {}", wanted.name, task.describe());
+            self.tasks.push(task);
+            return Ok(vec![said]);
+        };
+        if task.config == *wanted {
+            return Ok(Vec::new());
+        }
+        if dry_run {
+            return Ok(vec![format!("{}: its limits would change", wanted.name)]);
+        }
+        let limits = wanted.limits(&managed);
+        let id = task.id;
+        task.config = wanted.clone();
+        self.engine.call(|reply| Command::SetLimits(id, limits, reply)).map_err(no_answer)?;
+        Ok(vec![format!("{}: limits changed", wanted.name)])
+    }
+
+    /// Where BE goes when no managed core is left: nowhere, since what it would disturb there is not
+    /// ours to weigh. Kept as one place to change that.
+    fn away(&self) -> CoreSet {
+        CoreSet::EMPTY
+    }
+
+    /// Gives one task back and ends a launched program, unless it is to be kept.
+    ///
+    /// # Errors
+    /// When there is no such task.
+    pub fn drain(&mut self, name: &str, keep: bool) -> Result<Vec<String>, String> {
+        let Some(at) = self.tasks.iter().position(|task| task.name() == name) else {
+            let known: Vec<&str> = self.tasks.iter().map(Task::name).collect();
+            return Err(format!("there is no task `{name}`; tasks are: {}", known.join(", ")));
+        };
+        let task = self.tasks.remove(at);
+        task.end(&self.engine, keep)
+    }
+
+    /// Looks for new processes that belong to a task and for programs that ended.
+    pub fn look(&mut self) {
+        for at in 0..self.tasks.len() {
+            let taken: Vec<i32> = self.tasks.iter().flat_map(|task| task.pids()).collect();
+            self.tasks[at].look(&taken, &self.engine);
+        }
+    }
+
+    /// Serves calls and looks around until asked to end.
+    pub fn serve(
+        &mut self,
+        calls: &Receiver<Incoming>,
+        signals: &Receiver<()>,
+        mut live: Option<LiveLine>,
+    ) -> (End, Option<Incoming>) {
+        let mut look_due = Instant::now();
+        loop {
+            if signals.try_recv().is_ok() {
+                return (End::Asked { keep: false }, None);
+            }
+            if Instant::now() >= look_due {
+                self.look();
+                look_due = Instant::now() + LOOK;
+                if let Some(live) = &mut live {
+                    live.show(self);
+                }
+            }
+            let left = look_due.saturating_duration_since(Instant::now());
+            match calls.recv_timeout(left.min(Duration::from_millis(50))) {
+                Ok(Incoming { call: Call::Stop { keep }, reply }) => {
+                    let stop = Incoming { call: Call::Stop { keep }, reply };
+                    return (End::Asked { keep }, Some(stop));
+                }
+                Ok(incoming) => {
+                    let reply = self.answer(incoming.call);
+                    // A client that left meanwhile misses its answer.
+                    let _ = incoming.reply.send(reply);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return (End::Asked { keep: false }, None),
+            }
+        }
+    }
+
+    fn answer(&mut self, call: Call) -> Reply {
+        let said = match call {
+            Call::Status => {
+                return self.status().map_or_else(
+                    |err| Reply::Error(no_answer(err)),
+                    |status| Reply::Status(Box::new(status)),
+                );
+            }
+            Call::Apply { file, text, dry_run } => Config::parse(&text, &file)
+                .map_err(|err| err.to_string())
+                .and_then(|config| self.apply(&config, &file, dry_run)),
+            Call::Drain { task } => self.drain(&task, false),
+            Call::Why { subject } => self
+                .engine
+                .call(|reply| Command::Why(subject, reply))
+                .map_err(no_answer)
+                .and_then(|said| said),
+            Call::Schema | Call::Stop { .. } => Err("answered elsewhere".to_owned()),
+        };
+        said.map_or_else(Reply::Error, Reply::Done)
+    }
+
+    /// What runs where.
+    ///
+    /// # Errors
+    /// When the scheduler thread does not answer.
+    pub fn status(&self) -> Result<Status, NoAnswer> {
+        let mut status = *self.engine.call(Command::Status)?;
+        let fixed = &self.static_status;
+        status.version.clone_from(&fixed.version);
+        status.back_end.clone_from(&fixed.back_end);
+        status.signals.clone_from(&fixed.signals);
+        status.pid = fixed.pid;
+        status.uptime_s = self.started.elapsed().as_secs();
+        for row in &mut status.tasks {
+            if let Some(task) = self.tasks.iter().find(|task| task.name() == row.name) {
+                task.complete(row);
+            }
+        }
+        Ok(status)
+    }
+
+    /// Gives everything back and ends the scheduler thread.
+    pub fn shut_down(mut self, keep: bool) -> Vec<String> {
+        let mut said = Vec::new();
+        while let Some(name) = self.tasks.first().map(|task| task.name().to_owned()) {
+            match self.drain(&name, keep) {
+                Ok(lines) => said.extend(lines),
+                Err(err) => said.push(err),
+            }
+        }
+        match self.engine.call(Command::Shutdown) {
+            Ok(lines) => said.extend(lines),
+            Err(err) => said.push(no_answer(err)),
+        }
+        said
+    }
+}
+
+fn no_answer(err: NoAnswer) -> String {
+    err.to_string()
+}

@@ -1,0 +1,223 @@
+//! One task of the manager: its source, its processes, its program.
+
+use std::collections::BTreeSet;
+
+use quell_control::config::{ChildrenKind, Source, TaskConfig};
+use quell_control::protocol::TaskStatus;
+use quell_linux::act::backend::{TaskGroups, TaskInfo};
+use quell_linux::observe::{Children, procs};
+use quell_model::{CoreSet, TaskId};
+
+use super::{no_answer, sources};
+use crate::command::{Command, GroupCall, Newcomer};
+use crate::launch::{Launched, in_words};
+use crate::mailbox::Postbox;
+
+/// A task that runs, or waits for its processes.
+pub struct Task {
+    /// What was asked for.
+    pub config: TaskConfig,
+    /// Its place.
+    pub id: TaskId,
+    processes: BTreeSet<i32>,
+    program: Option<Launched>,
+    groups: Option<TaskGroups>,
+    ended: Option<String>,
+    problems: Vec<String>,
+}
+
+impl Task {
+    /// Launches or adopts what the configuration names.
+    ///
+    /// # Errors
+    /// A sentence; what was begun is taken back.
+    pub fn start(
+        config: &TaskConfig,
+        managed: &CoreSet,
+        away: CoreSet,
+        engine: &Postbox<Command>,
+    ) -> Result<Task, String> {
+        let program = match &config.source {
+            Source::Command(launch) => Some(
+                Launched::spawn(launch)
+                    .map_err(|err| format!("task `{}`: cannot launch: {err}", config.name))?,
+            ),
+            _ => None,
+        };
+        let newcomer = Newcomer {
+            name: config.name.clone(),
+            limits: config.limits(managed),
+            children: match config.children {
+                ChildrenKind::Adopt => Children::Adopt,
+                ChildrenKind::Be => Children::BestEffort,
+                ChildrenKind::Leave => Children::Leave,
+            },
+        };
+        let id = engine.call(|reply| Command::Join(newcomer, reply)).map_err(no_answer)?;
+        let mut task = Task {
+            config: config.clone(),
+            id,
+            processes: BTreeSet::new(),
+            program,
+            groups: None,
+            ended: None,
+            problems: Vec::new(),
+        };
+        let groups = task.make_groups(engine)?;
+        let info =
+            TaskInfo { id, name: config.name.clone(), may_freeze: config.freeze, groups, away };
+        engine.call(|reply| Command::Admit(info, reply)).map_err(no_answer)?;
+        match task.program.as_ref().map(Launched::pid) {
+            Some(pid) => task.watch(vec![pid], engine),
+            None => task.look(&[], engine),
+        }
+        if let Some(program) = &task.program {
+            program.release().map_err(|err| format!("task `{}`: {err}", config.name))?;
+        }
+        Ok(task)
+    }
+
+    /// A launched program runs in groups of Quell's, so that it can be frozen. An adopted process stays
+    /// where it is, and is frozen there only with consent.
+    fn make_groups(&mut self, engine: &Postbox<Command>) -> Result<TaskGroups, String> {
+        let call = match (&self.program, &self.config.source, self.config.freeze) {
+            (Some(program), _, _) => {
+                GroupCall::Make { name: self.config.name.clone(), pid: program.pid() }
+            }
+            (None, Source::Pid(pid), true) => GroupCall::Find { pid: *pid },
+            (None, _, true) => {
+                self.problem(
+                    "`freeze` works for a task by `command` or `pid` only; not frozen".into(),
+                );
+                return Ok(TaskGroups::default());
+            }
+            (None, _, false) => return Ok(TaskGroups::default()),
+        };
+        match engine.call(|reply| Command::Groups(call, reply)).map_err(no_answer)? {
+            Ok(groups) => {
+                if self.program.is_some() {
+                    self.groups = Some(groups.clone());
+                }
+                Ok(groups)
+            }
+            Err(why) => {
+                self.problem(format!("no group in which it can be frozen: {why}"));
+                Ok(TaskGroups::default())
+            }
+        }
+    }
+
+    /// The task's name.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Whether this task can become what is wanted by changing limits alone.
+    pub fn serves(&self, wanted: &TaskConfig) -> bool {
+        let same = TaskConfig {
+            guaranteed: self.config.guaranteed,
+            max: self.config.max,
+            cores: self.config.cores,
+            delay_target: self.config.delay_target,
+            runaway_after: self.config.runaway_after,
+            ..wanted.clone()
+        };
+        same == self.config
+    }
+
+    /// How it came, in words.
+    pub fn describe(&self) -> String {
+        match (&self.config.source, self.processes.len()) {
+            (Source::Command(_), _) => {
+                let pid = self.processes.first().copied().unwrap_or_default();
+                format!("launched as process {pid}")
+            }
+            (_, 0) => "waiting for processes".to_owned(),
+            (_, 1) => "adopted 1 process".to_owned(),
+            (_, many) => format!("adopted {many} processes"),
+        }
+    }
+
+    /// The processes that belong to it.
+    pub fn pids(&self) -> impl Iterator<Item = i32> + '_ {
+        self.processes.iter().copied()
+    }
+
+    /// Looks for new processes, except those that are `taken` by another task, and for the end.
+    pub fn look(&mut self, taken: &[i32], engine: &Postbox<Command>) {
+        if let Some(status) = self.program.as_mut().and_then(Launched::ended) {
+            self.ended.get_or_insert(in_words(status));
+        }
+        self.processes.retain(|&pid| procs::exists(pid));
+        let mut found = sources::processes(&self.config.source);
+        if self.config.children == ChildrenKind::Adopt {
+            let children: Vec<i32> = found
+                .iter()
+                .chain(&self.processes)
+                .flat_map(|&pid| procs::descendants(pid))
+                .collect();
+            found.extend(children);
+        }
+        found.retain(|pid| !taken.contains(pid) && !self.processes.contains(pid));
+        found.sort_unstable();
+        found.dedup();
+        if !found.is_empty() {
+            self.watch(found, engine);
+        }
+    }
+
+    fn watch(&mut self, pids: Vec<i32>, engine: &Postbox<Command>) {
+        let mut threads = Vec::new();
+        for pid in pids {
+            // A process that ended between being found and being read is none of ours.
+            if let Ok(found) = procs::threads(pid) {
+                threads.extend(found);
+                self.processes.insert(pid);
+            }
+        }
+        let id = self.id;
+        match engine.call(|reply| Command::Watch(id, threads, reply)) {
+            Ok(problems) => problems.into_iter().for_each(|problem| self.problem(problem)),
+            Err(err) => self.problem(no_answer(err)),
+        }
+    }
+
+    fn problem(&mut self, what: String) {
+        if self.problems.len() < 8 && !self.problems.contains(&what) {
+            self.problems.push(what);
+        }
+    }
+
+    /// Adds to its row of the status what the scheduler thread does not know.
+    pub fn complete(&self, row: &mut TaskStatus) {
+        row.source = sources::in_words(&self.config.source);
+        row.state = match (&self.ended, self.processes.is_empty(), &self.config.source) {
+            (Some(how), _, _) => how.clone(),
+            (None, true, Source::Pid(_)) => "exited".to_owned(),
+            (None, true, _) => "waiting for processes".to_owned(),
+            (None, false, _) => "running".to_owned(),
+        };
+        row.processes = self.pids().collect();
+        row.problems.extend(self.problems.iter().cloned());
+    }
+
+    /// Gives the task back, and ends its program unless it is to be kept.
+    ///
+    /// # Errors
+    /// When the scheduler thread does not answer.
+    pub fn end(mut self, engine: &Postbox<Command>, keep: bool) -> Result<Vec<String>, String> {
+        let id = self.id;
+        let mut said = engine.call(|reply| Command::Leave(id, reply)).map_err(no_answer)?;
+        let Some(mut program) = self.program.take() else { return Ok(said) };
+        if keep {
+            said.push(format!("{}: left running as process {}", self.config.name, program.pid()));
+            return Ok(said);
+        }
+        let how = program.end().map_or("gone".to_owned(), in_words);
+        said.push(format!("{}: program {how}", self.config.name));
+        if let Some(groups) = self.groups.take() {
+            engine.call(|reply| Command::Ungroup(groups, reply)).map_err(no_answer)?;
+        }
+        Ok(said)
+    }
+}
