@@ -346,8 +346,8 @@ static __always_inline __u64 steal_clock(struct task_struct *p)
 	return cfs_rq ? cfs_rq->rq->prev_steal_time_rq : 0;
 }
 
-static __always_inline void note_steal(struct core *core, struct task_struct *next, __u32 cpu,
-				       __u64 now)
+static __always_inline void note_steal(struct core *core, struct task_struct *prev,
+				       struct task_struct *next, __u32 cpu, __u64 now)
 {
 	struct control *c = control_page();
 	__u64 steal = steal_clock(next), stolen = steal - core->steal;
@@ -362,6 +362,8 @@ static __always_inline void note_steal(struct core *core, struct task_struct *ne
 			e->from = core->since;
 			e->to = now;
 			e->stolen = stolen;
+			e->subject.tid = prev->pid;
+			e->subject.tgid = prev->tgid;
 			event_send(e, WAKE_NOT, now);
 		}
 	}
@@ -633,7 +635,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 
 	now = bpf_ktime_get_ns();
 	if (sets_now)
-		note_steal(core, next, cpu, now);
+		note_steal(core, prev, next, cpu, now);
 	task = core->task;
 	generation = core->generation;
 	s = slot_of(handle_prev);

@@ -120,6 +120,7 @@ fn parse(bytes: &[u8]) -> Option<Raw> {
             from: Nanos(wide(bytes, 56)),
             to: Nanos(wide(bytes, 64)),
             stolen: Nanos(wide(bytes, 72)),
+            process: Tid(word(bytes, 20) as i32),
         }),
         _ => return None,
     };

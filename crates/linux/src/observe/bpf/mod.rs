@@ -52,7 +52,7 @@ use self::recent::Delays;
 use self::sets::Sets;
 use self::views::Views;
 use super::{Children, HostEvent, ObserveError, Observer, ThreadView};
-use crate::ThreadRef;
+use crate::{ThreadRef, Tid};
 
 /// How often a thread that runs is asked for its core before the next event decides.
 const SETTLE_TRIES: u32 = 4;
@@ -101,6 +101,8 @@ pub struct Stall {
     pub to: Nanos,
     /// How much of it was taken, by the kernel's steal clock.
     pub stolen: Nanos,
+    /// The process whose thread had the core until the window's end; 0 if it was idle.
+    pub process: Tid,
 }
 
 /// What one of the BPF programs cost while it was measured.
