@@ -22,6 +22,7 @@ mod host;
 mod intent;
 mod layout;
 mod outcome;
+mod prep;
 mod record;
 mod target;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub use groups::{GroupUse, Groups};
 pub use host::Host;
 pub use intent::{Change, Intended};
 pub use layout::{Hierarchy, Layout, Version};
+pub use prep::{Bystander, Note, Prep, PrepConfig, PrepPlan, PrepReport, Step, Why};
 
 use crate::ThreadRef;
 use crate::act::RestoreReport;

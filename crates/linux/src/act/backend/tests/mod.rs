@@ -1,7 +1,7 @@
 //! What the back ends promise, against a host that records.
 
 mod fake;
-mod real;
+pub(super) mod real;
 
 use fake::{Call, FakeHost, give, info, plan, set, task, thread, view};
 use quell_model::{Class, CoreMode, Nanos, Outcome, Plan, Reason, Rung, TaskReason};
