@@ -72,7 +72,8 @@ impl Publisher {
             slot.copy_from_slice(&slot_bytes(0, 0, 0));
         }
         // A rename makes the file appear whole: a reader that waits for it never sees a part.
-        let draft = path.with_extension("new");
+        let mut draft = path.as_os_str().to_owned();
+        draft.push(".new");
         let written = File::create(&draft)
             .and_then(|file| file.write_all_at(&bytes, 0))
             .and_then(|()| std::fs::rename(&draft, path))

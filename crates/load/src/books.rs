@@ -130,7 +130,19 @@ impl Books {
         self.accounts[number].totals.blocked += 1;
     }
 
-    /// A request found no room, or no connection.
+    /// A request found no room: too much waits for the server to read.
+    pub fn refused(&mut self, number: usize, due: Nanos) {
+        self.accounts[number].totals.blocked += 1;
+        self.unsent(number, due);
+    }
+
+    /// The run ended before the generator came to a request that was due.
+    pub fn missed(&mut self, number: usize, due: Nanos) {
+        self.accounts[number].totals.late += 1;
+        self.unsent(number, due);
+    }
+
+    /// A request was due when no connection was left.
     pub fn unsent(&mut self, number: usize, due: Nanos) {
         self.scheduled(number);
         self.accounts[number].totals.unsent += 1;

@@ -195,7 +195,7 @@ impl<'a> Generator<'a> {
             let due_at = self.start + due.offset;
             let (protocol, rng) = (&mut self.protocol, &mut self.rng);
             if !connection.queue(due_at, number as u32, |out| protocol.encode(rng, out)) {
-                self.books.unsent(number, due_at);
+                self.books.refused(number, due_at);
             } else if was_blocked {
                 self.books.blocked(number);
             } else {
@@ -303,7 +303,11 @@ impl<'a> Generator<'a> {
             }
         }
         while let Some(due) = self.schedule.next_if(|due| self.start + due.offset <= finish) {
-            self.books.unsent(Books::number(due.phase), self.start + due.offset);
+            let (number, due_at) = (Books::number(due.phase), self.start + due.offset);
+            match self.alive {
+                0 => self.books.unsent(number, due_at),
+                _ => self.books.missed(number, due_at),
+            }
         }
     }
 }

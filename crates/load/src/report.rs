@@ -37,9 +37,11 @@ pub struct Totals {
     pub errors: u64,
     /// Sent, but without a reply when the run ended.
     pub unanswered: u64,
-    /// Never wholly sent, because the server did not read or every connection was lost.
+    /// Never wholly sent: the server did not read, the connections were lost, or the generator had no
+    /// time before the run ended.
     pub unsent: u64,
-    /// Sent more than 5 us after they were due, because the generator was late.
+    /// Sent more than 5 us after they were due, or not before the run ended, because the generator
+    /// was late.
     pub late: u64,
     /// Due on a connection that the server had not drained: late because of the server.
     pub blocked: u64,

@@ -100,3 +100,38 @@ impl LoadSpec {
         ((mean + 5.0 * mean.sqrt() + 16.0) as usize).min(self.samples_max)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::memcached::MemcachedSpec;
+
+    fn spec() -> LoadSpec {
+        let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+        LoadSpec::new("127.0.0.1:1".parse().unwrap(), protocol, 1_000.0, Nanos::from_secs(1))
+    }
+
+    #[test]
+    fn a_run_that_makes_no_sense_is_refused() {
+        assert!(spec().check().is_ok());
+        let refused = |change: fn(&mut LoadSpec)| {
+            let mut spec = spec();
+            change(&mut spec);
+            spec.check().is_err()
+        };
+        assert!(refused(|spec| spec.connections = 0));
+        assert!(refused(|spec| spec.connections = CONNECTIONS_MAX + 1));
+        assert!(refused(|spec| spec.steps.clear()));
+        assert!(refused(|spec| spec.steps[0].duration = Nanos::ZERO));
+        assert!(refused(|spec| spec.steps[0].rate_rps = -1.0));
+        assert!(refused(|spec| spec.steps[0].rate_rps = f64::NAN));
+        assert!(refused(|spec| spec.steps[0].rate_rps = f64::INFINITY));
+        assert!(refused(|spec| spec.grace = Nanos::MAX));
+    }
+
+    #[test]
+    fn a_spec_survives_json() {
+        let json = serde_json::to_string(&spec()).unwrap();
+        assert_eq!(serde_json::from_str::<LoadSpec>(&json).unwrap(), spec());
+    }
+}

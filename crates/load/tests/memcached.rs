@@ -6,7 +6,8 @@ mod common;
 use common::Memcached;
 use quell_load::protocol::memcached::MemcachedSpec;
 use quell_load::{
-    Arrivals, Interval, LoadReport, LoadSpec, Progress, ProtocolSpec, Silent, Step, run,
+    Arrivals, Interval, LimitedBy, LoadReport, LoadSpec, Progress, ProtocolSpec, SearchSpec,
+    Silent, Step, run, search_peak,
 };
 use quell_model::Nanos;
 
@@ -120,6 +121,59 @@ fn progress_is_shown_and_can_stop_the_run() {
     books_balance(&report);
     assert!(report.ended_early.unwrap().contains("request"));
     assert!(progress.0[0].offered_rps > 0.0 && progress.0[0].p99_us > 0.0);
+}
+
+#[test]
+fn a_rate_beyond_the_generators_own_shows_as_late_sends() {
+    let server = Memcached::start();
+    let mut spec = spec(&server, 20_000_000.0, 10);
+    spec.warmup = Nanos::ZERO;
+    spec.arrivals = Arrivals::Uniform;
+    spec.grace = Nanos::from_millis(200);
+    let report = run(&spec, &mut Silent).unwrap();
+    books_balance(&report);
+    let totals = report.overall.totals;
+    assert_eq!(totals.scheduled, 200_000, "the schedule does not give way");
+    assert!(totals.late > 0 && report.overall.lateness.max_us > 5.0, "{totals:?}");
+    // Which of the two the machine's other work leaves shorter of time is open.
+    assert_ne!(report.limited_by, LimitedBy::None, "{}", report.limited_because);
+}
+
+#[test]
+fn the_peak_is_the_highest_rate_that_was_sustained() {
+    let server = Memcached::start();
+    let mut search = SearchSpec::new(spec(&server, 0.0, 1));
+    (search.start_rps, search.max_rps) = (1_000.0, 4_000.0);
+    (search.run, search.attempts) = (Nanos::from_millis(100), 1);
+    let mut seen = Vec::new();
+    let found = search_peak(&search, &mut |probe| {
+        seen.push(probe.clone());
+        seen.len() < 6
+    })
+    .unwrap();
+    let sustained = seen.iter().filter(|probe| probe.sustained).map(|probe| probe.rate_rps);
+    assert_eq!(found.peak_rps, sustained.fold(0.0, f64::max));
+    assert_eq!(found.probes, seen);
+}
+
+#[test]
+fn a_server_that_refuses_the_preload_is_named() {
+    let server = Memcached::start_with(&["-m", "8", "-M"]);
+    let mut spec = spec(&server, 100.0, 10);
+    let workload = MemcachedSpec { keys: 1_000, value_bytes: 200_000, ..MemcachedSpec::default() };
+    spec.protocol = ProtocolSpec::Memcached(workload);
+    let error = run(&spec, &mut Silent).unwrap_err().to_string();
+    assert!(error.contains("preload") && error.contains("refused"), "{error}");
+}
+
+#[test]
+fn a_report_survives_json() {
+    let server = Memcached::start();
+    let report = run(&spec(&server, 1_000.0, 50), &mut Silent).unwrap();
+    let json = serde_json::to_string(&report).unwrap();
+    let back: LoadReport = serde_json::from_str(&json).unwrap();
+    assert_eq!(back.spec, report.spec);
+    assert_eq!(back.overall.totals, report.overall.totals);
 }
 
 #[test]

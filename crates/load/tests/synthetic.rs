@@ -8,7 +8,7 @@ use std::time::Duration;
 use quell_load::protocol::synthetic::{
     FRAME_BYTES, Op, Reply, Request, ServiceTime, SyntheticSpec,
 };
-use quell_load::serve::{ServeSpec, Server};
+use quell_load::serve::{ServeSpec, Server, send_runaway};
 use quell_load::{LimitedBy, LoadSpec, ProtocolSpec, Silent, run};
 use quell_model::Nanos;
 
@@ -79,9 +79,7 @@ fn what_an_overloaded_server_leaves_unanswered_is_counted_and_shows_in_the_verdi
 #[test]
 fn requests_queued_behind_a_stuck_server_count_from_when_they_were_due() {
     let server = server(1, true);
-    let mut stream = TcpStream::connect(server.addr()).unwrap();
-    let spin_ns = Some(400_000_000);
-    assert!(ask(&mut stream, Request { id: 0, op: Op::Runaway { spin_ns } }).done);
+    assert!(send_runaway(server.addr(), Some(Nanos::from_millis(400))).unwrap());
     let mut spec = load(&server, ServiceTime::Fixed { work_ns: 100 }, 1_000.0, 200);
     spec.warmup = Nanos::ZERO;
     spec.grace = Nanos::from_secs(30);

@@ -10,22 +10,28 @@
 mod burn;
 mod worker;
 
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use quell_model::Nanos;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::error::LoadError;
+use crate::protocol::synthetic::{FRAME_BYTES, Op, Reply, Request};
 pub use burn::Calibration;
 use worker::{Inbox, Worker};
 
 /// Most workers.
 const WORKERS_MAX: usize = 1_024;
+/// How long a server may take to answer a command.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How to serve.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -155,6 +161,25 @@ pub fn serve(spec: &ServeSpec, on_ready: impl FnOnce(&Server)) -> Result<ServeRe
     on_ready(&server);
     signals.forever().next();
     Ok(server.stop())
+}
+
+/// Makes one worker of a server at `addr` spin for `spin`, for ever if `None`; whether it does.
+///
+/// # Errors
+/// No server there, or not one of this kind.
+pub fn send_runaway(addr: SocketAddr, spin: Option<Nanos>) -> Result<bool, LoadError> {
+    let op = Op::Runaway { spin_ns: spin.map(|spin| spin.0) };
+    let frame = Request { id: 0, op }.to_bytes();
+    let exchange = || {
+        let mut stream = TcpStream::connect(addr)?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.write_all(&frame)?;
+        let mut reply = [0; FRAME_BYTES];
+        stream.read_exact(&mut reply)?;
+        Reply::from_bytes(&reply).map_err(std::io::Error::other)
+    };
+    let reply = exchange().map_err(|source| LoadError::Connect { addr, source })?;
+    Ok(reply.done)
 }
 
 /// Hands new connections to the workers in turn, until told to stop; then joins them.

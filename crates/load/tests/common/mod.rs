@@ -19,10 +19,15 @@ pub struct Memcached {
 
 impl Memcached {
     pub fn start() -> Memcached {
+        Memcached::start_with(&[])
+    }
+
+    pub fn start_with(arguments: &[&str]) -> Memcached {
         let addr = free_addr();
         let port = addr.port().to_string();
         let child = Command::new("memcached")
             .args(["-u", "nobody", "-l", "127.0.0.1", "-t", "1", "-p", &port])
+            .args(arguments)
             .stdout(Stdio::null())
             .spawn()
             .expect("memcached runs; on Debian: apt-get install memcached");
