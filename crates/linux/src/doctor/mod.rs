@@ -11,7 +11,7 @@ mod cores;
 mod finding;
 mod host;
 mod interrupts;
-mod probe;
+pub(crate) mod probe;
 mod rights;
 mod scheduling;
 mod signals;

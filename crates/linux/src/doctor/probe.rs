@@ -16,7 +16,7 @@ const TRY_MAX: Duration = Duration::from_secs(2);
 
 /// What became of a child that asked for real-time scheduling.
 #[derive(Debug)]
-pub(super) enum RtTry {
+pub(crate) enum RtTry {
     /// It got SCHED_FIFO.
     Granted,
     /// The kernel refused SCHED_FIFO.
@@ -31,7 +31,7 @@ pub(super) enum RtTry {
 
 /// Lets a child process enter a cgroup, by its `cgroup.procs` file, and ask for the lowest SCHED_FIFO
 /// priority. The child ends at once, so nothing stays.
-pub(super) fn try_fifo(procs: Option<&Path>) -> RtTry {
+pub(crate) fn try_fifo(procs: Option<&Path>) -> RtTry {
     let entry = match procs.map(|path| File::options().write(true).open(path)).transpose() {
         Ok(entry) => entry,
         Err(error) => return RtTry::Shut(error),

@@ -24,6 +24,7 @@ mod layout;
 mod outcome;
 mod prep;
 mod record;
+mod rt_check;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ pub use host::Host;
 pub use intent::{Change, Intended};
 pub use layout::{Hierarchy, Layout, Version};
 pub use prep::{Bystander, Note, Prep, PrepConfig, PrepPlan, PrepReport, Step, Why};
+pub use rt_check::{RtRefusal, check_rt, check_rt_of};
 
 use crate::ThreadRef;
 use crate::act::RestoreReport;

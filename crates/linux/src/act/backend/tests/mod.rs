@@ -457,3 +457,98 @@ impl Pair {
         self.back.outcomes().get(1).map_or(Outcome::Pending, |entry| entry.outcome)
     }
 }
+
+/// The cpuset back end with both tasks in groups of Quell's own.
+fn confined() -> (Cpusets, FakeHost, Vec<ThreadView>) {
+    let mut host = FakeHost::new("0-3");
+    let mut back = Cpusets::new(true, true);
+    for (index, name) in ["lc", "be"].into_iter().enumerate() {
+        let mut own = info(index as u32, name);
+        own.groups.cpuset = Some(format!("/cg/quell/{name}").into());
+        own.groups.weight = Some(format!("/cg/quell/{name}/cpu.idle").into());
+        back.admit(own);
+        host.groups.insert(format!("/cg/quell/{name}/cpuset.cpus").into(), "1".into());
+    }
+    host.groups.insert("/cg/quell/cpuset.cpus".into(), "1".into());
+    for tid in [10, 20] {
+        host.thread(tid, "0-3");
+    }
+    (back, host, vec![view(10, 0), view(20, 1)])
+}
+
+#[test]
+fn cpusets_widen_the_group_above_first_and_narrow_last() {
+    let (mut back, mut host, views) = confined();
+    let mut apart = plan(3);
+    give(&mut apart, LC, Rung::Lc, "2-3", "");
+    give(&mut apart, BE, Rung::Idle, "1", "");
+    let report = back.apply(&apart, &views, &mut host);
+    let write =
+        |file: &str, value: &str| Call::Group(format!("/cg/quell/{file}").into(), value.into());
+    let idle = SchedAttr::IDLE;
+    let order = [
+        write("cpuset.cpus", "1-3"),
+        write("lc/cpuset.cpus", "1-3"),
+        write("lc/cpu.idle", "0"),
+        Call::Sched(20, idle),
+        write("lc/cpuset.cpus", "2-3"),
+        write("be/cpu.idle", "1"),
+    ];
+    assert_eq!(host.log, order);
+    assert_eq!((report.raised, report.lowered), (0, 1), "nobody is elevated");
+    assert_eq!(host.cores_of(10), "0-3", "the group places the threads");
+
+    host.log.clear();
+    host.reads = 0;
+    assert_eq!(back.apply(&apart, &views, &mut host), ApplyReport::default());
+    assert!(host.log.is_empty());
+    assert_eq!(host.reads, 0);
+
+    // Cores change hands: given before taken.
+    let mut swapped = plan(3);
+    give(&mut swapped, LC, Rung::Lc, "1", "");
+    give(&mut swapped, BE, Rung::Idle, "2-3", "");
+    back.apply(&swapped, &views, &mut host);
+    let order = [
+        write("lc/cpuset.cpus", "1-3"),
+        write("be/cpuset.cpus", "1-3"),
+        write("lc/cpuset.cpus", "1"),
+        write("be/cpuset.cpus", "2-3"),
+    ];
+    assert_eq!(host.log, order);
+}
+
+#[test]
+fn adopted_tasks_are_placed_thread_by_thread_under_cpusets_too() {
+    let mut t = pair();
+    let mut back = Cpusets::new(true, false);
+    back.admit(info(0, "lc"));
+    back.admit(info(1, "be"));
+    back.apply(&t.plan, &t.views, &mut t.host);
+    assert_eq!((t.host.sched_of(10), t.host.cores_of(10)), (SchedAttr::OTHER, "1".into()));
+    assert_eq!((t.host.sched_of(20).policy, t.host.cores_of(20)), (Policy::Idle, "1".into()));
+    assert!(back.caps().shares_cores && !back.caps().freezes_tasks);
+    assert!(back.caps().acts_within > Nanos::from_millis(1));
+}
+
+#[test]
+fn a_cpuset_that_is_refused_costs_its_task_alone_and_is_tried_again_later() {
+    let (mut back, mut host, views) = confined();
+    host.groups.remove(std::path::Path::new("/cg/quell/lc/cpuset.cpus"));
+    let mut apart = plan(3);
+    give(&mut apart, LC, Rung::Lc, "2-3", "");
+    give(&mut apart, BE, Rung::Idle, "1", "");
+    let report = back.apply(&apart, &views, &mut host);
+    assert_eq!((report.refused, report.lowered), (1, 1));
+    let outcomes: Vec<Outcome> = back.outcomes().iter().map(|core| core.outcome).collect();
+    assert_eq!(outcomes[1], Outcome::Done);
+    assert_eq!(outcomes[2], Outcome::Refused { errno: libc::ENOENT });
+    assert_eq!(back.apply(&apart, &views, &mut host).refused, 0, "not before its pause is over");
+
+    host.groups.insert("/cg/quell/lc/cpuset.cpus".into(), "1".into());
+    host.now += Nanos::from_secs(1);
+    back.apply(&apart, &views, &mut host);
+    back.apply(&apart, &views, &mut host);
+    assert_eq!(back.outcomes()[2].outcome, Outcome::Done);
+    assert_eq!(host.groups[std::path::Path::new("/cg/quell/lc/cpuset.cpus")], "2-3");
+}

@@ -335,3 +335,44 @@ fn a_cgroup_that_forbids_realtime_costs_its_task_the_rung_and_nobody_else() {
     assert!(exec.undo_all().is_complete());
     assert!(!dir.exists());
 }
+
+#[test]
+fn a_launched_task_is_confined_by_its_cpuset_and_leaves_it_as_it_came() {
+    let layout = Layout::detect(Path::new("/")).unwrap();
+    if layout.cpuset.as_ref().is_none_or(|cpuset| cpuset.version == Version::V2) {
+        return;
+    }
+    let groups = Groups::below(layout, &format!("quell-test-cpuset-{}", std::process::id()));
+    let mut exec = executor();
+    let made = groups.make("tasks", GroupUse::Confine, &mut exec).unwrap();
+    let (cpuset, weight) = (made.cpuset.clone().unwrap(), made.weight.clone().unwrap());
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = Tid(child.id() as i32);
+    let thread = ThreadRef::of(pid, pid).unwrap();
+    let before = shows(&thread);
+    let came_from = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    groups.admit(&made, pid, &mut exec).unwrap();
+
+    let mut back = Cpusets::new(true, groups.can_freeze());
+    let mut own = info(0, "tasks");
+    own.groups = made.clone();
+    back.admit(own);
+    let mut plan = plan(1);
+    give(&mut plan, Class::BestEffort, Rung::Idle, "", "1");
+    let views = [view_of(thread, 0)];
+    back.apply(&plan, &views, &mut *exec);
+    let text = |file: &Path| std::fs::read_to_string(file).unwrap().trim().to_owned();
+    assert_eq!(text(&cpuset.join("cpuset.cpus")), "1");
+    assert_eq!(text(&weight), "1");
+    assert_eq!((shows(&thread).0.policy, shows(&thread).1), (Policy::Idle, "1".into()));
+    assert_eq!(back.outcomes()[1].outcome, Outcome::Done);
+    assert_eq!(back.apply(&plan, &views, &mut *exec).writes(), 0);
+
+    back.release(task(0), &mut *exec);
+    assert!(exec.undo_all().is_complete());
+    assert!(!cpuset.exists() && !cpuset.parent().unwrap().exists());
+    assert_eq!(shows(&thread), before);
+    assert_eq!(std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap(), came_from);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
