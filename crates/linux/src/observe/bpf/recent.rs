@@ -55,8 +55,7 @@ impl Delays {
             let (Some(place), Some(shared)) = (self.places.get_mut(at), shared.get(at)) else {
                 continue;
             };
-            let reused = |place: &Box<Place>| place.generation != task.id.generation;
-            if place.as_ref().is_none_or(reused) {
+            if place.as_ref().is_none_or(|place| place.generation != task.id.generation) {
                 // The first holder of a place has all that was counted; a later one begins here.
                 let (mut own, mut caused) = (Histogram::default(), Histogram::default());
                 if place.is_some() {

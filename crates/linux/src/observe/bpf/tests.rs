@@ -302,9 +302,17 @@ fn an_idle_core_counts_as_waste_only_while_lc_waits() {
     // They crowd one core while others are managed, allowed, and idle at times.
     observer.manage(&topology::online().unwrap());
     let mut last = observer.idle_while_lc_waits();
-    if !others.is_empty() {
-        eventually("waste is counted", || observer.idle_while_lc_waits() > Nanos::from_millis(5));
+    if let Some(other) = others.first() {
+        // On a busy machine the other core may never be idle: then there is no waste either.
+        let idle = |observer: &BpfObserver| observer.core_times(other).unwrap()[2];
+        let before = idle(&observer);
+        let start = Instant::now();
+        while idle(&observer) == before && start.elapsed() < PATIENCE / 4 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let went_idle = idle(&observer) > before;
         last = observer.idle_while_lc_waits();
+        assert_eq!(went_idle, last > Nanos::ZERO);
     }
     // Allowed only where they run: the core is never idle while they wait.
     observer.allow(LC, &CoreSet::of(crowded()));
@@ -539,15 +547,14 @@ fn what_is_read_under_heavy_switching_is_coherent() {
 }
 
 #[test]
-fn a_fork_wakes_the_observer_and_a_quiet_ring_does_not() {
+fn a_fork_wakes_the_observer_and_switches_do_not() {
     if no_bpf() {
         return;
     }
     let mut observer = observer();
-    let shell = Program::start(
-        Command::new("sh").args(["-c", "read x < /dev/zero; sleep 0.5; sleep 60; :"]),
-    );
-    observer.watch(procs::thread(shell.pid()).unwrap(), BE, false, Children::Adopt).unwrap();
+    let napper = Worker::napper(crowded(), Duration::from_millis(1));
+    observer.watch(napper.thread, BE, false, Children::Adopt).unwrap();
+    observer.watch(ThreadRef::current().unwrap(), BE, false, Children::Adopt).unwrap();
     let readable = |observer: &BpfObserver, timeout: Duration| {
         let fd = observer.wake_fd().unwrap();
         let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
@@ -557,23 +564,19 @@ fn a_fork_wakes_the_observer_and_a_quiet_ring_does_not() {
         };
         rustix::event::poll(&mut fds, Some(&timeout)).unwrap() > 0
     };
-    let _ = events(&mut observer);
-    // `read` never ends here: the process does not fork, and nothing else is watched.
-    assert!(!readable(&observer, Duration::from_millis(50)));
-    let forker = std::thread::spawn(|| {
-        let me = ThreadRef::current().unwrap();
-        std::thread::sleep(Duration::from_millis(50));
-        me
-    });
-    drop(forker.join());
-    let me = ThreadRef::current().unwrap();
-    observer.watch(me, BE, false, Children::Adopt).unwrap();
-    let _ = events(&mut observer);
-    std::thread::spawn(|| {}).join().unwrap();
-    assert!(readable(&observer, PATIENCE));
-    assert!(events(&mut observer).iter().any(|event| matches!(event, HostEvent::Forked { .. })));
-    for child in procs::descendants(shell.pid()) {
-        let _ = Command::new("kill").arg(child.to_string()).status();
+    for _ in 0..3 {
+        let _ = events(&mut observer);
+        assert!(!readable(&observer, Duration::from_millis(30)));
+        std::thread::spawn(|| {}).join().unwrap();
+        assert!(readable(&observer, PATIENCE));
+        let seen = events(&mut observer);
+        assert!(seen.iter().any(|event| matches!(event, HostEvent::Forked { .. })), "{seen:?}");
+        // The end of the thread may be told after the creator has waited for it.
+        eventually("it ended", || {
+            let more = events(&mut observer);
+            let ended = |event: &HostEvent| matches!(event, HostEvent::Exited(_));
+            more.iter().any(ended) || seen.iter().any(ended)
+        });
     }
 }
 
