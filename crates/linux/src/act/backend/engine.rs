@@ -183,7 +183,9 @@ impl Engine {
         let moved = self.aim(&mut targets, plan);
         self.targets = targets;
         self.outcomes.take_in(plan, &self.last_plan, &moved.cores);
-        self.last_plan.clone_from(plan);
+        // Field by field: a derived `clone_from` would allocate anew.
+        self.last_plan.cores.clone_from(&plan.cores);
+        self.last_plan.tasks.clone_from(&plan.tasks);
         if moved.plugged.is_empty() {
             return;
         }
