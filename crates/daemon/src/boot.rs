@@ -14,11 +14,13 @@ use quell_control::config::{
     TaskConfig, Throttling,
 };
 use quell_control::protocol::{Reply, Status};
+use quell_linux::Tid;
 use quell_linux::act::backend::{
-    BackEnd, BeRung, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout,
+    BackEnd, BeRung, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig,
 };
 use quell_linux::act::{Executor, Journal, Ladder, Mode, recover_stale};
 use quell_linux::observe::bpf::{BpfConfig, BpfObserver};
+use quell_linux::observe::proc::ProcObserver;
 use quell_linux::observe::topology;
 use quell_model::{Nanos, Topology};
 use quell_policy::{Host, by_name};
@@ -26,7 +28,7 @@ use quell_policy::{Host, by_name};
 use crate::descent;
 use crate::engine::{EngineThread, Pace, Parts, Settings, Sight};
 use crate::guardian::Guardians;
-use crate::manager::{End, Ground, LiveLine, Manager, preflight};
+use crate::manager::{End, Ground, LiveLine, Manager, preflight, sources};
 use crate::server;
 
 /// What `quell run` was told.
@@ -63,7 +65,7 @@ fn check(options: &RunOptions) -> Result<Checked> {
     let topology = topology::read()?;
     let host = config.check(&topology, &options.file)?;
     let tasks: Vec<&TaskConfig> = config.tasks.iter().collect();
-    preflight(&tasks, &options.file).map_err(|what| anyhow!(what))?;
+    preflight(&tasks, &config.host, &options.file).map_err(|what| anyhow!(what))?;
     if !quell_policy::NAMES.contains(&config.host.policy.as_str()) {
         bail!(
             "{}: there is no policy `{}`; choose one of: {}",
@@ -162,7 +164,7 @@ struct Assembled {
 fn assemble(
     checked: &Checked,
     ladder: Ladder,
-    executor: Executor,
+    mut executor: Executor,
     mut guardians: Option<Guardians>,
 ) -> Result<Assembled> {
     let config = &checked.config.host;
@@ -172,6 +174,7 @@ fn assemble(
     if let Some(guardians) = &mut guardians {
         guardians.hold(descent::HELD, sight.held_fds()?)?;
     }
+    let fair_server = prepare(checked, ladder, &mut executor, guardians.as_ref(), &mut degraded);
     let layout = Layout::detect(Path::new("/"))?;
     let back_end: Box<dyn BackEnd + Send> = match config.back_end {
         BackEndKind::Elevation => Box::new(Elevation::new(
@@ -181,7 +184,7 @@ fn assemble(
                 BeRungKind::FifoLow => BeRung::FifoLow,
             },
             ElevationHost {
-                fair_server: true,
+                fair_server,
                 sees_threads: signals == "bpf",
                 freezes: layout.freezer.is_some(),
             },
@@ -223,6 +226,45 @@ fn assemble(
     })
 }
 
+/// Prepares the managed cores; tells whether the fair server may still stop LC there.
+fn prepare(
+    checked: &Checked,
+    ladder: Ladder,
+    executor: &mut Executor,
+    guardians: Option<&Guardians>,
+    degraded: &mut Vec<String>,
+) -> bool {
+    let config = &checked.config.host;
+    let guardians = guardians.map_or(Vec::new(), Guardians::pids);
+    let tasks = checked.config.tasks.iter().flat_map(|task| sources::processes(&task.source));
+    let known = guardians.into_iter().map(|pid| pid as i32).chain(tasks).map(Tid).collect();
+    let elevates = config.back_end == BackEndKind::Elevation;
+    let prep = Prep::new(
+        PrepConfig {
+            managed: checked.host.managed,
+            rt_throttling_off: config.rt_throttling == Throttling::Off,
+            irq_threads: config.irq_threads.clone(),
+            move_bystanders: config.bystanders == Bystanders::Move,
+            known,
+        },
+        elevates.then_some(ladder),
+    );
+    let plan = prep.plan();
+    let report = prep.apply(&plan, executor);
+    degraded.extend(plan.notes.iter().map(|note| format!("{}: {}", note.what, note.advice)));
+    degraded.extend(report.refused.iter().map(|(step, err)| format!("{step}: {err}")));
+    if !plan.bystanders.is_empty() && config.bystanders == Bystanders::List {
+        let names: Vec<String> = plan.bystanders.iter().take(8).map(ToString::to_string).collect();
+        degraded.push(format!(
+            "{} foreign threads may run on managed cores ({}{}); `bystanders = \"move\"` moves them",
+            plan.bystanders.len(),
+            names.join(", "),
+            if plan.bystanders.len() > names.len() { ", .." } else { "" }
+        ));
+    }
+    report.fair_server
+}
+
 fn sight(config: &HostConfig, degraded: &mut Vec<String>) -> Result<Sight> {
     if config.signals != Signals::Proc {
         let sizes = BpfConfig { max_threads: config.max_threads as usize, ..BpfConfig::default() };
@@ -236,7 +278,7 @@ fn sight(config: &HostConfig, degraded: &mut Vec<String>) -> Result<Sight> {
             )),
         }
     }
-    bail!("tmp")
+    Ok(Sight::Proc(ProcObserver::new()))
 }
 
 fn settings(checked: &Checked, ladder: Ladder) -> Settings {

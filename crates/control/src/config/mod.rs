@@ -50,6 +50,8 @@ pub struct HostConfig {
     pub be_rung: BeRungKind,
     /// Whether RT throttling is switched off while cores are managed.
     pub rt_throttling: Throttling,
+    /// Interrupt threads to raise to the softirq rung, by the name of their interrupt (`eth0`).
+    pub irq_threads: Vec<String>,
     /// What to do with foreign threads on managed cores.
     pub bystanders: Bystanders,
     /// Threads watched at most.

@@ -38,6 +38,7 @@ struct RawHost {
     signals: Option<Signals>,
     be_rung: Option<BeRungKind>,
     rt_throttling: Option<Throttling>,
+    irq_threads: Option<Vec<String>>,
     bystanders: Option<Bystanders>,
     max_threads: Option<Spanned<u32>>,
     kernel_delay_bound_us: Option<Spanned<u64>>,
@@ -178,6 +179,7 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
         signals: raw.signals.unwrap_or(Signals::Auto),
         be_rung: raw.be_rung.unwrap_or(BeRungKind::Idle),
         rt_throttling: raw.rt_throttling.unwrap_or(Throttling::Off),
+        irq_threads: raw.irq_threads.unwrap_or_default(),
         bystanders: raw.bystanders.unwrap_or(Bystanders::List),
         max_threads,
         kernel_delay_bound: place

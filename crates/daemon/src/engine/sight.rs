@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use quell_linux::observe::Observer;
 use quell_linux::observe::bpf::BpfObserver;
-use quell_linux::observe::bpf::BpfObserver as ProcObserver;
+use quell_linux::observe::proc::ProcObserver;
 use quell_model::{CoreSet, Nanos, TaskId};
 
 /// Where signals come from.

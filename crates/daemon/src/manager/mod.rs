@@ -85,7 +85,7 @@ impl Manager {
         }
         let is_new = |wanted: &&TaskConfig| !self.tasks.iter().any(|task| task.serves(wanted));
         let fresh: Vec<&TaskConfig> = config.tasks.iter().filter(is_new).collect();
-        preflight(&fresh, file)?;
+        preflight(&fresh, &config.host, file)?;
         let mut said = self.drain_unwanted(config, dry_run)?;
         for wanted in &config.tasks {
             said.extend(self.reconcile(wanted, dry_run)?);

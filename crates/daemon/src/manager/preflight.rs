@@ -1,7 +1,13 @@
 //! What can be known to fail before anything is changed.
 
-use quell_control::config::{Source, TaskConfig};
+use std::path::Path;
+
+use quell_control::config::{BackEndKind, HostConfig, Source, TaskConfig, Throttling};
+use quell_linux::act::backend::{Layout, check_rt};
 use quell_linux::observe::procs;
+use quell_model::Class;
+
+use super::sources;
 
 use crate::launch::find_program;
 
@@ -9,11 +15,30 @@ use crate::launch::find_program;
 ///
 /// # Errors
 /// A sentence that names the file, the task and the remedy.
-pub fn preflight(tasks: &[&TaskConfig], file: &str) -> Result<(), String> {
+pub fn preflight(tasks: &[&TaskConfig], host: &HostConfig, file: &str) -> Result<(), String> {
     for task in tasks {
-        if let Err(what) = source(&task.source) {
-            return Err(format!("{file}: task `{}`: {what}", task.name));
-        }
+        source(&task.source)
+            .and_then(|()| realtime(task, host))
+            .map_err(|what| format!("{file}: task `{}`: {what}", task.name))?;
+    }
+    Ok(())
+}
+
+/// Tries real-time priority in the cgroups of an LC task's processes. With RT throttling off the kernel
+/// enforces no budget, so there is nothing to try before.
+fn realtime(task: &TaskConfig, host: &HostConfig) -> Result<(), String> {
+    let wanted = task.class == Class::LatencyCritical
+        && host.back_end == BackEndKind::Elevation
+        && host.rt_throttling == Throttling::Leave;
+    if !wanted {
+        return Ok(());
+    }
+    let layout = Layout::detect(Path::new("/")).map_err(|err| format!("cgroups: {err}"))?;
+    let Some(cpu) = &layout.cpu else { return Ok(()) };
+    for pid in sources::processes(&task.source) {
+        // A process that ended meanwhile needs no priority.
+        let Ok(group) = Layout::group_of(Path::new("/"), cpu, "cpu", pid) else { continue };
+        check_rt(&group).map_err(|err| err.to_string())?;
     }
     Ok(())
 }

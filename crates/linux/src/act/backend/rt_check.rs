@@ -14,7 +14,7 @@ pub enum RtRefusal {
     /// The group has no real-time budget (version 1, RT_GROUP_SCHED).
     #[error(
         "cgroup {} has no real-time budget ({}: {source}): write e.g. 500000 to that file, or set \
-         `rt_throttling = \"off\"`, or use `back_end = \"cpuset\"`", .group.display(), .file.display()
+         `rt_throttling = \"off\"`, or use `backend = \"cpuset\"`", .group.display(), .file.display()
     )]
     NoBudget {
         /// The group.
@@ -27,7 +27,7 @@ pub enum RtRefusal {
     /// The kernel refuses real-time priority there for another reason.
     #[error(
         "cgroup {} forbids real-time priority ({source}): run as root with CAP_SYS_NICE, or use \
-         `back_end = \"cpuset\"`", .group.display()
+         `backend = \"cpuset\"`", .group.display()
     )]
     Forbidden {
         /// The group.
