@@ -151,7 +151,7 @@ impl Rig {
 
     fn change_setting(&mut self, executor: &mut Executor) -> Result<Applied, ActError> {
         let (name, values) = match self.dice.roll(2) {
-            0 => ("kernel.sched_rt_runtime_us", ["940000", "930000"]),
+            0 => ("kernel.sched_rt_runtime_us", ["960000", "970000"]),
             _ => ("kernel.sched_rr_timeslice_ms", ["40", "60"]),
         };
         executor.write_setting(&Setting::Sysctl(name.into()), values[self.dice.roll(2)])
@@ -176,7 +176,8 @@ impl Rig {
     }
 }
 
+/// The session of a process. `rustix::process::getsid` does not take kernel threads, whose session is 0.
 fn session(pid: i32) -> Option<i32> {
-    let pid = rustix::process::Pid::from_raw(pid)?;
-    Some(rustix::process::getsid(Some(pid)).ok()?.as_raw_nonzero().get())
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()
 }

@@ -63,6 +63,9 @@ const DEFAULTS: [(Rung, u8); 8] = [
     (Rung::Parked, 2),
 ];
 
+/// How the names of Quell's own threads begin.
+const OWN_NAMES: &str = "quell-";
+
 /// Priorities that do not count: the kernel's own last word.
 const KERNEL_TOP: u8 = 99;
 
@@ -144,7 +147,8 @@ impl Ladder {
     }
 }
 
-/// All threads of this host under FIFO or RR.
+/// All threads of this host under FIFO or RR that are not Quell's own: its guardians and its scheduler thread
+/// run already when a ladder is asked for.
 ///
 /// # Errors
 /// When /proc cannot be read.
@@ -173,10 +177,12 @@ fn parse(stat: &[u8]) -> Option<InUse> {
     let (name, rest) = rest.rsplit_once(") ")?;
     // The first field here is number 3.
     let mut fields = rest.split(' ');
-    let flags: u64 = fields.nth(6)?.parse().ok()?;
+    let ended = matches!(fields.next()?, "Z" | "X");
+    let flags: u64 = fields.nth(5)?.parse().ok()?;
     let priority = fields.nth(30)?.parse().ok()?;
     let policy = Policy::from_kernel(fields.next()?.parse().ok()?)?;
-    policy.is_realtime().then(|| InUse {
+    let counts = policy.is_realtime() && !ended && !name.starts_with(OWN_NAMES);
+    counts.then(|| InUse {
         priority,
         tid: Tid(tid.parse().unwrap_or(0)),
         name: name.to_owned(),
@@ -218,6 +224,16 @@ mod tests {
         assert_eq!(ladder.attr(Rung::Own), None);
         assert_eq!(ladder.attr(Rung::Idle), Some(SchedAttr::IDLE));
         assert!(ladder.attr(Rung::Lc).unwrap().reset_on_fork);
+    }
+
+    #[test]
+    fn quells_own_threads_and_dead_ones_are_in_nobodys_way() {
+        let stat = |name: &str, state: &str| {
+            let between = "0 ".repeat(37);
+            parse(format!("7 ({name}) {state} {}96 1 0", &between[..between.len() - 2]).as_bytes())
+        };
+        assert_eq!(stat("jackd", "S").map(|other| other.priority), Some(96));
+        assert_eq!((stat("jackd", "Z"), stat("quell-guardian", "S")), (None, None));
     }
 
     #[test]

@@ -1,0 +1,37 @@
+//! Whatever is killed, and whenever: the host is as it was.
+//!
+//! A program that changes threads, settings and cgroups all the time is stopped at a named point, something is done to
+//! it or its guardians, and a judge of its own compares every thread and setting with what was before. By
+//! default the program is `quell-rig`. `QUELL_CRASH_RUN` and `QUELL_CRASH_RELEASE` name others: words with `{run}` for
+//! the run directory, `{seed}` for a number, `{pids}` for the victims, e.g. a script that writes a
+//! configuration and execs `quell run`.
+
+mod host;
+mod scenario;
+mod victims;
+
+use scenario::{Act, Crash, Point};
+
+/// Every named point with every act on it.
+#[test]
+fn every_death_at_every_point_leaves_the_host_as_it_was() {
+    let _lock = quell_linux::testing::host_lock().unwrap();
+    let crash = Crash::prepare();
+    let mut seed = 0;
+    for point in Point::ALL {
+        for act in Act::ALL {
+            seed += 1;
+            crash.run(point, act, seed);
+        }
+    }
+}
+
+/// Deaths at any time, in any order, under load.
+#[test]
+fn two_hundred_random_deaths_leave_the_host_as_it_was() {
+    let _lock = quell_linux::testing::host_lock().unwrap();
+    let crash = Crash::prepare();
+    for seed in 1..=200 {
+        crash.run_random(seed);
+    }
+}
