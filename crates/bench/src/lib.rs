@@ -4,12 +4,20 @@
 //! all of them. [`stats`] and [`stall`] hold the rules by which figures are made, pure and tested by
 //! themselves; [`host`] does by hand what an administrator without Quell would.
 
+pub mod colocate;
+pub mod daemon;
+pub mod docs;
 pub mod host;
 pub mod machine;
+pub mod mechanism;
+pub mod plot;
 pub mod progress;
 pub mod report;
 pub mod stall;
 pub mod stats;
+pub mod summary;
+mod switch_cost;
+pub mod table;
 
 pub use progress::{Live, Progress, Silent, Stop};
 pub use report::{BenchReport, Curve, Ratio, Row};

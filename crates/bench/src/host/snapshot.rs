@@ -18,6 +18,7 @@ type Thread = (i32, u64);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Looks {
+    pid: i32,
     name: String,
     policy: (i32, i32),
     nice: i32,
@@ -65,16 +66,25 @@ impl HostSnapshot {
         HostSnapshot { threads, settings }
     }
 
-    /// What differs in a later snapshot, over the threads that live in both.
-    pub fn differences(&self, later: &HostSnapshot) -> Vec<Difference> {
-        let threads = self.threads.iter().filter_map(|(thread, before)| {
-            let after = later.threads.get(thread)?;
-            (before != after).then(|| Difference {
-                subject: format!("thread {} ({})", thread.0, before.name),
-                before: format!("{before:?}"),
-                after: format!("{after:?}"),
-            })
-        });
+    /// What differs in a later snapshot: settings, and threads of the processes `pids` that live in
+    /// both. Other processes change their own threads at will, so they prove nothing.
+    pub fn differences(&self, later: &HostSnapshot, pids: &[i32]) -> Vec<Difference> {
+        let mut differences = self.setting_differences(later);
+        for (thread, before) in &self.threads {
+            let Some(after) = later.threads.get(thread) else { continue };
+            if before != after && pids.contains(&before.pid) {
+                differences.push(Difference {
+                    subject: format!("thread {} ({})", thread.0, before.name),
+                    before: format!("{before:?}"),
+                    after: format!("{after:?}"),
+                });
+            }
+        }
+        differences
+    }
+
+    /// Settings that differ in a later snapshot.
+    pub fn setting_differences(&self, later: &HostSnapshot) -> Vec<Difference> {
         let settings = self.settings.iter().filter_map(|(&path, before)| {
             let after = later.settings.get(path).cloned().unwrap_or_default();
             (*before != after).then(|| Difference {
@@ -83,7 +93,7 @@ impl HostSnapshot {
                 after,
             })
         });
-        threads.chain(settings).collect()
+        settings.collect()
     }
 }
 
@@ -97,6 +107,7 @@ fn look(pid: i32, tid: i32) -> Option<(u64, Looks)> {
     let status = fs::read_to_string(format!("{base}/status")).ok()?;
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     let looks = Looks {
+        pid,
         name,
         policy: policy(tid).ok()?,
         nice: nice(tid).ok()?,
@@ -118,7 +129,7 @@ mod tests {
         // Let it exec first: its name changes then.
         std::thread::sleep(std::time::Duration::from_millis(200));
         let of = |snapshot: &HostSnapshot, other: &HostSnapshot| {
-            let differences = snapshot.differences(other);
+            let differences = snapshot.differences(other, &[program.pid()]);
             let subject = format!("thread {} (sleep)", program.pid());
             differences.into_iter().filter(|one| one.subject == subject).count()
         };

@@ -1,0 +1,376 @@
+//! From the rounds of a co-location to its report. Pure.
+
+use std::collections::BTreeMap;
+
+use quell_load::Recorder;
+use quell_model::Nanos;
+
+use super::cast::Rates;
+use super::spec::System;
+use crate::report::{BenchReport, Curve};
+use crate::stall::{self, Filtered};
+use crate::stats;
+
+/// Above this share of the leftover the measurement contradicts itself, and its round is void.
+pub const BE_SHARE_MAX: f64 = 1.02;
+/// Below this share of the leftover the report accounts for the switches.
+const BE_SHARE_EXPLAINED: f64 = 0.9;
+/// Above this share of time lost to other threads the client measured its own delay.
+const CLIENT_LOST_MAX: f64 = 0.01;
+/// The denominator of every latency ratio.
+const BASE: System = System::AloneWarm;
+/// Distance of the points of a curve, in decades of rarity.
+const CURVE_STEP: f64 = 0.05;
+
+const QUANTILES: [(&str, f64); 6] = [
+    ("lc_p50_us", 0.5),
+    ("lc_p90_us", 0.9),
+    ("lc_p99_us", 0.99),
+    ("lc_p999_us", 0.999),
+    ("lc_p9999_us", 0.9999),
+    ("lc_max_us", 1.0),
+];
+/// Latencies that are compared with the base.
+const COMPARED: [&str; 5] =
+    ["lc_p50_us", "lc_p99_us", "lc_p999_us", "lc_p9999_us", "lc_p999_us_raw"];
+
+/// One measurement of one system.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Whose.
+    pub system: System,
+    /// Everything but latencies and derived shares, by metric.
+    pub values: BTreeMap<&'static str, f64>,
+    /// Quantiles of the latencies in microseconds, by metric, with and without the stall rule.
+    pub quantiles: BTreeMap<String, f64>,
+    /// Latencies by the stall rule, for the curve.
+    pub kept: Recorder,
+    /// Share of the requests that the stall rule removed.
+    pub removed: f64,
+    /// The service's part of the managed cores' time (0 to 1).
+    pub lc_share: f64,
+    /// Share of the time in which other threads had the client's core.
+    pub client_lost: f64,
+    /// Work of the batch programs.
+    pub be_rates: Option<Rates>,
+}
+
+impl Run {
+    /// A measurement from its latencies.
+    pub fn new(system: System, latencies: &Filtered) -> Run {
+        let mut quantiles = BTreeMap::new();
+        for (metric, quantile) in QUANTILES {
+            let mut put = |name: String, latencies: &[Nanos]| {
+                if let Some(at) = stats::quantile(latencies, quantile) {
+                    quantiles.insert(name, at.0 as f64 / 1e3);
+                }
+            };
+            put(metric.to_owned(), &latencies.kept);
+            put(format!("{metric}_raw"), &latencies.raw);
+        }
+        Run {
+            system,
+            values: BTreeMap::new(),
+            quantiles,
+            kept: latencies.kept.iter().copied().collect(),
+            removed: latencies.removed_share(),
+            lc_share: 0.0,
+            client_lost: 0.0,
+            be_rates: None,
+        }
+    }
+}
+
+/// All measurements of one case in one round.
+#[derive(Clone, Debug)]
+pub struct Round {
+    /// The case.
+    pub case: String,
+    /// Work of the batch programs when the service gets no load, in this round.
+    pub be_alone: Rates,
+    /// The systems, in the order in which they ran.
+    pub runs: Vec<Run>,
+}
+
+impl Round {
+    fn run(&self, system: System) -> Option<&Run> {
+        self.runs.iter().find(|run| run.system == system)
+    }
+
+    /// Batch work of a run as a share of batch work alone.
+    fn be_of_alone(&self, run: &Run) -> Option<f64> {
+        run.be_rates.as_ref()?.share_of(&self.be_alone)
+    }
+
+    /// Batch work of a run as a share of what the service leaves: of batch work alone times the part
+    /// of the cores that the service does not use in the base of the same round.
+    fn be_of_leftover(&self, run: &Run) -> Option<f64> {
+        let left = 1.0 - self.run(BASE)?.lc_share;
+        (left > 0.0).then_some(self.be_of_alone(run)? / left)
+    }
+
+    /// Why the round does not count; `None` if it does.
+    ///
+    /// Only systems that serve each request at once are held to [`BE_SHARE_MAX`]: where requests
+    /// wait, the service answers several of them a wake-up, uses less time for the same work, and
+    /// truly leaves more than in the base.
+    pub fn void(&self) -> Option<String> {
+        let case = &self.case;
+        for run in &self.runs {
+            let system = run.system.name();
+            if run.removed > stall::REMOVED_MAX {
+                let percent = run.removed * 100.0;
+                return Some(format!(
+                    "{case}: hypervisor stalls hit {percent:.1} % of the requests of {system}"
+                ));
+            }
+            if run.client_lost > CLIENT_LOST_MAX {
+                let percent = run.client_lost * 100.0;
+                return Some(format!(
+                    "{case}: other threads had the client's core {percent:.1} % of the time in {system}"
+                ));
+            }
+            let share = self.be_of_leftover(run).filter(|_| run.system.puts_lc_first());
+            if let Some(share) = share.filter(|share| *share > BE_SHARE_MAX) {
+                return Some(format!(
+                    "{case}: batch work of {system} got {share:.3} of the leftover"
+                ));
+            }
+        }
+        None
+    }
+
+    fn value(&self, system: System, metric: &str) -> f64 {
+        let Some(run) = self.run(system) else { return f64::NAN };
+        let value = match metric {
+            "be_percent_of_alone" => self.be_of_alone(run),
+            "be_percent_of_leftover" => self.be_of_leftover(run),
+            "lc_cpu_share" => Some(run.lc_share),
+            "client_lost_share" => Some(run.client_lost),
+            "removed_share" => Some(run.removed),
+            _ => run.quantiles.get(metric).or_else(|| run.values.get(metric)).copied(),
+        };
+        value.unwrap_or(f64::NAN)
+    }
+}
+
+/// Fills the report with the rows, ratios, curves and notes of the rounds that count.
+/// `switch_us` is what a switch to the service and back cost in this run.
+pub fn fill(report: &mut BenchReport, rounds: &[Round], systems: &[System], switch_us: f64) {
+    let mut cases: Vec<&str> = Vec::new();
+    for round in rounds {
+        if !cases.contains(&round.case.as_str()) {
+            cases.push(&round.case);
+        }
+    }
+    for case in cases {
+        let rounds: Vec<&Round> = rounds.iter().filter(|round| round.case == case).collect();
+        rows(report, &rounds, systems);
+        for &system in systems.iter().filter(|system| **system != BASE) {
+            compare(report, &rounds, system, BASE, &COMPARED);
+        }
+        explain_share(report, case, switch_us);
+    }
+}
+
+/// The rows and curves of the rounds of one case, and whether stalls spoiled it.
+pub fn rows(report: &mut BenchReport, rounds: &[&Round], systems: &[System]) {
+    let Some(case) = rounds.first().map(|round| round.case.as_str()) else { return };
+    for &system in systems {
+        for metric in metrics(rounds) {
+            report.push(case, system.name(), &metric, series(rounds, system, &metric));
+        }
+        curve(report, case, system, rounds);
+    }
+    check_removed(report, case, systems);
+}
+
+/// The ratios of two systems over the rounds of one case.
+pub fn compare(
+    report: &mut BenchReport,
+    rounds: &[&Round],
+    system: System,
+    against: System,
+    metrics: &[&str],
+) {
+    let Some(case) = rounds.first().map(|round| round.case.as_str()) else { return };
+    for metric in metrics {
+        let (upper, lower) = (series(rounds, system, metric), series(rounds, against, metric));
+        report.compare(case, (system.name(), &upper), (against.name(), &lower), metric);
+    }
+}
+
+fn series(rounds: &[&Round], system: System, metric: &str) -> Vec<f64> {
+    rounds.iter().map(|round| round.value(system, metric)).collect()
+}
+
+/// Every metric that some run has, latencies first.
+fn metrics(rounds: &[&Round]) -> Vec<String> {
+    let mut names: Vec<String> = QUANTILES.iter().map(|(name, _)| (*name).to_owned()).collect();
+    names.extend(QUANTILES.iter().map(|(name, _)| format!("{name}_raw")));
+    let derived = [
+        "be_percent_of_leftover",
+        "be_percent_of_alone",
+        "be_ops_per_s",
+        "lc_cpu_share",
+        "removed_share",
+    ];
+    names.extend(derived.map(str::to_owned));
+    for run in rounds.iter().flat_map(|round| &round.runs) {
+        for name in run.values.keys() {
+            if !names.iter().any(|known| known == name) {
+                names.push((*name).to_owned());
+            }
+        }
+    }
+    names
+}
+
+fn curve(report: &mut BenchReport, case: &str, system: System, rounds: &[&Round]) {
+    let mut all = Recorder::new();
+    for run in rounds.iter().filter_map(|round| round.run(system)) {
+        all.merge(&run.kept);
+    }
+    // A quantile needs a few requests beyond it to mean something.
+    let rarest = (all.count() as f64 / 5.0).log10();
+    let positions = (0..).map(|at| f64::from(at) * CURVE_STEP).take_while(|at| *at <= rarest);
+    let points: Vec<(f64, f64)> = positions
+        .map(|at| 1.0 - 10f64.powf(-at))
+        .map(|quantile| (stats::rounded(quantile), stats::rounded(all.at(quantile).0 as f64 / 1e3)))
+        .collect();
+    if !points.is_empty() {
+        report.curves.push(Curve {
+            case: case.to_owned(),
+            system: system.name().to_owned(),
+            points,
+        });
+    }
+}
+
+fn check_removed(report: &mut BenchReport, case: &str, systems: &[System]) {
+    let removed: Vec<(&str, f64)> = systems
+        .iter()
+        .filter_map(|system| {
+            let row = report.row(case, system.name(), "removed_share")?;
+            Some((system.name(), row.raw.iter().sum::<f64>() / row.raw.len() as f64))
+        })
+        .collect();
+    if let Some(why) = stall::invalid(&removed) {
+        report.notes.push(format!("INVALID: {case}: {why}"));
+    }
+}
+
+/// What the switches cost batch work, where it got less than nine tenths of the leftover.
+fn explain_share(report: &mut BenchReport, case: &str, switch_us: f64) {
+    let mut notes = Vec::new();
+    for system in [System::Static, System::Quell, System::SchedRr] {
+        let row = |metric| report.row(case, system.name(), metric);
+        let Some(share) = row("be_percent_of_leftover") else { continue };
+        let Some(wakes) = row("wakes_per_s") else { continue };
+        if share.median < BE_SHARE_EXPLAINED {
+            notes.push(format!(
+                "{case}: batch work of {} got {:.0} % of the leftover; {:.0} wake-ups of the service a \
+                 second x {switch_us:.1} us a switch = {:.1} % of a core",
+                system.name(),
+                share.median * 100.0,
+                wakes.median,
+                wakes.median * switch_us / 1e4
+            ));
+        }
+    }
+    report.notes.extend(notes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::colocate::cast::Rate;
+
+    fn rates(ops: f64) -> Rates {
+        Rates(vec![Rate { ops, cpu: 1.0 }])
+    }
+
+    fn run(system: System, p999_us: u64, lc_share: f64, be_ops: Option<f64>) -> Run {
+        let mut latencies = vec![Nanos::from_micros(10); 9_980];
+        latencies.extend([Nanos::from_micros(p999_us); 20]);
+        let filtered = Filtered { raw: latencies.clone(), kept: latencies };
+        Run { lc_share, be_rates: be_ops.map(rates), ..Run::new(system, &filtered) }
+    }
+
+    fn round(base_us: u64, quell_us: u64) -> Round {
+        Round {
+            case: "stream".into(),
+            be_alone: rates(1_000.0),
+            runs: vec![
+                run(System::AloneWarm, base_us, 0.4, None),
+                run(System::Quell, quell_us, 0.45, Some(570.0)),
+            ],
+        }
+    }
+
+    #[test]
+    fn ratios_are_paired_and_shares_are_of_the_leftover() {
+        let mut report = BenchReport::new("colocate", "quell bench colocate");
+        // The second round ran on a machine twice as slow: the ratio is the same.
+        let rounds = [round(100, 110), round(200, 220), round(100, 110)];
+        fill(&mut report, &rounds, &[System::AloneWarm, System::Quell], 2.0);
+        let ratio = report.ratio("stream", "quell", "lc_p999_us").unwrap();
+        assert_eq!((ratio.median, ratio.against.as_str()), (1.1, "alone-warm"));
+        let share = report.row("stream", "quell", "be_percent_of_leftover").unwrap();
+        assert!((share.median - 0.95).abs() < 1e-9, "570 of 1,000 x (1 - 0.4)");
+        assert_eq!(report.row("stream", "quell", "be_percent_of_alone").unwrap().median, 0.57);
+        assert!(report.row("stream", "alone-warm", "be_percent_of_leftover").is_none());
+        assert_eq!(report.curves.len(), 2);
+        assert!(report.notes.is_empty(), "{:?}", report.notes);
+    }
+
+    #[test]
+    fn a_share_above_the_leftover_voids_the_round() {
+        let mut round = round(100, 110);
+        assert_eq!(round.void(), None);
+        round.runs[1].be_rates = Some(rates(650.0));
+        assert!(round.void().is_some_and(|why| why.contains("quell got 1.083 of the leftover")));
+        round.runs[1].system = System::LinuxDefault;
+        assert_eq!(round.void(), None, "late requests are served in batches");
+    }
+
+    #[test]
+    fn a_disturbed_client_voids_the_round() {
+        let mut round = round(100, 110);
+        round.runs[1].client_lost = 0.02;
+        assert!(round.void().is_some_and(|why| why.contains("the client's core 2.0 %")));
+    }
+
+    #[test]
+    fn too_many_stalls_void_the_round() {
+        let mut round = round(100, 110);
+        round.runs[0].removed = 0.03;
+        assert!(
+            round.void().is_some_and(|why| why.contains("3.0 % of the requests of alone-warm"))
+        );
+    }
+
+    #[test]
+    fn a_low_share_is_accounted_for() {
+        let mut low = round(100, 110);
+        low.runs[1].be_rates = Some(rates(480.0));
+        low.runs[1].values.insert("wakes_per_s", 20_000.0);
+        let mut report = BenchReport::new("colocate", "quell bench colocate");
+        fill(&mut report, &[low], &[System::AloneWarm, System::Quell], 2.5);
+        let note = report.notes.join("\n");
+        assert!(
+            note.contains("80 % of the leftover") && note.contains("= 5.0 % of a core"),
+            "{note}"
+        );
+    }
+
+    #[test]
+    fn unequal_removal_is_marked_invalid() {
+        let mut round = round(100, 110);
+        round.runs[0].removed = 0.004;
+        round.runs[1].removed = 0.018;
+        let mut report = BenchReport::new("colocate", "quell bench colocate");
+        fill(&mut report, &[round], &[System::AloneWarm, System::Quell], 2.0);
+        assert!(report.notes[0].starts_with("INVALID: stream"), "{:?}", report.notes);
+    }
+}

@@ -1,0 +1,195 @@
+//! The programs of a co-location: an unmodified memcached, and batch work.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use quell_load::be::{Progress, Reading};
+use quell_model::CoreSet;
+use tempfile::TempDir;
+
+use super::spec::{ColocateSpec, Mix};
+use crate::host::Program;
+
+/// How long a program may take until it serves or works.
+const START_MAX: Duration = Duration::from_secs(15);
+
+/// Debian's memcached with one worker, on a free port of the loopback device.
+pub struct Memcached {
+    /// The process.
+    pub program: Program,
+    /// Where it listens.
+    pub addr: SocketAddr,
+}
+
+impl Memcached {
+    /// Starts it on the managed cores and waits until it accepts connections.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not listen in time.
+    pub fn start(managed: &CoreSet) -> Result<Memcached> {
+        let addr = free_address()?;
+        let mut command = Command::new("memcached");
+        command
+            // It refuses to run as root unless told which user to be.
+            .args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-m", "256", "-c", "256"])
+            .args(["-p", &addr.port().to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut program = Program::start("memcached", &mut command)
+            .context("is the package memcached installed? `scripts/setup.sh` does it")?;
+        let until = Instant::now() + START_MAX;
+        while TcpStream::connect(addr).is_err() {
+            program.check()?;
+            if Instant::now() > until {
+                bail!("memcached does not accept connections on {addr} after {START_MAX:?}");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        program.pin(managed)?;
+        Ok(Memcached { program, addr })
+    }
+}
+
+/// An address that nobody listens on now.
+pub(super) fn free_address() -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    listener.local_addr().context("find a free port")
+}
+
+/// The batch programs of a mix, which count what they do.
+pub struct BatchWork {
+    parts: Vec<Part>,
+    _folder: TempDir,
+}
+
+struct Part {
+    program: Program,
+    progress: Progress,
+}
+
+/// Work of the programs of a mix up to a moment.
+pub struct Readings(Vec<Reading>);
+
+/// Work of the programs of a mix a second, and the CPU time that each took for it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rates(pub Vec<Rate>);
+
+/// Of one program.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rate {
+    /// Work a second.
+    pub ops: f64,
+    /// CPU seconds a second.
+    pub cpu: f64,
+}
+
+impl BatchWork {
+    /// Starts the batch programs of a mix on the managed cores and waits until they work.
+    ///
+    /// # Errors
+    /// When one cannot be started or does not report any work in time.
+    pub fn start(spec: &ColocateSpec, mix: Mix) -> Result<BatchWork> {
+        let folder = work_folder()?;
+        let mut parts = Vec::new();
+        for (at, words) in modes(mix).iter().enumerate() {
+            let file = folder.path().join(format!("progress-{at}"));
+            let mut command = Command::new(&spec.antagonist);
+            command.args(*words).arg("--progress").arg(&file);
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            let program = Program::start(words[0], &mut command)?;
+            // Threads that start from here on are born pinned.
+            program.pin(&spec.managed)?;
+            let progress = Progress::wait(&file, START_MAX)
+                .with_context(|| format!("{} reports no work", words[0]))?;
+            program.pin(&spec.managed)?;
+            parts.push(Part { program, progress });
+        }
+        Ok(BatchWork { parts, _folder: folder })
+    }
+
+    /// The programs.
+    pub fn programs(&self) -> impl Iterator<Item = &Program> {
+        self.parts.iter().map(|part| &part.program)
+    }
+
+    /// Fails if a program is over.
+    ///
+    /// # Errors
+    /// When one is: names it.
+    pub fn check(&mut self) -> Result<()> {
+        self.parts.iter_mut().try_for_each(|part| part.program.check())
+    }
+
+    /// Their work so far.
+    ///
+    /// # Errors
+    /// When what one reports does not read.
+    pub fn work(&self) -> Result<Readings> {
+        let readings: Result<_, _> = self.parts.iter().map(|part| part.progress.read()).collect();
+        Ok(Readings(readings?))
+    }
+}
+
+impl Readings {
+    /// What was done a second since `earlier`.
+    pub fn rates_since(&self, earlier: &Readings) -> Rates {
+        let rate = |(now, earlier): (&Reading, &Reading)| {
+            let seconds = now.at_ns.since(earlier.at_ns).0.max(1) as f64;
+            let cpu = now.cpu_ns.since(earlier.cpu_ns).0 as f64 / seconds;
+            Rate { ops: now.ops_per_sec_since(earlier), cpu }
+        };
+        Rates(self.0.iter().zip(&earlier.0).map(rate).collect())
+    }
+}
+
+impl Rates {
+    /// These rates as a share of `alone`. Of several programs each counts as much as the CPU time
+    /// that it took alone.
+    pub fn share_of(&self, alone: &Rates) -> Option<f64> {
+        let pairs = || self.0.iter().zip(&alone.0).filter(|(_, alone)| alone.ops > 0.0);
+        let weights: f64 = pairs().map(|(_, alone)| alone.cpu).sum();
+        let sum: f64 = pairs().map(|(rate, alone)| alone.cpu * rate.ops / alone.ops).sum();
+        (weights > 0.0).then_some(sum / weights)
+    }
+
+    /// CPU seconds a second of all programs.
+    pub fn cpu(&self) -> f64 {
+        self.0.iter().map(|rate| rate.cpu).sum()
+    }
+}
+
+/// A folder for a progress file: in memory, so that writing it is no disk traffic.
+fn work_folder() -> Result<TempDir> {
+    let memory = Path::new("/dev/shm");
+    let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    let folder = tempfile::Builder::new().prefix("quell-bench-").tempdir_in(base);
+    folder.context("make a folder for progress files")
+}
+
+/// How `quell-antagonist` is called for each program of a mix.
+fn modes(mix: Mix) -> &'static [&'static [&'static str]] {
+    match mix {
+        Mix::Stream => &[&["stream"]],
+        Mix::Hog => &[&["hog", "--threads", "4"]],
+        Mix::Gc => &[&["gc"]],
+        Mix::Faults => &[&["faults"], &["writes"]],
+        Mix::GoGc => &[&["go-gc"]],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_weighs_programs_by_their_cpu_time() {
+        let rate = |ops, cpu| Rate { ops, cpu };
+        let alone = Rates(vec![rate(1_000.0, 0.9), rate(10.0, 0.1)]);
+        let beside = Rates(vec![rate(500.0, 0.45), rate(10.0, 0.1)]);
+        assert!((beside.share_of(&alone).unwrap() - 0.55).abs() < 1e-9);
+        assert_eq!(beside.share_of(&Rates::default()), None);
+    }
+}

@@ -1,0 +1,118 @@
+//! One measurement: load against the service for a while, and what everybody got meanwhile.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use quell_load::{LoadReport, LoadSpec};
+use quell_model::Nanos;
+
+use super::analysis::Run;
+use super::cast::{BatchWork, Memcached, Readings};
+use super::spec::System;
+use super::watch::CoreWatch;
+use crate::host::{Usage, set_nice};
+use crate::stall::{Evidence, Filtered, Gap, Request, Windows};
+
+/// Nice value of the client's thread: a foreign thread on its core would be measured as latency.
+/// Not FIFO: that would starve the core's softirq thread.
+const CLIENT_NICE: i32 = -10;
+
+/// What everybody has used and done up to a moment.
+struct Account {
+    at: Instant,
+    lc: Usage,
+    work: Readings,
+}
+
+impl Account {
+    fn read(lc: &Memcached, be: &BatchWork) -> Result<Account> {
+        Ok(Account { at: Instant::now(), lc: lc.program.usage()?, work: be.work()? })
+    }
+}
+
+/// Who is measured, and by what.
+pub struct Scene<'a> {
+    /// The service.
+    pub lc: &'a Memcached,
+    /// The batch programs.
+    pub be: &'a BatchWork,
+    /// The load to offer.
+    pub load: &'a LoadSpec,
+    /// How many cores service and batch work share.
+    pub cores: usize,
+    /// What watches these cores, if the host has it.
+    pub watch: Option<&'a mut CoreWatch>,
+    /// Processes of Quell.
+    pub quell: Vec<i32>,
+}
+
+/// Offers the load and measures.
+///
+/// # Errors
+/// When the load generator fails.
+pub fn measure(system: System, scene: Scene) -> Result<Run> {
+    let Scene { lc, be, load, cores, mut watch, quell } = scene;
+    if let Some(watch) = &mut watch {
+        watch.begin();
+    }
+    let before = Account::read(lc, be)?;
+    // The generator's thread inherits the value.
+    set_nice(0, CLIENT_NICE).context("favour the client")?;
+    let report = quell_load::run(load, &mut quell_load::Silent);
+    set_nice(0, 0).context("favour the client no longer")?;
+    let report = report.context("offer load")?;
+    let after = Account::read(lc, be)?;
+    let watched = watch.map(|watch| watch.end(&quell));
+    let mut gaps = client_gaps(&report);
+    gaps.extend(watched.iter().flat_map(|watched| &watched.gaps));
+    let latencies = Filtered::of(&requests(&report), &Windows::of(&gaps));
+    let passed = (after.at - before.at).as_secs_f64();
+    let mut run = Run::new(system, &latencies);
+    run.lc_share = (after.lc.cpu - before.lc.cpu).0 as f64 / 1e9 / passed / cores as f64;
+    let be_rates = after.work.rates_since(&before.work);
+    let totals = &report.overall.totals;
+    run.values.extend([
+        ("lc_rps", report.overall.achieved_rps),
+        ("cpu_utilisation", run.lc_share + be_rates.cpu() / cores as f64),
+        ("wakes_per_s", (after.lc.sleeps - before.lc.sleeps) as f64 / passed),
+        ("late_sends_share", totals.late as f64 / totals.scheduled.max(1) as f64),
+    ]);
+    if let Some(watched) = watched {
+        let idle_us = watched.idle_while_lc_waits.0 as f64 / 1e3;
+        run.values.insert("idle_while_lc_waits_us", idle_us / passed);
+    }
+    run.client_lost = client_lost(&report);
+    run.be_rates = system.has_be().then_some(be_rates);
+    Ok(run)
+}
+
+/// Share of the measured time in which another thread had the client's core for long.
+fn client_lost(report: &LoadReport) -> f64 {
+    let measured = report.overall.end_ns - report.overall.start_ns;
+    let lost = report.stalls.windows.iter().filter(|stall| stall.switched);
+    let lost = lost.fold(Nanos::ZERO, |sum, stall| sum + (stall.end_ns - stall.start_ns));
+    lost.0 as f64 / measured.0.max(1) as f64
+}
+
+fn requests(report: &LoadReport) -> Vec<Request> {
+    let samples = report.samples.iter();
+    samples
+        .map(|sample| Request {
+            intended: sample.sent_ns,
+            done: sample.sent_ns + sample.latency_ns,
+        })
+        .collect()
+}
+
+/// Gaps of the client's polling loop. Threads of Quell are seen as context switches there.
+fn client_gaps(report: &LoadReport) -> Vec<Gap> {
+    let stalls = report.stalls.windows.iter();
+    stalls
+        .map(|stall| Gap {
+            start: stall.start_ns,
+            end: stall.end_ns,
+            evidence: Evidence::SpinnerGap { switched: stall.switched },
+            quell_ran: false,
+        })
+        .collect()
+}

@@ -1,0 +1,240 @@
+//! `quell bench colocate`: a real service and real batch work share cores; who keeps the tail, who
+//! gets the rest?
+//!
+//! An unmodified memcached and one batch program share the managed core; the open-loop client has an
+//! unmanaged core to itself. In each round and for each mix, batch work is measured alone, and then
+//! every system in an order drawn anew, all with the same arrivals. The load is a fixed part of the
+//! peak, which is searched for once. Latencies count from the intended send time; hypervisor stalls
+//! are removed by the rule of [`crate::stall`]; [`analysis`] makes the figures.
+
+pub mod analysis;
+mod cast;
+mod companion;
+mod loop_cases;
+mod measure;
+mod spec;
+mod system;
+mod watch;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use quell_linux::act::Ladder;
+use quell_load::protocol::memcached::MemcachedSpec;
+use quell_load::{LoadSpec, ProtocolSpec, SearchSpec, search_peak};
+use quell_model::{CoreSet, Nanos, Rung};
+use rand::seq::SliceRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use self::analysis::Round;
+use self::cast::{BatchWork, Memcached};
+use self::loop_cases::LoopCase;
+pub use self::spec::{ColocateSpec, Mix, System};
+use self::system::Service;
+use self::watch::CoreWatch;
+use crate::host::{self, Policy};
+use crate::progress::{Progress, Stop};
+use crate::report::BenchReport;
+use crate::switch_cost;
+
+/// The priority of an LC thread on its Quell rung, on this host.
+fn lc_priority() -> i32 {
+    let ladder = Ladder::for_this_host().unwrap_or_default();
+    ladder.priority(Rung::Lc).map_or(1, i32::from)
+}
+
+/// Rounds may be void; so many more than asked for are tried.
+const ATTEMPTS: usize = 2;
+/// What batch work needs after its start until it works as it will.
+const SETTLE: Duration = Duration::from_millis(200);
+/// Room for the requests of one measurement.
+const SAMPLES_MAX: usize = 4_000_000;
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// When a program cannot be started, the client is the limit, the daemon does not restore the host,
+/// or a stop was asked for. All that was started is ended in each case.
+pub fn run(spec: &ColocateSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
+    let own = host::affinity(0).context("read the own affinity")?;
+    host::pin(0, &CoreSet::of(spec.client)).context("leave the managed cores")?;
+    let report = run_pinned(spec, progress, stop);
+    host::pin(0, &own).context("take back the own affinity")?;
+    report
+}
+
+fn run_pinned(
+    spec: &ColocateSpec,
+    progress: &mut dyn Progress,
+    stop: &Stop,
+) -> Result<BenchReport> {
+    let mut report = BenchReport::new(&spec.name, &spec.command);
+    let lc = Memcached::start(&spec.managed)?;
+    progress.note("searching for the peak load");
+    let peak_rps = match spec.peak_rps {
+        Some(peak) => peak,
+        None => search(spec, &lc, stop)?,
+    };
+    let load = base_load(spec, &lc, peak_rps * spec.load);
+    progress
+        .note(&format!("peak {peak_rps:.0} requests/s; offering {:.0} % of it", spec.load * 100.0));
+    let core = spec.managed.first().context("no core is managed")?;
+    let switch_us = switch_cost::measure(core)?;
+    report.push("load", "memcached", "peak_rps", vec![peak_rps]);
+    report.push("load", "memcached", "offered_rps", vec![peak_rps * spec.load]);
+    report.push("load", "memcached", "switch_us", vec![switch_us]);
+    let mut total = spec.mixes.len() * (spec.systems.len() + 1);
+    if spec.loop_cases {
+        total += LoopCase::ALL.len() * loop_cases::SYSTEMS.len();
+    }
+    let steps = Steps { done: 0, total: total * spec.rounds };
+    let watch = match CoreWatch::start(&spec.managed, &lc.program) {
+        Ok(watch) => Some(watch),
+        Err(error) => {
+            report.notes.push(format!(
+                "no BPF ({error:#}): stalls of the managed cores and idle time while LC waits are not seen"
+            ));
+            None
+        }
+    };
+    let mut session = Session { watch, spec, lc: &lc, load, stop, progress, steps };
+    let mut rounds = Vec::new();
+    for &mix in &spec.mixes {
+        rounds.extend(session.rounds(mix, &mut report.notes)?);
+    }
+    analysis::fill(&mut report, &rounds, &spec.systems, switch_us);
+    if spec.loop_cases {
+        for case in LoopCase::ALL {
+            session.loop_case(case, &mut report)?;
+        }
+    }
+    session.steps.show(session.progress, "done");
+    Ok(report)
+}
+
+/// The load of every measurement but for its seed.
+fn base_load(spec: &ColocateSpec, lc: &Memcached, rate_rps: f64) -> LoadSpec {
+    let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+    let nanos = |time: Duration| Nanos(time.as_nanos() as u64);
+    let mut load = LoadSpec::new(lc.addr, protocol, rate_rps, nanos(spec.duration));
+    load.warmup = nanos(spec.warmup);
+    load.core = Some(spec.client);
+    load.samples_max = SAMPLES_MAX;
+    load
+}
+
+/// The highest load that the service sustains on its rung, alone.
+fn search(spec: &ColocateSpec, lc: &Memcached, stop: &Stop) -> Result<f64> {
+    let mut search = SearchSpec::new(base_load(spec, lc, 1.0));
+    search.start_rps = 20_000.0;
+    search.load.warmup = Nanos::from_millis(100);
+    search.run = Nanos::from_millis(400);
+    search.precision = 0.05;
+    lc.program.set_policy(Policy::Fifo(lc_priority()), 0)?;
+    let found = search_peak(&search, &mut |_| !stop.is_asked());
+    lc.program.set_policy(Policy::Other, 0)?;
+    let found = found.context("search for the peak load")?;
+    stop.check()?;
+    if found.peak_rps < search.start_rps / 8.0 {
+        let last = found.probes.last();
+        bail!("memcached sustains no load worth measuring; the last attempt: {last:?}");
+    }
+    Ok(found.peak_rps)
+}
+
+/// How far the run is.
+struct Steps {
+    done: usize,
+    total: usize,
+}
+
+impl Steps {
+    fn show(&self, progress: &mut dyn Progress, what: &str) {
+        progress.step(self.done, self.total, what);
+    }
+}
+
+/// A run under way.
+struct Session<'a> {
+    spec: &'a ColocateSpec,
+    lc: &'a Memcached,
+    watch: Option<CoreWatch>,
+    load: LoadSpec,
+    stop: &'a Stop,
+    progress: &'a mut dyn Progress,
+    steps: Steps,
+}
+
+impl Session<'_> {
+    /// As many valid rounds of a mix as are asked for; void ones are told in `notes`.
+    fn rounds(&mut self, mix: Mix, notes: &mut Vec<String>) -> Result<Vec<Round>> {
+        let (mut valid, mut void, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
+        for attempt in 0..self.spec.rounds * ATTEMPTS {
+            if valid.len() == self.spec.rounds {
+                break;
+            }
+            let round = self.round(mix, attempt)?;
+            match round.void() {
+                None => valid.push(round),
+                Some(why) => {
+                    self.progress.note(&format!("void round: {why}"));
+                    self.steps.total += self.spec.systems.len() + 1;
+                    reasons.push(why);
+                    void.push(round);
+                }
+            }
+        }
+        if !void.is_empty() {
+            notes.push(format!("{} void round(s): {}", void.len(), reasons.join("; ")));
+        }
+        if valid.is_empty() {
+            notes.push(format!("INVALID: {}: every round is void", mix.name()));
+            return Ok(void);
+        }
+        Ok(valid)
+    }
+
+    /// Batch work alone, then every system in an order of its own, all with the same arrivals.
+    fn round(&mut self, mix: Mix, attempt: usize) -> Result<Round> {
+        let spec = self.spec;
+        let mut rng = ChaCha8Rng::seed_from_u64(spec.seed.wrapping_add(attempt as u64));
+        self.load.seed = rng.random();
+        let mut order = spec.systems.clone();
+        order.shuffle(&mut rng);
+        let case = mix.name();
+        self.steps.show(self.progress, &format!("round {}, {case}: batch work alone", attempt + 1));
+        let mut be = BatchWork::start(spec, mix)?;
+        self.stop.sleep(SETTLE)?;
+        let before = be.work()?;
+        self.stop.sleep(spec.be_alone)?;
+        let be_alone = be.work()?.rates_since(&before);
+        self.steps.done += 1;
+        let services =
+            [Service { name: "service", program: &self.lc.program, guaranteed: 1, runaway: None }];
+        let mut runs = Vec::new();
+        for system in order {
+            let what = format!("round {}, {case}: {}", attempt + 1, system.name());
+            self.steps.show(self.progress, &what);
+            let entered = system::enter(system, spec, &services, &be, self.stop)
+                .with_context(|| what.clone())?;
+            let scene = measure::Scene {
+                lc: self.lc,
+                be: &be,
+                load: &self.load,
+                cores: spec.managed.len(),
+                watch: self.watch.as_mut(),
+                quell: entered.quell_processes(),
+            };
+            let run = measure::measure(system, scene);
+            let left = entered.leave(&services, &be);
+            runs.push(run.with_context(|| what.clone())?);
+            left.with_context(|| what.clone())?;
+            be.check()?;
+            self.stop.check()?;
+            self.load.preload = false;
+            self.steps.done += 1;
+        }
+        Ok(Round { case: case.to_owned(), be_alone, runs })
+    }
+}

@@ -1,0 +1,164 @@
+//! A report as tables: the same ones on the terminal and in `docs/results.md`.
+
+use crate::report::{BenchReport, Row};
+use crate::table::{Table, number};
+
+/// The columns that the table of a co-location shows: metric, heading, and how to print it.
+const COLOCATION: [(&str, &str, Show); 10] = [
+    ("lc_rps", "LC req/s", Show::Number),
+    ("lc_p50_us", "p50 µs", Show::Number),
+    ("lc_p99_us", "p99 µs", Show::Number),
+    ("lc_p999_us", "p99.9 µs", Show::Number),
+    ("lc_p999_us_raw", "p99.9 raw", Show::Number),
+    ("lc_max_us", "max µs", Show::Number),
+    ("be_percent_of_alone", "BE of alone", Show::Percent),
+    ("be_percent_of_leftover", "BE of leftover", Show::Percent),
+    ("cpu_utilisation", "CPU", Show::Percent),
+    ("idle_while_lc_waits_us", "idle while LC waits µs/s", Show::Number),
+];
+
+#[derive(Clone, Copy)]
+enum Show {
+    Number,
+    /// A share of 1 as a percentage.
+    Percent,
+}
+
+impl Show {
+    fn text(self, row: Option<&Row>) -> String {
+        match (self, row) {
+            (_, None) => "-".to_owned(),
+            (Show::Number, Some(row)) => number(row.median),
+            (Show::Percent, Some(row)) => format!("{:.0} %", row.median * 100.0),
+        }
+    }
+}
+
+/// A table with what it shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// What it shows.
+    pub title: String,
+    /// The table.
+    pub table: Table,
+}
+
+/// The tables of a report: measured values first, ratios last.
+pub fn sections(report: &BenchReport) -> Vec<Section> {
+    let mut sections = Vec::new();
+    let mut rest = Vec::new();
+    for case in report.cases() {
+        let systems = report.systems(case);
+        if systems.iter().any(|system| report.row(case, system, "lc_p999_us").is_some()) {
+            sections.push(Section { title: case.to_owned(), table: colocation(report, case) });
+        } else {
+            rest.push(case);
+        }
+    }
+    sections.extend(pivots(report, &rest));
+    if !report.ratios.is_empty() {
+        let title = "Ratios: median of the rounds (bootstrap 95 % interval)".to_owned();
+        sections.push(Section { title, table: ratios(report) });
+    }
+    sections
+}
+
+/// The report for a terminal.
+pub fn text(report: &BenchReport) -> String {
+    let mut out = String::new();
+    for section in sections(report) {
+        out += &format!("\n{}\n\n{}", section.title, section.table.text());
+    }
+    for note in &report.notes {
+        out += &format!("\nnote: {note}");
+    }
+    out + "\n"
+}
+
+fn colocation(report: &BenchReport, case: &str) -> Table {
+    let mut table =
+        Table::new(["system"].into_iter().chain(COLOCATION.iter().map(|(_, heading, _)| *heading)));
+    for system in report.systems(case) {
+        let cells =
+            COLOCATION.iter().map(|(metric, _, show)| show.text(report.row(case, system, metric)));
+        table.row(std::iter::once(system.to_owned()).chain(cells));
+    }
+    table
+}
+
+/// Cases with the same metrics share a table: a line for each case and system, a column a metric.
+fn pivots(report: &BenchReport, cases: &[&str]) -> Vec<Section> {
+    let mut groups: Vec<(Vec<&str>, Vec<&str>)> = Vec::new();
+    for &case in cases {
+        let mut metrics: Vec<&str> = Vec::new();
+        for row in report.rows.iter().filter(|row| row.case == case) {
+            if !metrics.contains(&row.metric.as_str()) {
+                metrics.push(&row.metric);
+            }
+        }
+        match groups.iter_mut().find(|(known, _)| *known == metrics) {
+            Some((_, same)) => same.push(case),
+            None => groups.push((metrics, vec![case])),
+        }
+    }
+    groups.into_iter().map(|(metrics, cases)| pivot(report, &metrics, &cases)).collect()
+}
+
+fn pivot(report: &BenchReport, metrics: &[&str], cases: &[&str]) -> Section {
+    let mut table = Table::new(["case"].into_iter().chain(metrics.iter().copied()));
+    for case in cases {
+        let systems = report.systems(case);
+        for system in systems {
+            let cells =
+                metrics.iter().map(|metric| Show::Number.text(report.row(case, system, metric)));
+            table.row(std::iter::once(format!("{case}: {system}")).chain(cells));
+        }
+    }
+    let title = match cases {
+        [only] => (*only).to_owned(),
+        _ => "Measured".to_owned(),
+    };
+    Section { title, table }
+}
+
+fn ratios(report: &BenchReport) -> Table {
+    let mut table = Table::new(["case", "system", "against", "metric", "ratio", "95 % interval"]);
+    for ratio in &report.ratios {
+        table.row([
+            ratio.case.clone(),
+            ratio.system.clone(),
+            ratio.against.clone(),
+            ratio.metric.clone(),
+            number(ratio.median),
+            format!("{} to {}", number(ratio.low), number(ratio.high)),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_colocation_shows_every_system_and_what_is_missing() {
+        let mut report = BenchReport::new("demo", "make demo");
+        report.push("stream", "alone", "lc_p999_us", vec![100.0]);
+        report.push("stream", "quell", "lc_p999_us", vec![110.0]);
+        report.push("stream", "quell", "be_percent_of_leftover", vec![0.93]);
+        report.compare("stream", ("quell", &[110.0]), ("alone", &[100.0]), "lc_p999_us");
+        let shown = text(&report);
+        assert!(shown.contains("93 %") && shown.contains("1.10"), "{shown}");
+        let alone = shown.lines().find(|line| line.starts_with("alone")).unwrap();
+        assert!(alone.contains('-'), "{alone}");
+    }
+
+    #[test]
+    fn cases_with_the_same_metrics_share_a_table() {
+        let mut report = BenchReport::new("mechanism", "quell bench mechanism");
+        for case in ["futex-wake", "setaffinity"] {
+            report.push(case, "elevation", "delay_ns_p50", vec![4_000.0]);
+        }
+        assert_eq!(sections(&report).len(), 1);
+    }
+}
