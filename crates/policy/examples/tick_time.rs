@@ -18,7 +18,10 @@ fn host(cores: u16, shares_cores: bool) -> Host {
         acts_within: Nanos::from_micros(100),
     };
     let physical = (cores / 2).max(1);
-    #[expect(clippy::expect_used, reason = "one node with at least one physical core is a topology")]
+    #[expect(
+        clippy::expect_used,
+        reason = "one node with at least one physical core is a topology"
+    )]
     let topology = Topology::regular(1, physical, cores / physical).expect("a regular topology");
     Host { managed: topology.all(), topology, caps }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::Scene;
 use quell_model::*;
-use quell_policy::allocator_constants::BE_QUANTUM;
+use quell_policy::allocator_constants::{BE_QUANTUM, REFUSAL_MIN};
 use quell_policy::{Config, Quell, Wake};
 
 const TICK: Nanos = Nanos::from_micros(10);
@@ -200,7 +200,7 @@ fn a_refused_core_is_tried_again_only_after_a_while() {
     assert_eq!(scene.owned(be), "0", "others may use it meanwhile");
     assert_eq!(scene.plan.cores[0].reason, Reason::Refused(1));
     scene.seen.cores[0].outcome = Outcome::Done;
-    scene.tick(&mut policy, Nanos::from_millis(101));
+    scene.tick(&mut policy, REFUSAL_MIN);
     assert_eq!(scene.owned(lc), "0");
 }
 

@@ -98,6 +98,11 @@ proptest! {
         none_of(&found)?;
     }
 
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..config() })]
+
     #[test]
     fn what_does_not_change_is_left_alone(rolls in numbers(2000)) {
         let mut dice = Dice::new(&rolls);
@@ -143,11 +148,11 @@ proptest! {
                 };
             }
         }
-        // One try a task and core within the first wait of 100 ms; another core's refusal in between may
-        // cost a second, never one a tick.
+        // The wait doubles from 1 ms on. Another task's refusal in between forgets a core's record, so
+        // only a lone task is held to the exact number.
         let tasks = seen.tasks.len();
         for ((core, task), tried) in tries {
-            prop_assert!(tasks > 1 || tried <= 1, "core {core} tried {tried} times for {task}");
+            prop_assert!(tasks > 1 || tried <= 8, "core {core} tried {tried} times for {task}");
         }
     }
 }

@@ -16,8 +16,9 @@ pub const HOLD_MIN: Nanos = Nanos::from_millis(5);
 /// The hold doubles up to this each time a core that was given back is soon wanted again.
 pub const HOLD_MAX: Nanos = Nanos::from_millis(160);
 
-/// A core that the back end refused for a task is not tried for it again for this long at first.
-pub const REFUSAL_MIN: Nanos = Nanos::from_millis(100);
+/// A core that the back end refused for a task is not tried for it again for this long at first: most
+/// refusals are races that the next attempt wins.
+pub const REFUSAL_MIN: Nanos = Nanos::from_millis(1);
 
 /// Repeated refusals double the wait up to this.
 pub const REFUSAL_MAX: Nanos = Nanos::from_secs(10);

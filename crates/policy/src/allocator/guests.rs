@@ -63,7 +63,7 @@ impl Allocator {
         let task = self.task(place);
         let wants = task.claims() > 0;
         let satisfied = task.owned_len > 0 && task.unmet() == 0 && task.granted.1 == now;
-        if satisfied || !(wants || now < task.guest_until) {
+        if task.owned_len >= task.cap || satisfied || !(wants || now < task.guest_until) {
             return CoreSet::EMPTY;
         }
         let foreign = task.open().intersection(&self.lc_owned).difference(&task.owned);

@@ -120,6 +120,9 @@ impl Allocator {
             if state.running != NONE {
                 state.ran(state.running, now);
             }
+            if view.outcome == Outcome::Done && state.owner == state.refusal.task {
+                state.refusal.task = NONE;
+            }
             if let Outcome::Refused { errno } = view.outcome {
                 let fresh = before != view.outcome || state.since == self.last;
                 if state.owner != NONE && fresh {

@@ -71,9 +71,9 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// Notes a refusal; one soon after the last doubles the wait.
+    /// Notes a refusal; the next one before a success doubles the wait.
     pub fn note(&mut self, task: u32, errno: i32, now: Nanos) {
-        let again = self.task == task && now < self.until + self.wait;
+        let again = self.task == task;
         let wait = if again { Nanos((self.wait.0 * 2).min(REFUSAL_MAX.0)) } else { REFUSAL_MIN };
         *self = Refusal { task, errno, until: now + wait, wait };
     }

@@ -1,0 +1,76 @@
+//! Scenarios that the tests share.
+
+#![allow(dead_code, reason = "every test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot build its scene fails")]
+
+use quell_model::*;
+use quell_policy::{Config, Host, by_name};
+use quell_sim::{Faults, Load, Report, Scenario, Service, Task, run};
+
+pub const US: u64 = 1_000;
+pub const MS: u64 = 1_000_000;
+pub const SECOND: u64 = 1_000_000_000;
+
+pub fn host(physical: u16, smt: u16, shares_cores: bool) -> Host {
+    let topology = Topology::regular(1, physical, smt).unwrap();
+    let caps = HostCaps {
+        shares_cores,
+        idles_cores: true,
+        places_threads: true,
+        freezes_tasks: true,
+        sees_threads: true,
+        fair_server: shares_cores,
+        acts_within: Nanos(20 * US),
+    };
+    Host { managed: topology.all(), topology, caps }
+}
+
+pub fn scenario(host: Host) -> Scenario {
+    let shares = host.caps.shares_cores;
+    Scenario {
+        tasks: Vec::new(),
+        faults: Faults { delay: Nanos(if shares { 20 * US } else { 2 * US }), refused: 0, lost: 0 },
+        changes: Vec::new(),
+        length: Nanos(2 * SECOND),
+        warm_up: Nanos(100 * MS),
+        tick: Nanos(if shares { 200 * US } else { 10 * US }),
+        switch: Nanos(1_500),
+        seed: 1,
+        host,
+    }
+}
+
+fn limits(host: &Host, class: Class, guaranteed: u32) -> Limits {
+    Limits {
+        class,
+        guaranteed,
+        max: host.topology.len() as u32,
+        delay_target: Nanos(10 * US),
+        runaway_after: Nanos(100 * MS),
+        allowed: host.topology.all(),
+    }
+}
+
+/// A service with this guarantee whose load keeps `busy` thousandths of one core busy, from each time on.
+pub fn service(host: &Host, guaranteed: u32, threads: u32, busy: &[(u64, u64)]) -> Task {
+    let takes = 50 * US;
+    let rates = busy.iter().map(|(from, busy)| (Nanos(*from), Nanos(takes * 1_000 / busy)));
+    Task {
+        limits: limits(host, Class::LatencyCritical, guaranteed),
+        threads,
+        load: Load::Open { rates: rates.collect(), service: Service::Exponential(Nanos(takes)) },
+    }
+}
+
+pub fn hog(host: &Host, threads: u32) -> Task {
+    Task { limits: limits(host, Class::BestEffort, 0), threads, load: Load::Hog }
+}
+
+pub fn under(policy: &str, scenario: &Scenario) -> Report {
+    let mut policy = by_name(policy, scenario.host.clone(), Config::default()).unwrap();
+    run(scenario, policy.as_mut())
+}
+
+pub fn ratio(a: Nanos, b: Nanos) -> f64 {
+    a.0 as f64 / b.0.max(1) as f64
+}
