@@ -363,6 +363,28 @@ fn a_core_that_goes_away_and_comes_back_is_taken_into_account() {
 }
 
 #[test]
+fn a_core_that_is_back_before_anybody_looked_is_no_change_by_the_task() {
+    let mut t = pair();
+    t.host.online = set("0-2");
+    for tid in [10, 11, 20, 21] {
+        t.host.thread(tid, "0-2");
+    }
+    t.plan = plan(2);
+    give(&mut t.plan, LC, Rung::Lc, "2", "");
+    give(&mut t.plan, BE, Rung::Idle, "", "2");
+    t.tick();
+    // Core 2 went and came: the kernel widened thread 10, the executor sees that first.
+    t.host.threads.get_mut(&Tid(10)).unwrap().1 = set("0-2");
+    t.host.raced.insert(Tid(10));
+    t.plan.cores[2].reason = Reason::Offline;
+    t.plan.cores[1].owner = Some(task(0));
+    let report = t.tick();
+    assert_eq!((report.repaired, report.changed_by_task), (1, 0));
+    t.tick();
+    assert_eq!(t.host.cores_of(10), "1");
+}
+
+#[test]
 fn a_rewrite_by_the_kernel_is_repaired() {
     let mut t = pair();
     t.tick();
@@ -389,6 +411,14 @@ fn decisions_on_a_stale_state_are_counted() {
     assert_eq!(t.outcome(1), Outcome::Raced);
     assert_eq!(t.tick().stale, 0);
     assert_eq!(t.outcome(1), Outcome::Done);
+
+    // What moves after the effect was decided on as it was.
+    t.plan.tasks[0].rung = Rung::LcGuest;
+    t.tick();
+    let woke = t.views.iter_mut().find(|view| view.thread.tid.0 == 10).unwrap();
+    woke.transitions += 1;
+    woke.since = Nanos(t.host.now.0 + 5);
+    assert_eq!(t.tick().stale, 0);
 }
 
 #[test]
