@@ -3,6 +3,7 @@
 //! One subcommand a file and no logic: each reads its arguments, calls a library and prints.
 
 mod apply;
+mod bench;
 
 mod client;
 mod doctor;
@@ -42,6 +43,7 @@ enum Command {
     Release(release::Args),
     Doctor(doctor::Args),
     Load(load::Args),
+    Bench(bench::Args),
 
     #[command(hide = true)]
     Guardian(guardian::Args),
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Release(args) => release::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Load(args) => load::run(args),
+        Command::Bench(args) => bench::run(args),
 
         Command::Guardian(args) => guardian::run(args),
         Command::Launch(args) => launch::run(args),

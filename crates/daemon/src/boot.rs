@@ -14,7 +14,6 @@ use quell_control::config::{
     TaskConfig, Throttling,
 };
 use quell_control::protocol::{Reply, Status};
-use quell_linux::Tid;
 use quell_linux::act::backend::{
     BackEnd, BeRung, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig,
 };
@@ -22,6 +21,7 @@ use quell_linux::act::{Executor, Journal, Ladder, Mode, recover_stale};
 use quell_linux::observe::bpf::{BpfConfig, BpfObserver};
 use quell_linux::observe::proc::ProcObserver;
 use quell_linux::observe::topology;
+use quell_linux::{Tid, clock};
 use quell_model::{Nanos, Topology};
 use quell_policy::{Host, by_name};
 
@@ -89,11 +89,16 @@ pub fn run(options: &RunOptions) -> Result<()> {
     }
     // Before the guardians take their rung of it.
     let ladder = Ladder::for_this_host()?;
+    // The verifier may take a second on a busy host, and a guardian that hears nothing for that long acts. So BPF
+    // comes first: it changes nothing that would have to be restored, and makes no thread.
+    let mut degraded = Vec::new();
+    let sight = sight(&checked.config.host, &mut degraded)?;
     let journal = Journal::create(&options.run_dir)?;
     let executor = Executor::open(journal, Mode::Live)?;
-    let guardians = Guardians::spawn(executor.journal(), executor.gate())?;
+    let mut guardians = Guardians::spawn(executor.journal(), executor.gate())?;
+    guardians.hold(descent::HELD, sight.held_fds()?)?;
     let signals = on_signals()?;
-    let assembled = assemble(&checked, ladder, executor, Some(guardians))?;
+    let assembled = assemble(&checked, ladder, executor, sight, Some(guardians), degraded)?;
     quell_linux::own::keep_to(&checked.host.unmanaged)?;
     let status = Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -165,16 +170,16 @@ fn assemble(
     checked: &Checked,
     ladder: Ladder,
     mut executor: Executor,
+    sight: Sight,
     mut guardians: Option<Guardians>,
+    mut degraded: Vec<String>,
 ) -> Result<Assembled> {
     let config = &checked.config.host;
-    let mut degraded = Vec::new();
-    let sight = sight(config, &mut degraded)?;
     let signals = sight.name();
-    if let Some(guardians) = &mut guardians {
-        guardians.hold(descent::HELD, sight.held_fds()?)?;
-    }
     let fair_server = prepare(checked, ladder, &mut executor, guardians.as_ref(), &mut degraded);
+    if let Some(guardians) = &mut guardians {
+        guardians.tick(clock::now());
+    }
     let layout = Layout::detect(Path::new("/"))?;
     let back_end: Box<dyn BackEnd + Send> = match config.back_end {
         BackEndKind::Elevation => Box::new(Elevation::new(
@@ -254,7 +259,12 @@ fn prepare(
     degraded.extend(plan.notes.iter().map(|note| format!("{}: {}", note.what, note.advice)));
     degraded.extend(report.refused.iter().map(|(step, err)| format!("{step}: {err}")));
     if !plan.bystanders.is_empty() && config.bystanders == Bystanders::List {
-        let names: Vec<String> = plan.bystanders.iter().take(8).map(ToString::to_string).collect();
+        let names: Vec<String> = plan
+            .bystanders
+            .iter()
+            .take(6)
+            .map(|one| format!("{} {}", one.name.escape_debug(), one.thread.tid))
+            .collect();
         degraded.push(format!(
             "{} foreign threads may run on managed cores ({}{}); `bystanders = \"move\"` moves them",
             plan.bystanders.len(),
@@ -314,7 +324,9 @@ fn settings(checked: &Checked, ladder: Ladder) -> Settings {
 pub fn dry_run(options: &RunOptions) -> Result<Vec<String>> {
     let checked = check(options)?;
     let executor = Executor::open(Journal::scratch()?, Mode::DryRun)?;
-    let assembled = assemble(&checked, Ladder::for_this_host()?, executor, None)?;
+    let mut degraded = Vec::new();
+    let sight = sight(&checked.config.host, &mut degraded)?;
+    let assembled = assemble(&checked, Ladder::for_this_host()?, executor, sight, None, degraded)?;
     let mut engine = crate::engine::Engine::new(assembled.parts, assembled.settings);
     Ok(engine.rehearse(&checked.config, &checked.host.managed))
 }

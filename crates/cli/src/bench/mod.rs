@@ -1,0 +1,90 @@
+//! `quell bench`: every benchmark, and the page of results.
+
+mod colocate;
+mod mechanism;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use quell_bench::{BenchReport, summary};
+
+/// Run a benchmark, or make docs/results.md of what was measured
+///
+/// Everything is measured side by side in one run and reported with its spread, the machine's facts and the
+/// command that makes it again. Keep the machine quiet meanwhile.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Colocate(colocate::Args),
+    Mechanism(mechanism::Args),
+    Report(report::Args),
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::Colocate(args) => colocate::run(args),
+        Command::Mechanism(args) => mechanism::run(args),
+        Command::Report(args) => report::run(args),
+    }
+}
+
+/// Flags of every benchmark.
+#[derive(clap::Args)]
+struct Common {
+    /// Much shorter: for a first look, not for quoting
+    #[arg(long)]
+    quick: bool,
+    /// Write the report as JSON to this file, and plots beside it
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Common {
+    /// Prints the report, and writes what was asked for.
+    fn publish(&self, report: &BenchReport) -> Result<ExitCode> {
+        println!("{}", summary::text(report));
+        let Some(path) = &self.json else { return Ok(ExitCode::SUCCESS) };
+        report.write(path)?;
+        println!("wrote {}", path.display());
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        for (_, plot) in quell_bench::plot::latencies(report, folder.unwrap_or(Path::new(".")))? {
+            println!("wrote {}", plot.display());
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The command as typed, without the program's path.
+fn command_line() -> String {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    format!("quell {}", args.join(" "))
+}
+
+/// A program that is built beside this one.
+fn beside(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let path = own.with_file_name(name);
+    path.exists().then_some(path).with_context(|| {
+        format!(
+            "{name} is not beside {}; build it with `cargo build --release --bins`",
+            own.display()
+        )
+    })
+}
+
+/// The managed core or cores of benchmarks and the client's: this host's default split.
+fn split() -> Result<(quell_model::CoreSet, quell_model::CoreId)> {
+    let topology = quell_linux::observe::topology::read()?;
+    let first = topology.cores().first().context("this host shows no core")?.id;
+    let last = topology.cores().last().context("this host shows no core")?.id;
+    anyhow::ensure!(first != last, "benchmarks need two cores: one for the client, one to share");
+    Ok((quell_model::CoreSet::of(last), first))
+}
