@@ -51,7 +51,7 @@ impl Host for Counter {
 
     fn online(&mut self) -> CoreSet {
         self.calls += 1;
-        "0-15".parse().unwrap()
+        CoreSet::from_words(&[0xffff])
     }
 
     fn sched(&mut self, _: &ThreadRef) -> Result<SchedAttr, ActError> {
@@ -121,7 +121,7 @@ fn plan() -> Plan {
         class: if index == 0 { Class::LatencyCritical } else { Class::BestEffort },
         cap: 16,
         rung: if index == 0 { Rung::Lc } else { Rung::Idle },
-        beneath: if index == 0 { CoreSet::EMPTY } else { "1-15".parse().unwrap() },
+        beneath: if index == 0 { CoreSet::EMPTY } else { CoreSet::from_words(&[0xfffe]) },
         reason: TaskReason::Configured,
     };
     Plan { cores: (0..16).map(core).collect(), tasks: (0..TASKS).map(task).collect() }
