@@ -131,7 +131,7 @@ fn views() -> Vec<ThreadView> {
     let view = |tid: i32| ThreadView {
         thread: ThreadRef { tid: Tid(tid), tgid: Tid(tid), start_ticks: 1 },
         task: id(tid as u32 % TASKS),
-        lc: tid as u32 % TASKS == 0,
+        lc: (tid as u32).is_multiple_of(TASKS),
         state: ThreadState::Sleeping,
         since: Nanos::ZERO,
         awake_since: Nanos::ZERO,
