@@ -145,33 +145,59 @@ fn numbers(dir: &Path) -> Vec<i32> {
 
 fn thread(pid: i32, tid: i32) -> Option<Thread> {
     let dir = PathBuf::from(format!("/proc/{pid}/task/{tid}"));
-    let stat = fs::read_to_string(dir.join("stat")).ok()?;
-    let (head, rest) = stat.rsplit_once(") ")?;
-    let fields: Vec<&str> = rest.split(' ').collect();
-    // Field n of proc(5) is at n - 3.
-    let field = |n: usize| fields.get(n - 3).copied();
-    if field(3)? == "Z" || field(3)? == "X" {
-        return None;
-    }
+    let stat = Stat::read(&dir)?;
     let status = fs::read_to_string(dir.join("status")).ok()?;
     let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim();
     let groups = fs::read_to_string(dir.join("cgroup")).ok()?.trim().replace('\n', " ");
     let state = format!(
         "policy={:#x} priority={} nice={} slice={} cores={cores} groups={groups}",
         policy(tid)?,
-        field(40)?,
-        field(19)?,
+        stat.field(40)?,
+        stat.field(19)?,
         slice(tid),
     );
-    Some(Thread {
+    // A thread that exits meanwhile has left its groups already.
+    let ends = Stat::read(&dir).is_none_or(|stat| stat.is_exiting());
+    (!ends).then_some(Thread {
         pid,
         tid,
-        start: field(22)?.parse().ok()?,
-        parent: field(4)?.parse().ok()?,
-        session: field(6)?.parse().ok()?,
-        name: head.split_once('(')?.1.to_owned(),
+        start: stat.number(22)? as u64,
+        parent: stat.number(4)? as i32,
+        session: stat.number(6)? as i32,
+        name: stat.name,
         state,
     })
+}
+
+/// The `stat` file of proc(5).
+struct Stat {
+    name: String,
+    /// From the third on.
+    fields: Vec<String>,
+}
+
+impl Stat {
+    fn read(dir: &Path) -> Option<Stat> {
+        let text = fs::read_to_string(dir.join("stat")).ok()?;
+        let (head, rest) = text.rsplit_once(") ")?;
+        let name = head.split_once('(')?.1.to_owned();
+        Some(Stat { name, fields: rest.split(' ').map(str::to_owned).collect() })
+    }
+
+    fn field(&self, number: usize) -> Option<&str> {
+        self.fields.get(number - 3).map(String::as_str)
+    }
+
+    fn number(&self, number: usize) -> Option<i64> {
+        self.field(number)?.parse().ok()
+    }
+
+    fn is_exiting(&self) -> bool {
+        /// The thread is on its way out (`include/linux/sched.h`).
+        const PF_EXITING: i64 = 4;
+        matches!(self.field(3), Some("Z" | "X"))
+            || self.number(9).is_some_and(|flags| flags & PF_EXITING != 0)
+    }
 }
 
 /// The policy with its flags.

@@ -2,9 +2,13 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::setting;
 use crate::Tid;
+
+/// Attempts to remove a group while processes in it come and go, a millisecond apart.
+const REMOVE_PASSES: usize = 60;
 
 /// The journalled value of a group that was not there.
 pub(crate) const NONE: &str = "absent";
@@ -62,8 +66,7 @@ pub(crate) fn join(dir: &Path, tgid: Tid) -> io::Result<()> {
 pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     let parent = dir.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let mut removed = std::fs::remove_dir(dir);
-    // A fork may race with each pass; what is left after these is reported.
-    for _ in 0..8 {
+    for _ in 0..REMOVE_PASSES {
         match &removed {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
             _ => return removed,
@@ -74,6 +77,10 @@ pub(crate) fn remove(dir: &Path) -> io::Result<()> {
             }
         }
         removed = std::fs::remove_dir(dir);
+        if removed.is_err() {
+            // A process on its way out keeps the group busy, and may need this very core to get out.
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
     removed
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use quell_model::CoreSet;
 
-use super::threads::{Managed, Tracked};
+use super::threads::{Ghost, Managed, Tracked};
 use crate::act::host::Host;
 use crate::act::journal::value::{Cores, Value};
 use crate::act::{SchedAttr, Subject};
@@ -26,10 +26,14 @@ pub(super) trait Attribute: Copy {
     fn original(thread: &ThreadRef, host: &mut Host) -> io::Result<Value>;
     /// As journalled.
     fn value(&self) -> Value;
+    /// From the journal.
+    fn from_value(value: &Value) -> Option<Self>;
     /// Where it is kept.
     fn place(managed: &mut Managed) -> &mut Option<Box<Tracked<Self>>>;
     /// Where it is kept.
     fn tracked(managed: &Managed) -> Option<&Tracked<Self>>;
+    /// What a process left.
+    fn of_ghost(ghost: &Ghost) -> Option<&Tracked<Self>>;
 }
 
 impl Attribute for SchedAttr {
@@ -61,12 +65,23 @@ impl Attribute for SchedAttr {
         Value::Sched(*self)
     }
 
+    fn from_value(value: &Value) -> Option<Self> {
+        match value {
+            Value::Sched(attr) => Some(*attr),
+            _ => None,
+        }
+    }
+
     fn place(managed: &mut Managed) -> &mut Option<Box<Tracked<Self>>> {
         &mut managed.sched
     }
 
     fn tracked(managed: &Managed) -> Option<&Tracked<Self>> {
         managed.sched.as_deref()
+    }
+
+    fn of_ghost(ghost: &Ghost) -> Option<&Tracked<Self>> {
+        ghost.sched.as_deref()
     }
 }
 
@@ -101,11 +116,22 @@ impl Attribute for CoreSet {
         Value::Cores(Cores::exactly(*self))
     }
 
+    fn from_value(value: &Value) -> Option<Self> {
+        match value {
+            Value::Cores(cores) => Some(cores.set),
+            _ => None,
+        }
+    }
+
     fn place(managed: &mut Managed) -> &mut Option<Box<Tracked<Self>>> {
         &mut managed.cores
     }
 
     fn tracked(managed: &Managed) -> Option<&Tracked<Self>> {
         managed.cores.as_deref()
+    }
+
+    fn of_ghost(ghost: &Ghost) -> Option<&Tracked<Self>> {
+        ghost.cores.as_deref()
     }
 }

@@ -50,17 +50,15 @@ impl Executor {
             .map_err(|_| ActError::Gone(ThreadRef { tid: tgid, tgid, start_ticks: 0 }))?;
         let hierarchy = groups::hierarchy_of(dir).map_err(|error| refused(dir, "join", &error))?;
         let subject = Subject::Member { process, hierarchy: hierarchy.clone() };
+        // A process may end at any step, and leaves files that are not there any more.
+        let refused_or_gone = |attempt: &str, error: &io::Error| match process_is_there(&process) {
+            true => refused(dir, attempt, error),
+            false => ActError::Gone(process),
+        };
         let group_of = |hierarchy: &Path| {
-            groups::group_of(tgid, hierarchy)
-                .and_then(|group| {
-                    group
-                        .into_os_string()
-                        .into_string()
-                        .map_err(|_| io::ErrorKind::InvalidData.into())
-                })
-                .map_err(|error| {
-                    refused(dir, "read the group of a process before it joins", &error)
-                })
+            let group = groups::group_of(tgid, hierarchy)
+                .map_err(|error| refused_or_gone("read the group before joining", &error))?;
+            Ok(group.to_string_lossy().into_owned())
         };
         let wanted = dir.to_string_lossy();
         if self.mode == Mode::DryRun {
@@ -75,7 +73,7 @@ impl Executor {
             return Err(ActError::Unguarded);
         }
         self.write_text(&subject, &seen, &wanted, || {
-            groups::join(dir, tgid).map_err(|error| refused(dir, "join", &error))
+            groups::join(dir, tgid).map_err(|error| refused_or_gone("join", &error))
         })?;
         Ok(Applied::Changed)
     }
@@ -101,4 +99,8 @@ impl Executor {
     pub(super) fn is_in_own_group(&self, path: &Path) -> bool {
         path.ancestors().skip(1).any(|dir| self.texts.contains_key(&Subject::Group(dir.to_owned())))
     }
+}
+
+fn process_is_there(process: &ThreadRef) -> bool {
+    ThreadRef::of(process.tgid, process.tgid).is_ok_and(|there| there == *process)
 }

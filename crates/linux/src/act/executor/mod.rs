@@ -25,7 +25,7 @@ use self::attribute::Attribute;
 use self::settings::TrackedText;
 use self::threads::{Threads, Tracked, says_gone};
 use super::host::Host;
-use super::journal::slot::Identity;
+use super::journal::slot::{Identity, boot_ticks};
 use super::journal::value::Value;
 use super::protocol::{BeforeWrite, before_write, free_entry};
 use super::restore::{self, RestoreReport};
@@ -154,8 +154,9 @@ impl Executor {
     }
 
     /// Begins to know a new thread of a managed one. Where it shows a value that Quell gave its creator,
-    /// it gets its creator's original to be given back. Not needed for threads that are only set later
-    /// while a forebear of theirs is known; to be called before the creator is [forgotten](Self::forget).
+    /// it gets its creator's original to be given back. Threads that are only set later are seen through as well,
+    /// while a forebear of theirs is alive; this is for those whose creator is about to be
+    /// [forgotten](Self::forget).
     ///
     /// # Errors
     /// [`ActError::Gone`], [`ActError::Journal`].
@@ -173,9 +174,11 @@ impl Executor {
         child: &ThreadRef,
         parent: &ThreadRef,
     ) -> Result<(), ActError> {
+        if self.threads.get_mut(child).is_none_or(|managed| A::place(managed).is_some()) {
+            return Ok(());
+        }
         let seen = A::read(child.tid).map_err(|error| refusal::of(child, "read", &error))?;
-        let original = self.threads.inherited_from(parent, &seen);
-        match original.or_else(|| self.threads.inherited(child, &seen)) {
+        match self.threads.inherited_from(parent, &seen) {
             Some(original) => self.track_inherited(child, original, seen),
             None => Ok(()),
         }
@@ -192,6 +195,7 @@ impl Executor {
         let slot = self.journal.insert(&identity, &original, &seen.value())?;
         *A::place(managed) = Some(Box::new(Tracked {
             slot: Some(slot),
+            created: boot_ticks(),
             original,
             wrote: [Some(seen), None],
             shown: Some(0),
@@ -205,8 +209,22 @@ impl Executor {
             // Another thread had the number before.
             self.forget_tid(thread.tid);
             self.threads.open(thread)?;
+            if self.mode == Mode::Live {
+                self.find_inherited::<SchedAttr>(thread)?;
+                self.find_inherited::<CoreSet>(thread)?;
+            }
         }
         Ok(())
+    }
+
+    /// A thread that nobody announced may show what Quell gave its forebear.
+    fn find_inherited<A: Attribute>(&mut self, thread: &ThreadRef) -> Result<(), ActError> {
+        // Policies that Quell does not handle were not inherited from it.
+        let Ok(seen) = A::read(thread.tid) else { return Ok(()) };
+        match self.threads.inherited(thread, &seen, &self.journal) {
+            Some(original) => self.track_inherited(thread, original, seen),
+            None => Ok(()),
+        }
     }
 
     fn set<A: Attribute + fmt::Display>(
@@ -260,7 +278,9 @@ impl Executor {
                 self.journal.insert(&identity, &tracked.original, &wanted.value())?
             }
         };
-        tracked.slot = Some(slot);
+        if tracked.slot.is_none() {
+            (tracked.slot, tracked.created) = (Some(slot), boot_ticks());
+        }
         tracked.wrote[entry] = Some(wanted);
         kill_point("journal-to-syscall");
         if let Err(error) = wanted.write(thread.tid) {
@@ -319,15 +339,17 @@ impl Executor {
     }
 
     fn first_look<A: Attribute>(&mut self, thread: &ThreadRef, seen: A) -> Result<(), ActError> {
-        if let Some(original) = self.threads.inherited(thread, &seen) {
-            return self.track_inherited(thread, original, seen);
-        }
         let original = A::original(thread, &mut self.host)
             .map_err(|error| refusal::of(thread, "read", &error))?;
         if let Some(managed) = self.threads.get_mut(thread) {
-            let (slot, wrote, shown) = (None, [None, None], None);
-            *A::place(managed) =
-                Some(Box::new(Tracked { slot, original, wrote, shown, believed: seen }));
+            *A::place(managed) = Some(Box::new(Tracked {
+                slot: None,
+                created: 0,
+                original,
+                wrote: [None, None],
+                shown: None,
+                believed: seen,
+            }));
         }
         Ok(())
     }
@@ -340,13 +362,7 @@ impl Executor {
     }
 
     fn forget_tid(&mut self, tid: Tid) {
-        if let Some(managed) = self.threads.remove(tid) {
-            let slots = [
-                managed.sched.and_then(|tracked| tracked.slot),
-                managed.cores.and_then(|tracked| tracked.slot),
-            ];
-            slots.into_iter().flatten().for_each(|slot| self.journal.release(slot));
-        }
+        self.threads.forget(tid, &mut self.journal);
     }
 
     /// Gives a thread back as it was found, as far as it shows what Quell wrote, and forgets it.
@@ -366,11 +382,7 @@ impl Executor {
         self.host.refresh();
         for thread in threads {
             let Some(managed) = self.threads.get_mut(&thread) else { continue };
-            let slots = [
-                managed.sched.as_ref().and_then(|tracked| tracked.slot),
-                managed.cores.as_ref().and_then(|tracked| tracked.slot),
-            ];
-            for slot in slots.into_iter().flatten() {
+            for slot in managed.slots() {
                 if let Ok(Some(view)) = self.journal.shared().slot(slot).read() {
                     restore::restore_slot(&view, &mut self.host, &mut report);
                 }

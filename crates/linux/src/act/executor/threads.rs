@@ -7,16 +7,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use quell_model::CoreSet;
 
 use super::attribute::Attribute;
+use crate::act::journal::Journal;
 use crate::act::journal::value::Value;
 use crate::act::{ActError, SchedAttr};
 use crate::thread::ThreadStat;
 use crate::{ThreadRef, Tid, sys};
+
+/// Ghosts beyond which those of dead processes are let go.
+const GHOSTS: usize = 256;
 
 /// What is known of one attribute of one thread.
 #[derive(Debug)]
 pub(super) struct Tracked<A> {
     /// Its place in the journal; `None` while nothing was changed.
     pub(super) slot: Option<u32>,
+    /// When the slot was made, in clock ticks since boot: threads that are older inherited nothing.
+    pub(super) created: u64,
     /// What is given back.
     pub(super) original: Value,
     /// The last two values written, as the journal has them.
@@ -76,10 +82,26 @@ impl Managed {
             Handle::StartTime => is_thread(&self.thread),
         }
     }
+
+    /// The places in the journal that it has.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> + use<> {
+        let sched = self.sched.as_ref().and_then(|tracked| tracked.slot);
+        sched.into_iter().chain(self.cores.as_ref().and_then(|tracked| tracked.slot))
+    }
 }
 
 fn is_thread(thread: &ThreadRef) -> bool {
     ThreadStat::of(thread.tgid, thread.tid).is_ok_and(|stat| stat.start_ticks == thread.start_ticks)
+}
+
+/// What is left of a process whose last known thread was given back: children that it had before and that
+/// nobody saw yet have its originals.
+#[derive(Default)]
+pub(super) struct Ghost {
+    /// Start time of the process's first thread.
+    process_start: u64,
+    pub(super) sched: Option<Box<Tracked<SchedAttr>>>,
+    pub(super) cores: Option<Box<Tracked<CoreSet>>>,
 }
 
 /// All known threads, by number, and the numbers by process.
@@ -87,6 +109,7 @@ fn is_thread(thread: &ThreadRef) -> bool {
 pub(super) struct Threads {
     by_tid: HashMap<Tid, Managed>,
     by_process: HashMap<Tid, Vec<Tid>>,
+    ghosts: HashMap<Tid, Ghost>,
 }
 
 impl Threads {
@@ -111,9 +134,9 @@ impl Threads {
         Ok(())
     }
 
-    /// Forgets whoever has the number.
-    pub(super) fn remove(&mut self, tid: Tid) -> Option<Managed> {
-        let managed = self.by_tid.remove(&tid)?;
+    /// Forgets whoever has the number. The last known thread of a process that lives leaves a ghost.
+    pub(super) fn forget(&mut self, tid: Tid, journal: &mut Journal) {
+        let Some(managed) = self.by_tid.remove(&tid) else { return };
         let tgid = managed.thread.tgid;
         if let Some(tids) = self.by_process.get_mut(&tgid) {
             tids.retain(|known| *known != tid);
@@ -121,7 +144,46 @@ impl Threads {
                 self.by_process.remove(&tgid);
             }
         }
-        Some(managed)
+        let changed = managed.slots().next().is_some();
+        if changed && !self.by_process.contains_key(&tgid) {
+            self.haunt(managed, journal);
+        } else {
+            managed.slots().for_each(|slot| journal.release(slot));
+        }
+    }
+
+    fn haunt(&mut self, managed: Managed, journal: &mut Journal) {
+        let tgid = managed.thread.tgid;
+        let start = ThreadStat::of(tgid, tgid).ok().map(|stat| stat.start_ticks);
+        self.exorcise(tgid, start, journal);
+        let Some(process_start) = start else {
+            managed.slots().for_each(|slot| journal.release(slot));
+            return;
+        };
+        let ghost = self.ghosts.entry(tgid).or_default();
+        ghost.process_start = process_start;
+        // The elder stays: its original is the one from before Quell came.
+        keep_elder(&mut ghost.sched, managed.sched, journal);
+        keep_elder(&mut ghost.cores, managed.cores, journal);
+        if self.ghosts.len() > GHOSTS {
+            let all: Vec<Tid> = self.ghosts.keys().copied().collect();
+            for tgid in all {
+                let start = ThreadStat::of(tgid, tgid).ok().map(|stat| stat.start_ticks);
+                self.exorcise(tgid, start, journal);
+            }
+        }
+    }
+
+    /// Lets a ghost go unless its process lives.
+    fn exorcise(&mut self, tgid: Tid, start: Option<u64>, journal: &mut Journal) {
+        let dead = |ghost: &Ghost| Some(ghost.process_start) != start;
+        if self.ghosts.get(&tgid).is_some_and(dead)
+            && let Some(ghost) = self.ghosts.remove(&tgid)
+        {
+            let sched = ghost.sched.and_then(|tracked| tracked.slot);
+            let cores = ghost.cores.and_then(|tracked| tracked.slot);
+            sched.into_iter().chain(cores).for_each(|slot| journal.release(slot));
+        }
     }
 
     /// All known threads.
@@ -133,24 +195,42 @@ impl Threads {
     pub(super) fn clear(&mut self) {
         self.by_tid.clear();
         self.by_process.clear();
+        self.ghosts.clear();
     }
 
     /// The original of the value that a new thread shows, if it inherited that value from Quell's change of
-    /// its creator, of another thread of its process, or of a forebear.
-    pub(super) fn inherited<A: Attribute>(&self, thread: &ThreadRef, seen: &A) -> Option<Value> {
+    /// another thread of its process, or of a forebear. `journal` knows which values Quell ever wrote.
+    pub(super) fn inherited<A: Attribute>(
+        &self,
+        thread: &ThreadRef,
+        seen: &A,
+        journal: &Journal,
+    ) -> Option<Value> {
+        if !journal.ever_wrote(|value| A::from_value(value).is_some_and(|wrote| wrote.same(seen))) {
+            return None;
+        }
         let mut process = thread.tgid;
         // A chain of parents ends at pid 1 or at a loop that a race made; neither is this long.
         for _ in 0..64 {
-            let found = self.by_process.get(&process).into_iter().flatten().find_map(|tid| {
-                let tracked = A::tracked(self.by_tid.get(tid)?)?;
-                let wrote = tracked.slot.is_some()
-                    && tracked.wrote.iter().flatten().any(|wrote| wrote.same(seen));
-                (wrote && *tid != thread.tid).then(|| tracked.original.clone())
-            });
-            if found.is_some() {
-                return found;
+            let stat = ThreadStat::of(process, process).ok()?;
+            let known = self.by_process.get(&process).into_iter().flatten();
+            let known = known.filter(|tid| **tid != thread.tid);
+            let known = known.filter_map(|tid| A::tracked(self.by_tid.get(tid)?));
+            let ghost = self.ghosts.get(&process).filter(|g| g.process_start == stat.start_ticks);
+            let mut found = None;
+            for tracked in known.chain(ghost.and_then(A::of_ghost)) {
+                if tracked.slot.is_none() || thread.start_ticks + 1 < tracked.created {
+                    continue;
+                }
+                if tracked.wrote.iter().flatten().any(|wrote| wrote.same(seen)) {
+                    return Some(tracked.original.clone());
+                }
+                found = found.or(Some(tracked));
             }
-            process = ThreadStat::of(process, process).ok()?.parent;
+            if let Some(tracked) = found {
+                return Some(tracked.original.clone());
+            }
+            process = stat.parent;
             if process.0 <= 1 {
                 return None;
             }
@@ -168,6 +248,21 @@ impl Threads {
         let wrote =
             tracked.slot.is_some() && tracked.wrote.iter().flatten().any(|wrote| wrote.same(seen));
         wrote.then(|| tracked.original.clone())
+    }
+}
+
+fn keep_elder<A>(
+    elder: &mut Option<Box<Tracked<A>>>,
+    younger: Option<Box<Tracked<A>>>,
+    journal: &mut Journal,
+) {
+    let Some(younger) = younger else { return };
+    let Some(slot) = younger.slot else { return };
+    if elder.is_some() {
+        journal.release(slot);
+    } else {
+        journal.keep_as_bequest(slot);
+        *elder = Some(younger);
     }
 }
 

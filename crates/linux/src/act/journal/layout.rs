@@ -12,9 +12,13 @@ pub(crate) const NAME_WORDS: usize = NAME_BYTES / 8;
 
 /// Words of the header page.
 pub(crate) const HEADER_WORDS: usize = 512;
+/// Words of the palette: the distinct thread values that Quell wrote lately.
+pub(crate) const PALETTE_WORDS: usize = 2048;
+/// Where slots begin.
+pub(crate) const SLOTS_AT: usize = HEADER_WORDS + PALETTE_WORDS;
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"QUELLJNL");
 /// Raised with each change of layout or meaning: another version's journal is not read.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 
 /// Words of the header.
 pub(crate) mod header {
@@ -54,12 +58,29 @@ pub(crate) mod slot {
     pub(crate) const NAME_LEN: usize = 6;
     /// Checksum of kind, the words before it and the name.
     pub(crate) const CHECK: usize = 7;
+    /// When it was given back before its time, in clock ticks since boot; 0: not yet. It stays as a bequest to
+    /// children that were born before and are not known yet.
+    pub(crate) const RETURNED: usize = 8;
     /// Four entries: two for the original, two for what Quell wrote.
-    pub(crate) const ENTRIES: usize = 8;
+    pub(crate) const ENTRIES: usize = 10;
     /// An entry: sequence and length, checksum, value.
     pub(crate) const ENTRY_WORDS: usize = 2 + VALUE_WORDS;
     pub(crate) const NAME: usize = ENTRIES + 4 * ENTRY_WORDS;
     pub(crate) const WORDS: usize = (NAME + NAME_WORDS).next_multiple_of(64);
+}
+
+/// An entry of the palette.
+pub(crate) mod palette {
+    use quell_model::CORES_MAX;
+
+    /// Kind and length; written last.
+    pub(crate) const HEAD: usize = 0;
+    pub(crate) const CHECK: usize = 1;
+    pub(crate) const VALUE: usize = 2;
+    /// A flag word and a mask.
+    pub(crate) const VALUE_WORDS: usize = 1 + CORES_MAX / 64;
+    pub(crate) const WORDS: usize = VALUE + VALUE_WORDS;
+    pub(crate) const ENTRIES: usize = super::PALETTE_WORDS / WORDS;
 }
 
 /// FNV-1a over 64-bit words: finds torn and stray writes. Forgery is kept out by the file's owner and mode.

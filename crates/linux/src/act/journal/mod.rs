@@ -8,6 +8,7 @@
 //! own lock (`flock`, a file description of its own for each holder) is held by whoever restores.
 
 pub(crate) mod layout;
+pub(crate) mod palette;
 pub(crate) mod slot;
 pub(crate) mod value;
 
@@ -25,7 +26,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use quell_model::Nanos;
 use rustix::fs::FallocateFlags;
 
-use self::layout::{HEADER_WORDS, MAGIC, VERSION, checksum, header, slot as slot_words};
+use self::layout::{HEADER_WORDS, MAGIC, SLOTS_AT, VERSION, checksum, header, slot as slot_words};
+use self::palette::Palette;
 use self::slot::{Damaged, Identity, Slot, SlotView, TooLong};
 use self::value::Value;
 use crate::sys::map::SharedWords;
@@ -140,7 +142,7 @@ impl JournalFile {
             .ok()
             .filter(|capacity| *capacity <= CAPACITY)
             .ok_or_else(|| foreign("its size is out of range"))?;
-        let words = SharedWords::map(&file, HEADER_WORDS + capacity as usize * slot_words::WORDS)
+        let words = SharedWords::map(&file, SLOTS_AT + capacity as usize * slot_words::WORDS)
             .map_err(|_| foreign("it is shorter than its header says"))?;
         Ok(JournalFile { words, file, path: path.to_owned(), capacity })
     }
@@ -284,8 +286,13 @@ impl JournalFile {
         }
     }
 
+    /// The distinct thread values that Quell wrote lately.
+    pub(crate) fn palette(&self) -> Vec<Value> {
+        palette::read(&self.words[HEADER_WORDS..SLOTS_AT])
+    }
+
     pub(crate) fn slot(&self, at: u32) -> Slot<'_> {
-        let start = HEADER_WORDS + at as usize * slot_words::WORDS;
+        let start = SLOTS_AT + at as usize * slot_words::WORDS;
         Slot(&self.words[start..start + slot_words::WORDS])
     }
 
@@ -301,6 +308,7 @@ pub struct Journal {
     used: u32,
     reserved: u32,
     order: u64,
+    palette: Palette,
     _daemon_lock: Option<File>,
 }
 
@@ -349,9 +357,9 @@ impl Journal {
     }
 
     fn fill(file: File, path: &Path) -> io::Result<Journal> {
-        let words = HEADER_WORDS + CAPACITY as usize * slot_words::WORDS;
+        let words = SLOTS_AT + CAPACITY as usize * slot_words::WORDS;
         file.set_len(words as u64 * 8)?;
-        reserve(&file, 0, HEADER_WORDS)?;
+        reserve(&file, 0, SLOTS_AT)?;
         let mapped = SharedWords::map(&file, words)?;
         let me = ThreadRef::current()?;
         let first = ThreadRef::of(me.tgid, me.tgid)?;
@@ -376,6 +384,7 @@ impl Journal {
             used: 0,
             reserved: 0,
             order: 0,
+            palette: Palette::default(),
             _daemon_lock: None,
         })
     }
@@ -396,6 +405,7 @@ impl Journal {
             Some(at) => at,
             None => self.extend()?,
         };
+        self.paint(next);
         self.order += 1;
         if let Err(too_long) = self.file.slot(at).create(self.order, identity, original, next) {
             self.free.push(at);
@@ -407,8 +417,28 @@ impl Journal {
     }
 
     /// Records a value that is about to be written.
-    pub(crate) fn record(&self, at: u32, entry: usize, next: &Value) -> Result<(), JournalError> {
+    pub(crate) fn record(
+        &mut self,
+        at: u32,
+        entry: usize,
+        next: &Value,
+    ) -> Result<(), JournalError> {
+        self.paint(next);
         Ok(self.file.slot(at).record(entry, next)?)
+    }
+
+    fn paint(&mut self, value: &Value) {
+        self.palette.add(value, &self.file.words[HEADER_WORDS..SLOTS_AT]);
+    }
+
+    /// Whether Quell gave any thread this value, as far as the palette reaches back.
+    pub(crate) fn ever_wrote(&self, same: impl Fn(&Value) -> bool) -> bool {
+        self.palette.has(same)
+    }
+
+    /// Keeps a slot whose value was given back, as a bequest to children that are not known yet.
+    pub(crate) fn keep_as_bequest(&self, at: u32) {
+        self.file.slot(at).give_back();
     }
 
     /// Replaces the value to give back.
@@ -437,7 +467,7 @@ impl Journal {
             return Err(JournalError::Full);
         }
         if self.used >= self.reserved {
-            let start = HEADER_WORDS + self.reserved as usize * slot_words::WORDS;
+            let start = SLOTS_AT + self.reserved as usize * slot_words::WORDS;
             reserve(&self.file.file, start, CHUNK as usize * slot_words::WORDS)
                 .map_err(JournalError::io(&self.file.path))?;
             self.reserved += CHUNK;

@@ -47,6 +47,8 @@ pub(crate) struct SlotView {
     pub(crate) order: u64,
     /// When it was made, in clock ticks since boot.
     pub(crate) created: u64,
+    /// When it was given back, if it stays for heirs alone.
+    pub(crate) returned: Option<u64>,
     pub(crate) identity: Identity,
     pub(crate) original: Value,
     pub(crate) wrote: [Option<Value>; 2],
@@ -90,6 +92,7 @@ impl Slot<'_> {
                 to.store(word, Relaxed);
             }
         }
+        self.0[slot::RETURNED].store(0, Relaxed);
         for entry in 0..4 {
             self.0[entry_at(entry)].store(0, Relaxed);
         }
@@ -110,6 +113,11 @@ impl Slot<'_> {
     pub(crate) fn rebase(&self, value: &Value) -> Result<(), TooLong> {
         let newer = self.sequence(0).0 >= self.sequence(1).0;
         self.write_entry(usize::from(newer), value)
+    }
+
+    /// Notes that its value was given back; it stays as a bequest.
+    pub(crate) fn give_back(&self) {
+        self.0[slot::RETURNED].store(boot_ticks(), Release);
     }
 
     /// Frees the slot.
@@ -140,6 +148,7 @@ impl Slot<'_> {
             kind,
             order: word(slot::ORDER),
             created: word(slot::CREATED),
+            returned: Some(word(slot::RETURNED)).filter(|ticks| *ticks != 0),
             identity: self.identity(kind).ok_or(Damaged)?,
             original: original.ok_or(Damaged)?,
             wrote: [self.read_entry(kind, 2), self.read_entry(kind, 3)],
@@ -223,7 +232,7 @@ impl Slot<'_> {
 pub(crate) struct Damaged;
 
 /// The time in the unit of a thread's start time: 100 ticks a second (`USER_HZ`) of CLOCK_BOOTTIME.
-fn boot_ticks() -> u64 {
+pub(crate) fn boot_ticks() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec as u64 * 100 + now.tv_nsec as u64 / 10_000_000
 }

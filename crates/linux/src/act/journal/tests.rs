@@ -80,6 +80,27 @@ fn the_last_two_values_and_the_latest_original_count() {
 }
 
 #[test]
+fn every_value_written_to_a_thread_is_remembered() {
+    let mut journal = Journal::scratch().unwrap();
+    let subject = identity(Subject::Affinity(thread()));
+    let at = journal.insert(&subject, &cores("0-9"), &cores("0")).unwrap();
+    for core in 1..40 {
+        journal.record(at, core % 2, &cores(&format!("{}", core % 20))).unwrap();
+    }
+    let palette = journal.shared().palette();
+    assert_eq!(palette.len(), 20);
+    assert!((0..20).all(|core| palette.contains(&cores(&core.to_string()))));
+    assert!(journal.ever_wrote(|value| *value == cores("7")));
+    assert!(!journal.ever_wrote(|value| *value == cores("0-9")));
+    // It is bounded too: the oldest go.
+    for core in 100..400 {
+        journal.record(at, 0, &cores(&core.to_string())).unwrap();
+    }
+    let palette = journal.shared().palette();
+    assert!(palette.contains(&cores("399")) && !palette.contains(&cores("7")));
+}
+
+#[test]
 fn what_is_too_long_is_refused_and_nothing_recorded() {
     let mut journal = Journal::scratch().unwrap();
     let long_name = PathBuf::from(format!("/sys/{}", "n".repeat(NAME_BYTES)));
@@ -205,7 +226,7 @@ proptest! {
 
     /// As above for whole files, through the front door.
     #[test]
-    fn any_file_is_refused_or_read(
+    fn a_cut_off_or_forged_file_is_refused(
         writes in proptest::collection::vec((0usize..HEADER_WORDS, any::<u64>()), 0..6),
         length in 0usize..3 * HEADER_WORDS * 8,
     ) {

@@ -80,7 +80,7 @@ pub(crate) fn restore_journal(
     let (slots, damaged) = journal.slots();
     let mut report = RestoreReport { damaged, ..RestoreReport::default() };
     let mut refused = Vec::new();
-    for (_, view) in slots.iter().rev() {
+    for (_, view) in slots.iter().rev().filter(|(_, view)| view.returned.is_none()) {
         kill_point("mid-restore");
         journal.beat(monotonic_now());
         let before = report.failed.len();
