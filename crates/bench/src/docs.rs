@@ -153,7 +153,10 @@ fn machine(report: &BenchReport) -> Table {
 /// * `ratio BENCH CASE SYSTEM METRIC`: the ratio with its interval,
 /// * `value BENCH CASE SYSTEM METRIC`: the median,
 /// * `percent BENCH CASE SYSTEM METRIC`: the median of a share, in percent,
-/// * `table BENCH CASE`: the table of a case.
+/// * `table BENCH CASE`: the table of a case,
+/// * `table BENCH`: the headline of a co-location.
+///
+/// A benchmark without a report is `not measured yet`; a report without the figure is an error.
 fn fill(text: &str, reports: &[BenchReport]) -> Result<String> {
     let mut out = String::new();
     let mut rest = text;
@@ -176,6 +179,11 @@ fn figure(what: &str, reports: &[BenchReport]) -> Result<String> {
     let words: Vec<&str> = what.split_whitespace().collect();
     let missing = || format!("no report under {RESULTS} has the figure `{what}`");
     let report = |name: &str| reports.iter().find(|report| report.bench == name);
+    if let [_, bench, ..] = words[..]
+        && report(bench).is_none()
+    {
+        return Ok("not measured yet".to_owned());
+    }
     match words[..] {
         ["ratio", bench, case, system, metric] => {
             let ratio = report(bench).and_then(|report| report.ratio(case, system, metric));
@@ -196,6 +204,10 @@ fn figure(what: &str, reports: &[BenchReport]) -> Result<String> {
             let mut sections = summary::sections(report).into_iter();
             let section = sections.find(|section| section.title == case).with_context(missing)?;
             Ok(format!("\n{}", section.table.markdown()))
+        }
+        ["table", bench] => {
+            let report = report(bench).with_context(missing)?;
+            Ok(format!("\n{}", summary::headline(report).markdown()))
         }
         _ => bail!("`{what}` is no figure: use ratio, value, percent or table with their names"),
     }

@@ -3,6 +3,9 @@
 use crate::report::{BenchReport, Row};
 use crate::table::{Table, number};
 
+/// The system that the others are compared with.
+const BASE: &str = "alone-warm";
+
 /// The columns that the table of a co-location shows: metric, heading, and how to print it.
 const COLOCATION: [(&str, &str, Show); 10] = [
     ("lc_rps", "LC req/s", Show::Number),
@@ -61,6 +64,35 @@ pub fn sections(report: &BenchReport) -> Vec<Section> {
         sections.push(Section { title, table: ratios(report) });
     }
     sections
+}
+
+/// What a co-location comes to: for each system and mix the ratio of the tail to the yardstick with
+/// its interval, and what batch work gets of the leftover.
+pub fn headline(report: &BenchReport) -> Table {
+    let compared = |case: &&str| report.ratios.iter().any(|ratio| ratio.case == **case && ratio.against == BASE);
+    let cases: Vec<&str> = report.cases().into_iter().filter(compared).collect();
+    let heads = cases.iter().flat_map(|case| [format!("{case}: p99.9 ÷ {BASE}"), "batch work".to_owned()]);
+    let mut table = Table::new(std::iter::once("system".to_owned()).chain(heads));
+    for system in cases.first().map(|case| report.systems(case)).unwrap_or_default() {
+        let cells = cases.iter().flat_map(|case| {
+            let ratio = report.ratios.iter().find(|ratio| {
+                ratio.case == *case && ratio.system == system && ratio.against == BASE && ratio.metric == "lc_p999_us"
+            });
+            let tail = match ratio {
+                Some(ratio) => format!(
+                    "{} ({} to {})",
+                    number(ratio.median),
+                    number(ratio.low),
+                    number(ratio.high)
+                ),
+                None if system == BASE => "1".to_owned(),
+                None => "-".to_owned(),
+            };
+            [tail, Show::Percent.text(report.row(case, system, "be_percent_of_leftover"))]
+        });
+        table.row(std::iter::once(system.to_owned()).chain(cells));
+    }
+    table
 }
 
 /// The report for a terminal.
@@ -151,6 +183,19 @@ mod tests {
         assert!(shown.contains("93 %") && shown.contains("1.10"), "{shown}");
         let alone = shown.lines().find(|line| line.starts_with("alone")).unwrap();
         assert!(alone.contains('-'), "{alone}");
+    }
+
+    #[test]
+    fn the_headline_has_a_line_for_each_system() {
+        let mut report = BenchReport::new("colocate", "quell bench colocate");
+        for (case, quell) in [("stream", 110.0), ("hog", 120.0)] {
+            report.push(case, BASE, "lc_p999_us", vec![100.0]);
+            report.push(case, "quell", "lc_p999_us", vec![quell]);
+            report.compare(case, ("quell", &[quell]), (BASE, &[100.0]), "lc_p999_us");
+        }
+        let shown = headline(&report).text();
+        assert!(shown.contains("1.10 (1.10 to 1.10)") && shown.contains("1.20"), "{shown}");
+        assert!(shown.lines().any(|line| line.starts_with(BASE)), "{shown}");
     }
 
     #[test]
