@@ -69,14 +69,20 @@ pub fn sections(report: &BenchReport) -> Vec<Section> {
 /// What a co-location comes to: for each system and mix the ratio of the tail to the yardstick with
 /// its interval, and what batch work gets of the leftover.
 pub fn headline(report: &BenchReport) -> Table {
-    let compared = |case: &&str| report.ratios.iter().any(|ratio| ratio.case == **case && ratio.against == BASE);
+    let compared = |case: &&str| {
+        report.ratios.iter().any(|ratio| ratio.case == **case && ratio.against == BASE)
+    };
     let cases: Vec<&str> = report.cases().into_iter().filter(compared).collect();
-    let heads = cases.iter().flat_map(|case| [format!("{case}: p99.9 ÷ {BASE}"), "batch work".to_owned()]);
+    let heads =
+        cases.iter().flat_map(|case| [format!("{case}: p99.9 ÷ {BASE}"), "batch work".to_owned()]);
     let mut table = Table::new(std::iter::once("system".to_owned()).chain(heads));
     for system in cases.first().map(|case| report.systems(case)).unwrap_or_default() {
         let cells = cases.iter().flat_map(|case| {
             let ratio = report.ratios.iter().find(|ratio| {
-                ratio.case == *case && ratio.system == system && ratio.against == BASE && ratio.metric == "lc_p999_us"
+                ratio.case == *case
+                    && ratio.system == system
+                    && ratio.against == BASE
+                    && ratio.metric == "lc_p999_us"
             });
             let tail = match ratio {
                 Some(ratio) => format!(

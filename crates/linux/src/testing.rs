@@ -1,6 +1,6 @@
 //! Help for tests that change the host.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 
 /// Held while a test changes host-wide state or needs the machine quiet; released on drop.
@@ -13,11 +13,24 @@ pub struct HostLock {
 /// # Errors
 /// When the lock file cannot be opened or locked.
 pub fn host_lock() -> io::Result<HostLock> {
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open("/dev/shm/quell-test.lock")?;
+    let file = lock_file()?;
     file.lock()?;
     Ok(HostLock { _file: file })
+}
+
+/// Takes the lock if nobody holds it.
+///
+/// # Errors
+/// When the lock file cannot be opened or locked.
+pub fn try_host_lock() -> io::Result<Option<HostLock>> {
+    let file = lock_file()?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(HostLock { _file: file })),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+fn lock_file() -> io::Result<File> {
+    OpenOptions::new().create(true).truncate(false).write(true).open("/dev/shm/quell-test.lock")
 }

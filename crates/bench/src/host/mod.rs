@@ -10,3 +10,29 @@ pub use process::{Program, Usage};
 pub use sched::{Policy, affinity, nice, pin, policy, set_nice, set_policy, this_thread};
 pub use snapshot::{Difference, HostSnapshot};
 pub use spinner::PauseLoop;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use quell_linux::testing::{HostLock, try_host_lock};
+
+use crate::progress::{Progress, Stop};
+
+/// Waits until no other benchmark or test changes this host, and keeps others out while the value
+/// lives: two at once would measure, and restore, each other.
+///
+/// # Errors
+/// When the lock cannot be taken, or a stop was asked for.
+pub fn alone(progress: &mut dyn Progress, stop: &Stop) -> Result<HostLock> {
+    let mut told = false;
+    loop {
+        if let Some(lock) = try_host_lock().context("keep other tests and benchmarks out")? {
+            return Ok(lock);
+        }
+        if !told {
+            progress.note("waiting for other tests and benchmarks of this host to end");
+            told = true;
+        }
+        stop.sleep(Duration::from_millis(100))?;
+    }
+}

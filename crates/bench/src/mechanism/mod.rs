@@ -17,7 +17,7 @@ use quell_model::{CoreId, CoreSet, Nanos};
 
 use self::actors::Call;
 use self::cases::{Mechanism, Place, Sample};
-use crate::host::{Policy, pin, set_policy};
+use crate::host::{self, Policy, pin, set_policy};
 use crate::progress::{Progress, Stop};
 use crate::report::BenchReport;
 use crate::stats;
@@ -79,7 +79,7 @@ impl MechanismSpec {
 /// When no thread can be elevated, or a stop was asked for. A case that this host cannot do becomes
 /// a note.
 pub fn run(spec: &MechanismSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
-    let spec = spec.clone();
+    let _alone = host::alone(progress, stop)?;
     let mut report = BenchReport::new("mechanism", &spec.command);
     let cases = spec.cases();
     let mut taken: Vec<Taken> = cases.iter().map(|_| Taken::default()).collect();
@@ -96,12 +96,12 @@ pub fn run(spec: &MechanismSpec, progress: &mut dyn Progress, stop: &Stop) -> Re
             if taken.failed.is_some() {
                 continue;
             }
-            match on_driver(&spec, |place| case.measure(place, spec.samples)) {
+            match on_driver(spec, |place| case.measure(place, spec.samples)) {
                 Ok(samples) => taken.rounds.push(samples),
                 Err(error) => taken.failed = Some(format!("{name} by {means}: {error:#}")),
             }
         }
-        floor.push(on_driver(&spec, watch_floor)?);
+        floor.push(on_driver(spec, watch_floor)?);
     }
     for (case, taken) in cases.iter().zip(taken) {
         let (name, means) = case.names();
@@ -212,7 +212,6 @@ mod tests {
 
     #[test]
     fn every_case_is_measured_or_says_why_not_and_nothing_stays_changed() {
-        let _quiet = quell_linux::testing::host_lock().unwrap();
         let spec = MechanismSpec {
             command: "test".into(),
             rounds: 1,
