@@ -6,6 +6,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, bounded};
@@ -26,7 +27,7 @@ use quell_model::{Nanos, Topology};
 use quell_policy::{Host, by_name};
 
 use crate::descent;
-use crate::engine::{EngineThread, Pace, Parts, Settings, Sight};
+use crate::engine::{Engine, EngineThread, Pace, Parts, Settings, Sight};
 use crate::guardian::Guardians;
 use crate::manager::{End, Ground, LiveLine, Manager, preflight, sources};
 use crate::server;
@@ -116,7 +117,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
         checked: checked.host.clone(),
         host: checked.config.host.clone(),
     };
-    let mut manager = Manager::new(ground, engine.postbox.clone(), status);
+    let mut manager = Manager::new(ground, &engine, status);
     let ended = serve(&mut manager, &checked.config, options, &signals);
     let keep = matches!(&ended, Ok(served) if served.end == End::Asked { keep: true });
     let said = manager.shut_down(keep);
@@ -327,7 +328,7 @@ pub fn dry_run(options: &RunOptions) -> Result<Vec<String>> {
     let mut degraded = Vec::new();
     let sight = sight(&checked.config.host, &mut degraded)?;
     let assembled = assemble(&checked, Ladder::for_this_host()?, executor, sight, None, degraded)?;
-    let mut engine = crate::engine::Engine::new(assembled.parts, assembled.settings);
+    let mut engine = Engine::new(assembled.parts, assembled.settings, Arc::default());
     Ok(engine.rehearse(&checked.config, &checked.host.managed))
 }
 

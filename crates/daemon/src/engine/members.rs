@@ -14,12 +14,13 @@ use crate::events::Events;
 /// Problems kept per task.
 const PROBLEMS_KEPT: usize = 8;
 
+/// Threads handled between two heartbeats: tens of microseconds each at worst.
+const BATCH: usize = 512;
+
 /// The task places.
 #[derive(Default)]
 pub struct Members {
     places: Vec<Place>,
-    /// Events were lost: the manager has to look for threads that nobody told of.
-    pub sweep_due: bool,
 }
 
 /// One place, with or without a task.
@@ -86,6 +87,13 @@ impl Members {
 }
 
 impl Engine {
+    /// A sign of life amid long work.
+    fn beat(&mut self) {
+        if let Some(guardians) = &mut self.parts.guardians {
+            guardians.tick(quell_linux::clock::now());
+        }
+    }
+
     /// Makes room for a task.
     pub fn join(&mut self, newcomer: Newcomer) -> TaskId {
         let allowed = newcomer.limits.allowed;
@@ -125,7 +133,10 @@ impl Engine {
         };
         let lc = self.seen.tasks[id.at()].limits.class == Class::LatencyCritical;
         let mut problems = Vec::new();
-        for thread in threads {
+        for (at, thread) in threads.iter().enumerate() {
+            if at % BATCH == BATCH - 1 {
+                self.beat();
+            }
             if let Err(err) = self.parts.sight.observer().watch(*thread, id, lc, children) {
                 problems.push(format!("thread {}: {err}", thread.tid));
             }
@@ -153,7 +164,10 @@ impl Engine {
             .filter(|view| view.task == id)
             .map(|view| view.thread)
             .collect();
-        for thread in threads {
+        for (at, thread) in threads.into_iter().enumerate() {
+            if at % BATCH == BATCH - 1 {
+                self.beat();
+            }
             self.parts.sight.observer().unwatch(thread);
         }
         self.members.leave(id);

@@ -10,6 +10,9 @@ mod sight;
 mod status;
 mod ticks;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use quell_linux::act::Executor;
 use quell_linux::act::backend::{BackEnd, GroupUse, Groups, Notice};
 use quell_linux::observe::{HostEvent, topology::online};
@@ -64,11 +67,12 @@ pub struct Engine {
     ticks: Ticks,
     events: Events,
     settings: run::Settings,
+    sweep_due: Arc<AtomicBool>,
 }
 
 impl Engine {
-    /// An engine without tasks.
-    pub fn new(mut parts: Parts, settings: run::Settings) -> Engine {
+    /// An engine without tasks. It sets `sweep_due` when events were lost.
+    pub fn new(mut parts: Parts, settings: run::Settings, sweep_due: Arc<AtomicBool>) -> Engine {
         parts.sight.observer().manage(&parts.host.managed);
         parts.sight.observer().wake_on_events(settings.events);
         let mut engine = Engine {
@@ -84,6 +88,7 @@ impl Engine {
             ticks: Ticks::default(),
             events: Events::default(),
             settings,
+            sweep_due,
             parts,
         };
         engine.seen.cores = engine.blank_cores();
@@ -178,7 +183,8 @@ impl Engine {
                 HostEvent::LcQueued(task) => self.seen.dirty.push(task.index),
                 HostEvent::Lost(events) => {
                     self.ticks.events_lost += events;
-                    self.members.sweep_due = true;
+                    // Relaxed: a flag alone; whoever sees it reads /proc anew.
+                    self.sweep_due.store(true, Ordering::Relaxed);
                 }
             }
         }

@@ -1,6 +1,8 @@
 //! The scheduler thread: when it ticks, and how it waits between ticks.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
 use quell_linux::act::Ladder;
@@ -45,6 +47,8 @@ pub struct Settings {
 pub struct EngineThread {
     /// How to ask it.
     pub postbox: Postbox<Command>,
+    /// Set when events were lost: somebody has to look for threads that nobody told of.
+    pub sweep_due: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
@@ -55,17 +59,19 @@ impl EngineThread {
     /// When it cannot be made or not be given its place.
     pub fn start(parts: Parts, settings: Settings) -> io::Result<EngineThread> {
         let (postbox, mailbox) = pair()?;
+        let sweep_due = Arc::new(AtomicBool::new(false));
+        let lost = Arc::clone(&sweep_due);
         let (ready, started) = crossbeam_channel::bounded(1);
         let thread = std::thread::Builder::new().name("quell-sched".into()).spawn(move || {
             let placed = place_scheduler(&settings.cores, &settings.ladder);
             let failed = placed.is_err();
             let _ = ready.send(placed);
             if !failed {
-                Engine::new(parts, settings).run(&mailbox);
+                Engine::new(parts, settings, lost).run(&mailbox);
             }
         })?;
         match started.recv() {
-            Ok(Ok(())) => Ok(EngineThread { postbox, thread }),
+            Ok(Ok(())) => Ok(EngineThread { postbox, sweep_due, thread }),
             Ok(Err(err)) => Err(err),
             Err(_) => Err(io::Error::other("the scheduler thread ended at its start")),
         }

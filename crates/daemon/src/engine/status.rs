@@ -1,6 +1,7 @@
 //! What the engine tells: the status table, explanations, the end.
 
 use quell_control::protocol::{CoreStatus, Status, TaskStatus};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use quell_linux::Tid;
@@ -60,14 +61,17 @@ impl Engine {
         let plan = self.plan.tasks.get(id.at()).filter(|plan| plan.id == id);
         let fares = self.parts.back_end.status(id);
         let (mut threads, mut ran, mut waited) = (0, Nanos::ZERO, Nanos::ZERO);
+        let mut processes = BTreeSet::new();
         for view in self.parts.sight.seen().threads().iter().filter(|view| view.task == id) {
             threads += 1;
+            processes.insert(view.thread.tgid.0);
             ran += view.ran;
             waited += view.waited;
         }
         TaskStatus {
             name: self.members.name(id),
             class: seen.limits.class.to_string(),
+            processes: processes.into_iter().collect(),
             threads,
             running: seen.running,
             waiting: seen.waiting,

@@ -9,6 +9,8 @@ mod preflight;
 pub mod sources;
 mod task;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -17,14 +19,17 @@ use quell_control::protocol::{Call, Reply, Status};
 use quell_model::{CoreSet, Topology};
 
 use crate::command::Command;
+use crate::engine::EngineThread;
 use crate::mailbox::{NoAnswer, Postbox};
 use crate::server::Incoming;
 pub use live::LiveLine;
 pub use preflight::preflight;
 use task::Task;
 
-/// Between two looks for new processes and ended programs.
+/// Between two looks for ended programs.
 const LOOK: Duration = Duration::from_millis(200);
+/// Between two looks for new processes.
+const FULL_LOOK: Duration = Duration::from_secs(1);
 
 /// What the manager knows of the host.
 pub struct Ground {
@@ -42,6 +47,8 @@ pub struct Manager {
     engine: Postbox<Command>,
     tasks: Vec<Task>,
     started: Instant,
+    looked: Instant,
+    sweep_due: Arc<AtomicBool>,
     static_status: Status,
 }
 
@@ -57,12 +64,14 @@ pub enum End {
 
 impl Manager {
     /// A manager without tasks. `status` holds what does not change: version, pid, back end, signals.
-    pub fn new(ground: Ground, engine: Postbox<Command>, status: Status) -> Manager {
+    pub fn new(ground: Ground, engine: &EngineThread, status: Status) -> Manager {
         Manager {
             ground,
-            engine,
+            engine: engine.postbox.clone(),
             tasks: Vec::new(),
             started: Instant::now(),
+            looked: Instant::now(),
+            sweep_due: Arc::clone(&engine.sweep_due),
             static_status: status,
         }
     }
@@ -162,11 +171,20 @@ impl Manager {
         task.end(&self.engine, keep)
     }
 
-    /// Looks for new processes that belong to a task and for programs that ended.
+    /// Looks for programs that ended and, once a second, for new processes that belong to a task. Walking
+    /// /proc is the daemon's largest cost, so nothing is looked for that an event would tell.
     pub fn look(&mut self) {
+        self.tasks.iter_mut().for_each(Task::notice_end);
+        // Relaxed: a flag alone; the look that follows reads /proc anew.
+        let lost = self.sweep_due.swap(false, Ordering::Relaxed);
+        if !lost && self.looked.elapsed() < FULL_LOOK {
+            return;
+        }
+        self.looked = Instant::now();
         for at in 0..self.tasks.len() {
-            let taken: Vec<i32> = self.tasks.iter().flat_map(|task| task.pids()).collect();
-            self.tasks[at].look(&taken, &self.engine);
+            let others = self.tasks.iter().enumerate().filter(|(other, _)| *other != at);
+            let taken: Vec<i32> = others.flat_map(|(_, task)| task.pids()).collect();
+            self.tasks[at].look(&taken, lost, &self.engine);
         }
     }
 

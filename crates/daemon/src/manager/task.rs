@@ -69,7 +69,7 @@ impl Task {
         engine.call(|reply| Command::Admit(info, reply)).map_err(no_answer)?;
         match task.program.as_ref().map(Launched::pid) {
             Some(pid) => task.watch(vec![pid], engine),
-            None => task.look(&[], engine),
+            None => task.look(&[], false, engine),
         }
         if let Some(program) = &task.program {
             program.release().map_err(|err| format!("task `{}`: {err}", config.name))?;
@@ -143,22 +143,27 @@ impl Task {
         self.processes.iter().copied()
     }
 
-    /// Looks for new processes, except those that are `taken` by another task, and for the end.
-    pub fn look(&mut self, taken: &[i32], engine: &Postbox<Command>) {
+    /// Notices the end of a launched program or of an adopted process: cheap, a system call each.
+    pub fn notice_end(&mut self) {
         if let Some(status) = self.program.as_mut().and_then(Launched::ended) {
             self.ended.get_or_insert(in_words(status));
         }
         self.processes.retain(|&pid| procs::exists(pid));
+    }
+
+    /// Looks for processes that belong to it and are not `taken` by another task. What they create later
+    /// is followed where it happens (BPF, or the sweep of the /proc observer); what they had created
+    /// before is found here, once. `again` looks at the known ones' children too: events were lost.
+    pub fn look(&mut self, taken: &[i32], again: bool, engine: &Postbox<Command>) {
         let mut found = sources::processes(&self.config.source);
+        found.retain(|pid| !self.processes.contains(pid));
         if self.config.children == ChildrenKind::Adopt {
-            let children: Vec<i32> = found
-                .iter()
-                .chain(&self.processes)
-                .flat_map(|&pid| procs::descendants(pid))
-                .collect();
+            let known: Vec<i32> = if again { self.pids().collect() } else { Vec::new() };
+            let roots = found.iter().copied().chain(known);
+            let children: Vec<i32> = roots.flat_map(procs::descendants).collect();
             found.extend(children);
         }
-        found.retain(|pid| !taken.contains(pid) && !self.processes.contains(pid));
+        found.retain(|pid| !taken.contains(pid) && (again || !self.processes.contains(pid)));
         found.sort_unstable();
         found.dedup();
         if !found.is_empty() {
@@ -191,13 +196,12 @@ impl Task {
     /// Adds to its row of the status what the scheduler thread does not know.
     pub fn complete(&self, row: &mut TaskStatus) {
         row.source = sources::in_words(&self.config.source);
-        row.state = match (&self.ended, self.processes.is_empty(), &self.config.source) {
+        row.state = match (&self.ended, row.processes.is_empty(), &self.config.source) {
             (Some(how), _, _) => how.clone(),
             (None, true, Source::Pid(_)) => "exited".to_owned(),
             (None, true, _) => "waiting for processes".to_owned(),
             (None, false, _) => "running".to_owned(),
         };
-        row.processes = self.pids().collect();
         row.problems.extend(self.problems.iter().cloned());
     }
 
