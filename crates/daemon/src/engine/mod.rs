@@ -110,6 +110,14 @@ impl Engine {
 
     /// One tick: the whole data flow once. `by_event` tells what called it.
     pub fn tick(&mut self, now: Nanos, by_event: bool) -> Wake {
+        let wake = self.decide(now);
+        self.act(now);
+        self.ticks.count(by_event);
+        wake
+    }
+
+    /// The tick's first half: from the host to a Plan.
+    fn decide(&mut self, now: Nanos) -> Wake {
         self.take_events();
         self.look_at_cores(now);
         self.seen.now = now;
@@ -125,12 +133,11 @@ impl Engine {
             self.ticks.plans += 1;
             self.last_plan.clone_from(&self.plan);
         }
-        self.act(now);
         self.seen.dirty.clear();
-        self.ticks.count(by_event);
         wake
     }
 
+    /// The second half: from the Plan to the host.
     fn act(&mut self, now: Nanos) {
         if let Some(guardians) = &mut self.parts.guardians {
             guardians.tick(now);

@@ -43,9 +43,9 @@ impl Engine {
                 found.iter().filter_map(|&pid| procs::threads(pid).ok()).flatten().collect();
             said.extend(self.watch(id, &threads));
         }
-        self.tick(clock::now(), false);
+        self.decide(clock::now());
         std::thread::sleep(WATCH);
-        self.tick(clock::now(), false);
+        self.decide(clock::now());
         said.extend(self.planned_in_words());
         let threads = self.parts.sight.seen().threads();
         let intended = self.parts.back_end.preview(&self.plan, threads, &mut self.parts.executor);
