@@ -66,9 +66,12 @@ fn core(id: CoreId) -> CoreView {
 }
 
 fn main() {
-    println!("{:>6} {:>6} {:>10} {:>12} {:>12}", "tasks", "cores", "cores are", "p50 ns", "p99 ns");
+    println!(
+        "{:>6} {:>6} {:>10} {:>10} {:>12} {:>12}",
+        "tasks", "cores", "cores are", "host is", "p50 ns", "p99 ns"
+    );
     for (tasks, cores) in [(2, 2), (10, 8), (100, 64), (1_000, 256)] {
-        for shares in [true, false] {
+        for (shares, calm) in [(true, true), (false, true), (true, false), (false, false)] {
             let host = host(cores, shares);
             let mut seen = Snapshot {
                 cores: host.topology.cores().iter().map(|known| core(known.id)).collect(),
@@ -87,6 +90,12 @@ fn main() {
                     task.running = (tick % 3) as u32;
                     task.waiting = ((tick + nth) % 2) as u32;
                     task.queueing_delay = Signal::Measured(Nanos::from_micros(20));
+                    // And those of the last tick but three sleep again, unless the host is to be saturated.
+                    if calm {
+                        let before =
+                            ((tick.saturating_sub(3) * 31 + nth * 17) % u64::from(tasks)) as usize;
+                        (seen.tasks[before].running, seen.tasks[before].waiting) = (0, 0);
+                    }
                 }
                 let start = Instant::now();
                 policy.decide(seen.now, &seen, &mut plan);
@@ -95,7 +104,8 @@ fn main() {
             times.sort_unstable();
             let at = |permille: usize| times[times.len() * permille / 1_000];
             let kind = if shares { "shared" } else { "exclusive" };
-            println!("{tasks:>6} {cores:>6} {kind:>10} {:>12} {:>12}", at(500), at(990));
+            let load = if calm { "calm" } else { "saturated" };
+            println!("{tasks:>6} {cores:>6} {kind:>10} {load:>10} {:>12} {:>12}", at(500), at(990));
         }
     }
 }

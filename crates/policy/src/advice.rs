@@ -142,6 +142,11 @@ impl Advice {
         self.tasks.get(place).unwrap_or(&TaskAdvice::NONE)
     }
 
+    /// Whether anything was said about the task itself.
+    pub(crate) fn concerns(&self, place: usize) -> bool {
+        self.of(place).touched
+    }
+
     /// The core that the ban of `core` protects.
     pub(crate) fn protected_by(&self, core: CoreId) -> CoreId {
         self.protects.get(core.index()).copied().unwrap_or(core)

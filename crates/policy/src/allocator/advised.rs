@@ -9,12 +9,20 @@ use crate::explain::{Invariant, Offer, Veto};
 impl Allocator {
     /// Sets bans and caps for this tick and takes away what they leave no room for.
     pub(super) fn take_advice(&mut self, now: Nanos, advice: &Advice) {
+        let bans_classes = !advice.everyone.is_empty() || !advice.best_effort.is_empty();
         for place in 0..self.tasks.len() as u32 {
-            if self.task(place).alive {
+            let task = &mut self.tasks[place as usize];
+            if !task.alive {
+                continue;
+            }
+            if bans_classes || advice.concerns(place as usize) {
                 self.take_cap(place, advice);
                 self.take_bans(place, now, advice);
-                self.fit(place, now);
+            } else {
+                task.cap = task.limits.max.max(task.guaranteed);
+                (task.is_banned, task.off_lc) = (false, None);
             }
+            self.fit(place, now);
         }
     }
 
@@ -66,6 +74,7 @@ impl Allocator {
         }
         let task = &mut self.tasks[place as usize];
         (task.banned, task.ban_reason, task.off_lc) = (banned, reason, off_lc);
+        task.is_banned = !banned.is_empty();
     }
 
     pub(super) fn decline(
@@ -82,7 +91,7 @@ impl Allocator {
     /// Takes banned cores away, and those past the cap: unreserved idle ones first, then the highest.
     fn fit(&mut self, place: u32, now: Nanos) {
         let task = self.task(place);
-        if !task.banned.is_empty() {
+        if task.is_banned {
             let banned = task.owned.intersection(&task.banned);
             banned.iter().for_each(|core| self.hand_back(core, now));
         }

@@ -4,7 +4,7 @@ use quell_model::{CoreId, Nanos, Reason, Snapshot};
 
 use super::Allocator;
 use super::constants::BE_QUANTUM;
-use super::tables::NONE;
+use super::tables::TaskState;
 use crate::Advice;
 
 impl Allocator {
@@ -35,7 +35,7 @@ impl Allocator {
             task.is_be()
                 && task.owned_len < task.cap.min(below)
                 && task.allowed.contains(core)
-                && !task.banned.contains(core)
+                && !(task.is_banned && task.banned.contains(core))
         });
         fits.min_by_key(|(task, place)| (task.owned_len, *place)).map(|(_, place)| place)
     }
@@ -45,10 +45,11 @@ impl Allocator {
     pub(super) fn grant_be(&mut self, now: Nanos, seen: &Snapshot, advice: &Advice) {
         let mut claims = std::mem::take(&mut self.claims);
         claims.clear();
+        self.survey();
         for place in 0..self.tasks.len() as u32 {
             let task = self.task(place);
             let wants = task.is_be() && task.unmet() > 0 && (task.waiting > 0 || task.is_short());
-            if wants && !self.awaits_start(place, now, seen) {
+            if wants && self.has_prospects(place, now) && !self.awaits_start(place, now, seen) {
                 claims.push(place);
             }
         }
@@ -69,15 +70,8 @@ impl Allocator {
     }
 
     fn grant_batch(&mut self, place: u32, now: Nanos, seen: &Snapshot, advice: &Advice) -> bool {
-        let open = self.task(place).open();
         let running_on = &seen.tasks[place as usize].running_on;
-        let mut core = self.best_of(place, now, &open.intersection(&self.free), running_on, advice);
-        let task = self.task(place);
-        if core.is_none() && (task.congested || task.owned_len == 0 || task.is_short()) {
-            let others = open.intersection(&self.be_owned);
-            core = self.best_of(place, now, &others, running_on, advice);
-        }
-        let Some(core) = core else { return false };
+        let Some(core) = self.pick_core(place, now, running_on, advice) else { return false };
         let reason = match self.fell_idle.contains(core) {
             true => Reason::HandedOver,
             false => Reason::Leftover,
@@ -86,17 +80,20 @@ impl Allocator {
         true
     }
 
+    /// Whether there may be a core for this task at all.
+    fn has_prospects(&self, place: u32, now: Nanos) -> bool {
+        !self.free.is_empty() || self.be_yields_to(place, now)
+    }
+
     /// Looks again when the first quantum of another BE task ends, if a BE task waits without a core.
     fn revisit_quantum(&mut self, now: Nanos) {
-        let waits = |task: &super::tables::TaskState| {
+        let waits = |task: &TaskState| {
             task.is_be() && task.owned_len == 0 && task.waiting > 0 && task.cap > 0
         };
         if self.tasks.iter().any(waits) {
-            let since = self.be_owned.iter().map(|core| self.core(core).since).min();
-            if let Some(since) = since {
-                self.revisit((since + BE_QUANTUM).max(now + Nanos(1)));
-            }
+            self.survey();
+            let quantum_ends = self.market.oldest_be + BE_QUANTUM;
+            self.revisit(quantum_ends.max(now + Nanos(1)));
         }
-        debug_assert!(self.free.iter().all(|core| self.core(core).owner == NONE));
     }
 }

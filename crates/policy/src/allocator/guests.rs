@@ -9,7 +9,7 @@
 //!   own cores then admit nobody, because it would meet them on one rung. Where that would leave another guest
 //!   without any host, it stays an owner only: a guarantee comes before work conservation.
 
-use quell_model::{CoreSet, Nanos};
+use quell_model::{CoreId, CoreSet, Nanos};
 
 use super::Allocator;
 use super::write::limited;
@@ -19,10 +19,12 @@ impl Allocator {
     pub(super) fn admit_guests(&mut self, now: Nanos) {
         let mut guests = std::mem::take(&mut self.claims);
         guests.clear();
+        let mut spare = None;
         for place in 0..self.tasks.len() as u32 {
             let task = self.task(place);
             if task.is_lc() && (task.is_guest || task.claims() > 0) {
-                let offered = self.candidates(place, now);
+                let spare = *spare.get_or_insert_with(|| self.spare_cores());
+                let offered = self.candidates(place, &spare, now);
                 self.tasks[place as usize].offered = offered;
                 match offered.is_empty() {
                     true => self.end_stay(place, now),
@@ -59,7 +61,7 @@ impl Allocator {
 
     /// Cores of other LC tasks that this one may share: those that it shares already, and new ones
     /// whose owner has a core to spare (any owner, for a task that has no core at all).
-    fn candidates(&self, place: u32, now: Nanos) -> CoreSet {
+    fn candidates(&self, place: u32, spare: &CoreSet, now: Nanos) -> CoreSet {
         let task = self.task(place);
         let wants = task.claims() > 0;
         let satisfied = task.owned_len > 0 && task.unmet() == 0 && task.granted.1 == now;
@@ -67,16 +69,21 @@ impl Allocator {
             return CoreSet::EMPTY;
         }
         let foreign = task.open().intersection(&self.lc_owned).difference(&task.owned);
-        let mut hosts = foreign.intersection(&task.hosts);
-        if wants {
-            for core in foreign.difference(&hosts).iter() {
-                let owner = self.task(self.core(core).owner);
-                if task.owned_len == 0 || owner.runnable < owner.owned_len {
-                    hosts.insert(core);
-                }
-            }
+        let kept = foreign.intersection(&task.hosts);
+        match (wants, task.owned_len) {
+            (false, _) => kept,
+            (true, 0) => foreign,
+            (true, _) => kept.union(&foreign.intersection(spare)),
         }
-        hosts
+    }
+
+    /// LC cores whose owner has fewer runnable threads than cores.
+    fn spare_cores(&self) -> CoreSet {
+        let has_spare = |core: &CoreId| {
+            let owner = self.task(self.core(*core).owner);
+            owner.runnable < owner.owned_len
+        };
+        self.lc_owned.iter().filter(has_spare).collect()
     }
 
     fn stay(&mut self, place: u32, closed: &CoreSet, now: Nanos) {

@@ -34,6 +34,7 @@ use quell_model::{Class, CoreId, CoreSet, Nanos, Plan, Reason, Snapshot};
 use crate::explain::{Change, CoreWhy, Explanation, TaskWhy, Veto};
 use crate::{Advice, Host, Wake};
 
+use score::Market;
 use tables::{CoreState, NONE, TaskState};
 
 /// Declined advice that one tick can note.
@@ -59,6 +60,11 @@ pub struct Allocator {
     stale: bool,
     /// Cores assigned since start.
     moves: u64,
+    /// Grows whenever a core changes hands or a task its guarantee.
+    version: u64,
+    market: Market,
+    /// By core number.
+    siblings: Vec<Box<[CoreId]>>,
     /// Scratch: places of tasks that want cores.
     claims: Vec<u32>,
     /// The earliest time at which something has to be looked at without any event.
@@ -69,13 +75,14 @@ pub struct Allocator {
     changes: Vec<Change>,
     /// Where the next change goes once `changes` is full.
     oldest: usize,
-    written: Plan,
 }
 
 impl Allocator {
     /// An allocator for a host, with nothing granted.
     pub fn new(host: Host) -> Allocator {
         let numbers = host.topology.cores().last().map_or(0, |core| core.id.index() + 1);
+        let siblings = (0..numbers).map(|core| CoreId(core as u16));
+        let siblings = siblings.map(|core| host.topology.siblings(core).iter().collect()).collect();
         Allocator {
             cores: vec![CoreState::NEW; numbers],
             host,
@@ -87,6 +94,9 @@ impl Allocator {
             fell_idle: CoreSet::EMPTY,
             stale: true,
             moves: 0,
+            version: 0,
+            market: Market::default(),
+            siblings,
             claims: Vec::new(),
             next: Nanos::MAX,
             last: Nanos::ZERO,
@@ -94,7 +104,6 @@ impl Allocator {
             vetoes_left_out: 0,
             changes: Vec::with_capacity(CHANGES_MAX),
             oldest: 0,
-            written: Plan::default(),
         }
     }
 
@@ -112,6 +121,7 @@ impl Allocator {
         plan: &mut Plan,
     ) -> Wake {
         self.next = advice.revisit;
+        self.version += 1;
         self.sync(now, seen);
         if self.stale {
             self.reserve();
@@ -149,8 +159,7 @@ impl Allocator {
     /// The last decision, explained.
     pub fn explain(&self) -> Explanation {
         let id_of = |place: u32| self.tasks.get(place as usize).map(|task| task.id);
-        let planned = self.tasks.iter().zip(&self.written.tasks);
-        let tasks = planned.filter(|(task, _)| task.alive).map(|(task, plan)| TaskWhy {
+        let tasks = self.tasks.iter().filter(|task| task.alive).map(|task| TaskWhy {
             id: task.id,
             class: task.class,
             runnable: task.runnable,
@@ -158,19 +167,18 @@ impl Allocator {
             queueing_delay: task.signal,
             congested: task.congested,
             cap: task.cap,
-            banned: task.banned,
+            banned: if task.is_banned { task.banned } else { CoreSet::EMPTY },
             owned: task.owned,
             reserved: task.reserved,
-            rung: plan.rung,
-            reason: plan.reason,
+            rung: task.planned.0,
+            reason: task.planned.1,
         });
-        let cores = self.written.cores.iter().filter(|core| self.usable.contains(core.id));
-        let cores = cores.map(|core| CoreWhy {
-            id: core.id,
-            owner: core.owner,
-            reserved: id_of(self.cores[core.id.index()].reserved),
-            since: self.cores[core.id.index()].since,
-            reason: core.reason,
+        let cores = self.usable.iter().map(|id| (id, self.core(id))).map(|(id, core)| CoreWhy {
+            id,
+            owner: core.planned.0,
+            reserved: id_of(core.reserved),
+            since: core.since,
+            reason: core.planned.1,
         });
         let (newer, older) = self.changes.split_at(self.oldest);
         Explanation {
@@ -200,6 +208,7 @@ impl Allocator {
     fn assign(&mut self, core: CoreId, place: u32, now: Nanos, reason: Reason) {
         self.give_back(core, now);
         self.moves += 1;
+        self.version += 1;
         let state = &mut self.cores[core.index()];
         (state.owner, state.since, state.reason) = (place, now, reason);
         let task = &mut self.tasks[place as usize];
@@ -223,6 +232,7 @@ impl Allocator {
         task.owned.remove(core);
         task.owned_len -= 1;
         (state.owner, state.since, state.reason) = (NONE, now, Reason::Unwanted);
+        self.version += 1;
         self.lc_owned.remove(core);
         self.be_owned.remove(core);
         if self.usable.contains(core) {

@@ -15,20 +15,79 @@ const SIBLING_APART: i64 = 3_000;
 const ALL_IDLE: i64 = 2_000;
 const WARM: i64 = 1_000;
 
+/// Who could yield cores to others: lets a claim without a chance be turned down at once.
+pub(super) struct Market {
+    /// The allocator's version when it was surveyed.
+    version: u64,
+    /// Cores of tasks that hold more than their guarantee.
+    yielding: CoreSet,
+    /// The most burst cores that one LC task and one BE task hold.
+    top_burst: [i64; 2],
+    /// Since when a BE task has held its yielding core that changed hands longest ago.
+    pub oldest_be: Nanos,
+}
+
+impl Default for Market {
+    fn default() -> Self {
+        let (version, yielding, top_burst) = (u64::MAX, CoreSet::EMPTY, [0; 2]);
+        Market { version, yielding, top_burst, oldest_be: Nanos::MAX }
+    }
+}
+
 impl Allocator {
     /// The best core that the task may take: one without an owner, else a BE task's, else another LC
     /// task's burst core.
     pub(super) fn pick_core(
-        &self,
+        &mut self,
         place: u32,
         now: Nanos,
         running_on: &CoreSet,
         advice: &Advice,
     ) -> Option<CoreId> {
-        let open = self.task(place).open();
-        [self.free, self.be_owned, self.lc_owned].iter().find_map(|cores| {
+        self.survey();
+        let task = self.task(place);
+        let open = task.open();
+        let from_be = match task.class {
+            Class::LatencyCritical => true,
+            Class::BestEffort => self.be_yields_to(place, now),
+        };
+        let from_lc = task.is_lc() && self.market.top_burst[0] > task.burst() + 1;
+        let sources = [
+            Some(self.free),
+            from_be.then_some(self.market.yielding.intersection(&self.be_owned)),
+            from_lc.then_some(self.market.yielding.intersection(&self.lc_owned)),
+        ];
+        sources.iter().flatten().find_map(|cores| {
             self.best_of(place, now, &open.intersection(cores), running_on, advice)
         })
+    }
+
+    /// Whether some BE task has a core that this BE task could take, as far as numbers tell.
+    pub(super) fn be_yields_to(&self, place: u32, now: Nanos) -> bool {
+        let task = self.task(place);
+        let rotates = task.owned_len == 0 && now.since(self.market.oldest_be) >= BE_QUANTUM;
+        rotates || self.market.top_burst[1] > task.burst() + 1
+    }
+
+    /// Brings up to date who could yield at all, if a core changed hands since.
+    pub(super) fn survey(&mut self) {
+        if self.market.version == self.version {
+            return;
+        }
+        let mut market = Market { version: self.version, ..Market::default() };
+        for core in self.usable.difference(&self.free).iter() {
+            let state = self.core(core);
+            let holder = self.task(state.owner);
+            if holder.burst() > 0 {
+                market.yielding.insert(core);
+                let class = usize::from(holder.is_be());
+                market.top_burst[class] = market.top_burst[class].max(holder.burst());
+                if holder.is_be() {
+                    market.oldest_be = market.oldest_be.min(state.since);
+                }
+            }
+        }
+        self.market = market;
     }
 
     /// The best of these cores; ties go to the lowest.
@@ -76,12 +135,12 @@ impl Allocator {
 
     fn score(&self, place: u32, core: CoreId, now: Nanos, running_on: &CoreSet) -> i64 {
         let state = self.core(core);
-        let siblings = self.host.topology.siblings(core);
+        let siblings = &self.siblings[core.index()];
         let mut apart = true;
         let mut all_idle = state.idle;
         let mut warm = if running_on.contains(core) { WARM } else { 0 };
         warm = warm.max(warmth(&state.history, place, now));
-        for sibling in siblings.iter() {
+        for &sibling in siblings {
             let sibling = self.core(sibling);
             apart &= sibling.running != place;
             all_idle &= sibling.idle;

@@ -84,7 +84,8 @@ impl Allocator {
         let turned = class != task.class;
         task.class = class;
         task.allowed = view.limits.allowed.intersection(&usable);
-        let most = view.limits.max.min(task.allowed.len() as u32);
+        task.allowed_len = task.allowed.len() as u32;
+        let most = view.limits.max.min(task.allowed_len);
         task.guaranteed = match task.ran_away {
             Some(_) => 0,
             None => view.limits.guaranteed.min(most),

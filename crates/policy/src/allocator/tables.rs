@@ -1,7 +1,8 @@
 //! What the allocator remembers of cores and tasks from tick to tick.
 
 use quell_model::{
-    Absence, Class, CoreId, CoreSet, Limits, Nanos, Outcome, Reason, Signal, TaskId, TaskReason,
+    Absence, Class, CoreId, CoreSet, Limits, Nanos, Outcome, Reason, Rung, Signal, TaskId,
+    TaskReason,
 };
 
 use super::constants::{HOLD_MAX, HOLD_MIN, REFUSAL_MAX, REFUSAL_MIN};
@@ -20,8 +21,8 @@ pub(super) struct CoreState {
     pub since: Nanos,
     /// Why it last changed hands.
     pub reason: Reason,
-    /// The owner in the last Plan, for the log of changes.
-    pub logged: Option<TaskId>,
+    /// Owner and reason in the last Plan.
+    pub planned: (Option<TaskId>, Reason),
     /// Tasks that ran here last, most recent first, and when they were last seen.
     pub history: [(u32, Nanos); 2],
     /// Place of the task that runs here.
@@ -39,7 +40,7 @@ impl CoreState {
         reserved: NONE,
         since: Nanos::ZERO,
         reason: Reason::Unwanted,
-        logged: None,
+        planned: (None, Reason::Unmanaged),
         history: [(NONE, Nanos::ZERO); 2],
         running: NONE,
         idle: false,
@@ -130,8 +131,10 @@ pub(super) struct TaskState {
     pub longest_run: Nanos,
     /// Allowed cores that are managed and online.
     pub allowed: CoreSet,
-    /// Of those, the ones that advice keeps it off.
+    pub allowed_len: u32,
+    /// Of those, the ones that advice keeps it off, and whether there is any.
     pub banned: CoreSet,
+    pub is_banned: bool,
     pub ban_reason: TaskReason,
     pub off_lc: Option<Nanos>,
     pub owned: CoreSet,
@@ -152,6 +155,8 @@ pub(super) struct TaskState {
     pub guest_until: Nanos,
     pub guest_hold: Hold,
     pub is_guest: bool,
+    /// Rung and reason in the last Plan.
+    pub planned: (Rung, TaskReason),
 }
 
 impl TaskState {
@@ -174,7 +179,9 @@ impl TaskState {
             ran_away: None,
             longest_run: Nanos::ZERO,
             allowed: CoreSet::EMPTY,
+            allowed_len: 0,
             banned: CoreSet::EMPTY,
+            is_banned: false,
             ban_reason: TaskReason::Banned,
             off_lc: None,
             owned: CoreSet::EMPTY,
@@ -190,6 +197,7 @@ impl TaskState {
             guest_until: Nanos::ZERO,
             guest_hold: Hold::NEW,
             is_guest: false,
+            planned: (Rung::Own, TaskReason::NoCore),
         }
     }
 
@@ -225,6 +233,6 @@ impl TaskState {
 
     /// Allowed cores that no ban keeps it off.
     pub fn open(&self) -> CoreSet {
-        self.allowed.difference(&self.banned)
+        if self.is_banned { self.allowed.difference(&self.banned) } else { self.allowed }
     }
 }

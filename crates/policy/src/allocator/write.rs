@@ -45,11 +45,9 @@ impl Allocator {
                 let reason = if offline { Reason::Offline } else { Reason::Unmanaged };
                 CorePlan { id, owner: None, mode: CoreMode::Unmanaged, reason }
             };
-            self.note_change(&planned, now);
+            self.note(&planned, now);
             plan.cores.push(planned);
         }
-        self.written.cores.clone_from(&plan.cores);
-        self.written.tasks.clone_from(&plan.tasks);
     }
 
     fn plan_task(&mut self, place: u32, unused: &mut Unused) -> TaskPlan {
@@ -59,10 +57,10 @@ impl Allocator {
             Class::BestEffort => (Rung::Idle, self.place_be(place)),
         };
         let task = &mut self.tasks[place as usize];
-        if task.is_be() {
+        if task.is_be() && task.cap < task.allowed_len {
             task.hosts = beneath;
         }
-        if !task.banned.is_empty() {
+        if task.is_banned {
             unused.banned = unused.banned.union(&task.banned);
         }
         if task.runnable > task.owned_len && task.owned_len >= task.cap {
@@ -72,6 +70,7 @@ impl Allocator {
             unused.beneath = unused.beneath.union(&beneath);
         }
         let reason = task_reason(task, &beneath);
+        task.planned = (rung, reason);
         TaskPlan { id: task.id, class: task.class, cap: task.cap, rung, beneath, reason }
     }
 
@@ -84,7 +83,9 @@ impl Allocator {
         } else if task.owned_len > 0 {
             (Rung::Lc, CoreSet::EMPTY)
         } else {
-            (Rung::Own, limited(task.open(), task.cap, &task.hosts))
+            let open = task.open();
+            let fits = task.cap >= task.allowed_len;
+            (Rung::Own, if fits { open } else { limited(open, task.cap, &task.hosts) })
         }
     }
 
@@ -106,8 +107,18 @@ impl Allocator {
             }
         }
         let task = self.task(place);
+        if task.owned_len > 0 {
+            open = open.difference(&task.owned);
+        }
+        if task.cap >= task.allowed_len {
+            return open;
+        }
+        // Cores that it had, then those that LC leaves.
+        let preferred = task.hosts.union(&self.be_owned);
+        let kept = open.intersection(&task.hosts);
         let room = task.cap.saturating_sub(task.owned_len);
-        limited(open.difference(&task.owned), room, &task.hosts)
+        let chosen = limited(open.intersection(&preferred), room, &kept);
+        limited(open, room, &chosen)
     }
 
     fn plan_core(&self, id: CoreId, now: Nanos, advice: &Advice, unused: &Unused) -> CorePlan {
@@ -153,11 +164,12 @@ impl Allocator {
         (refused.unmet() > 0 && better).then_some(refusal.errno)
     }
 
-    fn note_change(&mut self, planned: &CorePlan, at: Nanos) {
-        let logged = &mut self.cores[planned.id.index()].logged;
-        let from = std::mem::replace(logged, planned.owner);
-        if from != planned.owner {
-            let (core, to, reason) = (planned.id, planned.owner, planned.reason);
+    /// Keeps what explanations need, and logs a change of owner.
+    fn note(&mut self, planned: &CorePlan, at: Nanos) {
+        let (core, to, reason) = (planned.id, planned.owner, planned.reason);
+        let last = &mut self.cores[core.index()].planned;
+        let (from, _) = std::mem::replace(last, (to, reason));
+        if from != to {
             self.log(Change { at, core, from, to, reason });
         }
     }
@@ -178,7 +190,7 @@ fn task_reason(task: &TaskState, beneath: &CoreSet) -> TaskReason {
     match (task.off_lc, task.owned_len > 0) {
         _ if task.ran_away.is_some() => TaskReason::RanAway(task.longest_run),
         (Some(delay), _) => TaskReason::DelaysLc(delay),
-        _ if !task.banned.is_empty() => task.ban_reason,
+        _ if task.is_banned => task.ban_reason,
         _ if capped => TaskReason::Capped,
         _ if task.is_guest => TaskReason::Guest,
         (None, true) => TaskReason::Owner,
