@@ -85,3 +85,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_examples_are_right_and_fit_a_small_host() {
+    let host = Topology::regular(1, 2, 1).unwrap();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+    let mut read = 0;
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        if entry.path().extension().is_some_and(|end| end == "toml") {
+            let text = std::fs::read_to_string(entry.path()).unwrap();
+            let config = Config::parse(&text, &entry.path().display().to_string()).unwrap();
+            config.check(&host, "").unwrap();
+            read += 1;
+        }
+    }
+    assert!(read >= 3);
+}
+
+#[test]
+fn every_key_is_documented() {
+    let page = include_str!("../../../../docs/configuration.md");
+    let raw = include_str!("raw.rs");
+    let keys = raw
+        .lines()
+        .take_while(|line| !line.starts_with("/// Where in which file"))
+        .filter_map(|line| line.strip_prefix("    ")?.split_once(": ")?.0.split_whitespace().next())
+        .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_') && *key != "matches");
+    for key in keys {
+        assert!(page.contains(&format!("`{key}`")) || page.contains(&format!("{key} = ")) || page.contains(&format!("[{key}]")), "{key}");
+    }
+}
