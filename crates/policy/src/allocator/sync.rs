@@ -90,7 +90,7 @@ impl Allocator {
             Some(_) => 0,
             None => view.limits.guaranteed.min(most),
         };
-        task.hosts = CoreSet::EMPTY;
+        (task.hosts, task.hosts_len) = (CoreSet::EMPTY, 0);
         task.is_guest = false;
         let lost = if turned { task.owned } else { task.owned.difference(&task.allowed) };
         lost.iter().for_each(|core| self.give_back(core, now));

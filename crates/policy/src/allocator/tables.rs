@@ -149,6 +149,8 @@ pub(super) struct TaskState {
     pub burst_hold: Hold,
     /// LC: cores of others that it shares as a guest. BE under a cap: cores that it was let in on.
     pub hosts: CoreSet,
+    /// BE: how many those are.
+    pub hosts_len: u32,
     /// LC cores that it might share, while guests are chosen.
     pub offered: CoreSet,
     /// The guest keeps its rights until then.
@@ -193,6 +195,7 @@ impl TaskState {
             peak: 0,
             burst_hold: Hold::NEW,
             hosts: CoreSet::EMPTY,
+            hosts_len: 0,
             offered: CoreSet::EMPTY,
             guest_until: Nanos::ZERO,
             guest_hold: Hold::NEW,

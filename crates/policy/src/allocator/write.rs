@@ -57,9 +57,6 @@ impl Allocator {
             Class::BestEffort => (Rung::Idle, self.place_be(place)),
         };
         let task = &mut self.tasks[place as usize];
-        if task.is_be() && task.cap < task.allowed_len {
-            task.hosts = beneath;
-        }
         if task.is_banned {
             unused.banned = unused.banned.union(&task.banned);
         }
@@ -113,12 +110,18 @@ impl Allocator {
         if task.cap >= task.allowed_len {
             return open;
         }
-        // Cores that it had, then those that LC leaves.
+        // The same cores as before while they do, else those that it had, then those that LC leaves.
+        let room = task.cap.saturating_sub(task.owned_len);
+        if task.hosts_len == room && task.hosts.is_subset(&open) {
+            return task.hosts;
+        }
         let preferred = task.hosts.union(&self.be_owned);
         let kept = open.intersection(&task.hosts);
-        let room = task.cap.saturating_sub(task.owned_len);
         let chosen = limited(open.intersection(&preferred), room, &kept);
-        limited(open, room, &chosen)
+        let chosen = limited(open, room, &chosen);
+        let task = &mut self.tasks[place as usize];
+        (task.hosts, task.hosts_len) = (chosen, chosen.len() as u32);
+        chosen
     }
 
     fn plan_core(&self, id: CoreId, now: Nanos, advice: &Advice, unused: &Unused) -> CorePlan {
@@ -177,9 +180,6 @@ impl Allocator {
 
 /// At most `room` of the cores, those of `before` first, so that the choice stays.
 pub(super) fn limited(cores: CoreSet, room: u32, before: &CoreSet) -> CoreSet {
-    if cores.len() <= room as usize {
-        return cores;
-    }
     let kept = cores.intersection(before);
     let new = cores.difference(&kept);
     kept.iter().chain(new.iter()).take(room as usize).collect()
