@@ -10,7 +10,7 @@ use quell_load::be::{Progress, Reading};
 use quell_model::CoreSet;
 use tempfile::TempDir;
 
-use super::spec::{ColocateSpec, Mix};
+use super::spec::Mix;
 use crate::host::Program;
 
 /// How long a program may take until it serves or works.
@@ -88,23 +88,33 @@ pub struct Rate {
 
 impl BatchWork {
     /// Starts the batch programs of a mix on the managed cores and waits until they work.
+    /// `antagonist` is the `quell-antagonist` program, `go_gc` the one that [`quell_load::go::build_gc`] made.
     ///
     /// # Errors
     /// When one cannot be started or does not report any work in time.
-    pub fn start(spec: &ColocateSpec, mix: Mix) -> Result<BatchWork> {
+    pub fn start(
+        antagonist: &Path,
+        managed: &CoreSet,
+        mix: Mix,
+        go_gc: Option<&Path>,
+    ) -> Result<BatchWork> {
         let folder = work_folder()?;
         let mut parts = Vec::new();
         for (at, words) in modes(mix).iter().enumerate() {
             let file = folder.path().join(format!("progress-{at}"));
-            let mut command = Command::new(&spec.antagonist);
+            let (program, name) = match words {
+                [] => (go_gc.context("the Go antagonist was not built")?, mix.name()),
+                [name, ..] => (antagonist, *name),
+            };
+            let mut command = Command::new(program);
             command.args(*words).arg("--progress").arg(&file);
             command.stdout(Stdio::null()).stderr(Stdio::null());
-            let program = Program::start(words[0], &mut command)?;
+            let program = Program::start(name, &mut command)?;
             // Threads that start from here on are born pinned.
-            program.pin(&spec.managed)?;
+            program.pin(managed)?;
             let progress = Progress::wait(&file, START_MAX)
-                .with_context(|| format!("{} reports no work", words[0]))?;
-            program.pin(&spec.managed)?;
+                .with_context(|| format!("{name} reports no work"))?;
+            program.pin(managed)?;
             parts.push(Part { program, progress });
         }
         Ok(BatchWork { parts, _folder: folder })
@@ -155,6 +165,11 @@ impl Rates {
         (weights > 0.0).then_some(sum / weights)
     }
 
+    /// Work a second of all programs; meaningful where they do the same work.
+    pub fn ops(&self) -> f64 {
+        self.0.iter().map(|rate| rate.ops).sum()
+    }
+
     /// CPU seconds a second of all programs.
     pub fn cpu(&self) -> f64 {
         self.0.iter().map(|rate| rate.cpu).sum()
@@ -176,7 +191,8 @@ fn modes(mix: Mix) -> &'static [&'static [&'static str]] {
         Mix::Hog => &[&["hog", "--threads", "4"]],
         Mix::Gc => &[&["gc"]],
         Mix::Faults => &[&["faults"], &["writes"]],
-        Mix::GoGc => &[&["go-gc"]],
+        // A program of its own, without a mode.
+        Mix::GoGc => &[&[]],
     }
 }
 

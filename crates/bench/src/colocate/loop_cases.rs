@@ -108,7 +108,7 @@ impl Session<'_> {
             .rates(self.load.steps[0].rate_rps / spec.load)
             .map(|rate_rps| Step { rate_rps, duration: Nanos(measured.as_nanos() as u64 / 3) })
             .to_vec();
-        let be = BatchWork::start(spec, Mix::Hog)?;
+        let be = BatchWork::start(&spec.antagonist, &spec.managed, Mix::Hog, None)?;
         self.stop.sleep(SETTLE)?;
         let before = be.work()?;
         self.stop.sleep(spec.be_alone)?;

@@ -16,10 +16,12 @@ mod spec;
 mod system;
 mod watch;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use quell_linux::act::Ladder;
+use quell_load::go::build_gc;
 use quell_load::protocol::memcached::MemcachedSpec;
 use quell_load::{LoadSpec, ProtocolSpec, SearchSpec, search_peak};
 use quell_model::{CoreSet, Nanos, Rung};
@@ -28,7 +30,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use self::analysis::Round;
-use self::cast::{BatchWork, Memcached};
+pub(crate) use self::cast::{BatchWork, Memcached};
 use self::loop_cases::LoopCase;
 pub use self::spec::{ColocateSpec, Mix, System};
 use self::system::Service;
@@ -39,7 +41,7 @@ use crate::report::BenchReport;
 use crate::switch_cost;
 
 /// The priority of an LC thread on its Quell rung, on this host.
-fn lc_priority() -> i32 {
+pub(crate) fn lc_priority() -> i32 {
     let ladder = Ladder::for_this_host().unwrap_or_default();
     ladder.priority(Rung::Lc).map_or(1, i32::from)
 }
@@ -99,9 +101,20 @@ fn run_pinned(
             None
         }
     };
-    let mut session = Session { watch, spec, lc: &lc, load, stop, progress, steps };
+    let programs = tempfile::tempdir().context("make a folder for built programs")?;
+    let mut go_gc = None;
+    if spec.mixes.contains(&Mix::GoGc) {
+        match build_gc(programs.path()) {
+            Ok(program) => go_gc = Some(program),
+            Err(error) => report.notes.push(format!("left out: {}: {error}", Mix::GoGc.name())),
+        }
+    }
+    let mut session = Session { watch, go_gc, spec, lc: &lc, load, stop, progress, steps };
     let mut rounds = Vec::new();
     for &mix in &spec.mixes {
+        if mix == Mix::GoGc && session.go_gc.is_none() {
+            continue;
+        }
         rounds.extend(session.rounds(mix, &mut report.notes)?);
     }
     analysis::fill(&mut report, &rounds, &spec.systems, switch_us);
@@ -161,6 +174,7 @@ struct Session<'a> {
     spec: &'a ColocateSpec,
     lc: &'a Memcached,
     watch: Option<CoreWatch>,
+    go_gc: Option<PathBuf>,
     load: LoadSpec,
     stop: &'a Stop,
     progress: &'a mut dyn Progress,
@@ -205,7 +219,7 @@ impl Session<'_> {
         order.shuffle(&mut rng);
         let case = mix.name();
         self.steps.show(self.progress, &format!("round {}, {case}: batch work alone", attempt + 1));
-        let mut be = BatchWork::start(spec, mix)?;
+        let mut be = BatchWork::start(&spec.antagonist, &spec.managed, mix, self.go_gc.as_deref())?;
         self.stop.sleep(SETTLE)?;
         let before = be.work()?;
         self.stop.sleep(spec.be_alone)?;

@@ -1,0 +1,116 @@
+//! `quell bench overhead`: what Quell itself takes.
+//!
+//! * `bpf`: time of the BPF programs for each event, by the kernel's own run-time statistics, while
+//!   two watched threads hand a word to and fro on one core.
+//! * `decide N tasks`: one decision of the policy over a synthetic Snapshot of so many tasks.
+//! * `tick N tasks`: a whole tick of a real daemon (read, decide, compare, act) that manages so many
+//!   real programs, by its own account.
+//! * `end to end`: batch work beside a loaded memcached with the same priorities, set by hand and kept
+//!   by a daemon; a cost under half a percent is below the noise of that ratio, and the rows above
+//!   account for it.
+
+mod end_to_end;
+mod ticks;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use quell_linux::observe::bpf::{BpfConfig, BpfObserver};
+use quell_linux::observe::{Children, Observer, procs};
+use quell_model::{CoreId, CoreSet, TaskId};
+
+use crate::host;
+use crate::progress::{Progress, Stop};
+use crate::report::BenchReport;
+use crate::switch_cost;
+
+/// A run of the overhead benchmark.
+#[derive(Clone, Debug)]
+pub struct OverheadSpec {
+    /// The command that makes the report again.
+    pub command: String,
+    /// Interleaved rounds.
+    pub rounds: usize,
+    /// Each end-to-end measurement.
+    pub duration: Duration,
+    /// Numbers of tasks.
+    pub tasks: Vec<u32>,
+    /// Requests a second to memcached, end to end.
+    pub rate_rps: f64,
+    /// Cores that service and batch work share.
+    pub managed: CoreSet,
+    /// The client's core.
+    pub client: CoreId,
+    /// The `quell` program.
+    pub quell: PathBuf,
+    /// The `quell-antagonist` program.
+    pub antagonist: PathBuf,
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// When a program cannot be started, the daemon does not restore the host, or a stop was asked for.
+pub fn run(spec: &OverheadSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
+    let _alone = host::alone(progress, stop)?;
+    let own = host::affinity(0).context("read the own affinity")?;
+    host::pin(0, &CoreSet::of(spec.client)).context("leave the managed cores")?;
+    let report = parts(spec, progress, stop);
+    host::pin(0, &own).context("take back the own affinity")?;
+    report
+}
+
+fn parts(spec: &OverheadSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
+    let mut report = BenchReport::new("overhead", &spec.command);
+    let total = 1 + 2 * spec.tasks.len() + spec.rounds;
+    progress.step(0, total, "BPF programs");
+    let core = spec.managed.first().context("no core is managed")?;
+    if let Err(error) = bpf(&mut report, spec.rounds, core) {
+        report.notes.push(format!("not measured: cost of the BPF programs: {error:#}"));
+    }
+    for (at, &tasks) in spec.tasks.iter().enumerate() {
+        stop.check()?;
+        progress.step(1 + 2 * at, total, &format!("decisions over {tasks} tasks"));
+        ticks::decisions(&mut report, tasks, spec.rounds)?;
+        progress.step(2 + 2 * at, total, &format!("ticks over {tasks} tasks"));
+        ticks::daemon(&mut report, spec, tasks, stop)?;
+    }
+    let done = 1 + 2 * spec.tasks.len();
+    end_to_end::run(&mut report, spec, stop, &mut |round| {
+        progress.step(done + round, total, &format!("end to end, round {}", round + 1));
+    })?;
+    progress.step(total, total, "done");
+    Ok(report)
+}
+
+/// Time of each program for an event, in each round.
+fn bpf(report: &mut BenchReport, rounds: usize, core: CoreId) -> Result<()> {
+    let mut observer = BpfObserver::new(&BpfConfig::default()).context("load the BPF observer")?;
+    observer.manage(&CoreSet::of(core));
+    let task = TaskId { index: 0, generation: 0 };
+    let own = procs::thread(host::this_thread()).context("find the own thread")?;
+    // Threads that this one starts belong to the task.
+    observer.watch(own, task, true, Children::Adopt)?;
+    let mut each: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for _ in 0..rounds {
+        let before = observer.cost();
+        let measuring = observer.measure().context("measure BPF programs")?;
+        switch_cost::measure(core)?;
+        drop(measuring);
+        for (now, before) in observer.cost().iter().zip(&before) {
+            let runs = now.runs - before.runs;
+            let time = now.time.saturating_sub(before.time);
+            if runs > 0 {
+                each.entry(now.event.clone())
+                    .or_default()
+                    .push(time.as_nanos() as f64 / runs as f64);
+            }
+        }
+    }
+    for (event, values) in each {
+        report.push("bpf", &event, "ns_per_event", values);
+    }
+    Ok(())
+}
