@@ -64,7 +64,8 @@ pub struct TaskView {
     /// Longest time that one of its threads has now run without sleeping.
     pub longest_run: Signal<Nanos>,
     /// BE: how late LC threads got to run, at the 99.9th percentile of the recent window, when this task
-    /// held their core as they woke; its kernel sections show here.
+    /// held their core as they woke, the few longest (stalls of a hypervisor) left out; its kernel
+    /// sections show here.
     pub delay_caused: Signal<Nanos>,
     /// LC: tail latency that the service or its client reports.
     pub latency: Signal<Nanos>,

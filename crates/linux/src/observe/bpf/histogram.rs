@@ -51,6 +51,20 @@ impl Histogram {
         })
     }
 
+    /// As [`Histogram::quantile`], but never among the longest `spared` times: a few outliers of another
+    /// cause, such as stalls of a hypervisor, say nothing about what is usual. `None` if no more than
+    /// those were counted.
+    pub fn quantile_sparing(&self, permille: u32, spared: u64) -> Option<Nanos> {
+        let total = self.count();
+        let rank = (total * u64::from(permille.min(1000))).div_ceil(1000);
+        let rank = rank.min(total.checked_sub(spared)?);
+        let mut seen = 0;
+        self.buckets().find_map(|(bound, count)| {
+            seen += count;
+            (rank > 0 && seen >= rank).then_some(bound)
+        })
+    }
+
     /// The buckets that are not empty: upper bound and count.
     pub fn buckets(&self) -> impl Iterator<Item = (Nanos, u64)> + '_ {
         let all = self.counts.iter().enumerate();
@@ -140,5 +154,17 @@ mod tests {
     fn a_counter_that_wrapped_still_counts() {
         let before = with(&[(2, u32::MAX)]);
         assert_eq!(with(&[(2, 4)]).since(&before).count(), 5);
+    }
+
+    #[test]
+    fn a_few_outliers_do_not_make_a_tail() {
+        let mut histogram = Histogram::default();
+        histogram.counts[10] = 500;
+        histogram.counts[100] = 8;
+        assert_eq!(histogram.quantile(999), Some(bound(100)));
+        assert_eq!(histogram.quantile_sparing(999, 8), Some(bound(10)));
+        histogram.counts[100] = 40;
+        assert_eq!(histogram.quantile_sparing(999, 8), Some(bound(100)));
+        assert_eq!(Histogram::default().quantile_sparing(999, 8), None);
     }
 }
