@@ -183,6 +183,12 @@ impl Host {
         topology::read_at(&self.path("/sys/devices/system/cpu")).ok()
     }
 
+    /// Whether a process of this name runs.
+    pub fn runs(&self, name: &str) -> bool {
+        let mut pids = self.list("/proc").into_iter().filter(|pid| pid.parse::<u32>().is_ok());
+        pids.any(|pid| self.text(&format!("/proc/{pid}/comm")) == name)
+    }
+
     /// The kernel threads whose name starts with `prefix`, sorted by name.
     pub fn kernel_threads(&self, prefix: &str) -> Vec<KernelThread> {
         let pids = self.list("/proc").into_iter().filter(|name| name.parse::<u32>().is_ok());

@@ -5,6 +5,7 @@ use quell_model::{CoreId, CoreSet};
 use super::finding::{Check, Finding, Topic};
 use super::host::{Host, KernelThread};
 use super::rights::{CAP_SYS_NICE, has_capability};
+use super::scheduling::is_root;
 
 /// How many interrupts a finding names.
 const NAMED_MAX: usize = 4;
@@ -119,13 +120,22 @@ pub(super) fn placement(host: &Host, managed: &CoreSet) -> Finding {
         )
     } else if busy == 0 {
         check.pass("none that fired", "no device interrupts latency-critical threads")
+    } else if is_root(host) && !host.runs("irqbalance") {
+        check.pass(
+            format!("{busy} that fired, most often {}", names.join(", ")),
+            "Quell moves those that can be moved to unmanaged cores while it runs",
+        )
     } else {
-        let rest = CoreSet::difference(&host.online(), managed);
+        let remedy = if is_root(host) {
+            "stop irqbalance while Quell runs: it moves them back"
+        } else {
+            "run as root: Quell then moves them to unmanaged cores"
+        };
         check.degraded(
             format!("{busy} that fired, most often {}", names.join(", ")),
             "each of them stops the thread that runs for some microseconds, and brings its softirq work \
              to that core",
-            format!("for each: echo {rest} > /proc/irq/NUMBER/smp_affinity_list, with irqbalance stopped"),
+            remedy,
         )
     };
     finding.seen("/proc/irq/*/effective_affinity_list", names.join(", "))

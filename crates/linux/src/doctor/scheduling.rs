@@ -219,7 +219,7 @@ pub(super) fn fair_server(host: &Host) -> Finding {
         (Some(runtime), Ok(())) => check
             .pass(
                 format!("{} ms a period, and can be set", runtime / 1_000_000),
-                "it could stop a raised thread on a full core; it can be turned off there",
+                "Quell turns it off on managed cores while it runs, so that it does not stop raised threads",
             )
             .seen(file, runtime),
         (_, result) => {
@@ -252,7 +252,7 @@ fn is_locked_down(host: &Host) -> bool {
         })
 }
 
-fn is_root(host: &Host) -> bool {
+pub(super) fn is_root(host: &Host) -> bool {
     let uids = host.own_status("Uid").unwrap_or_default();
     uids.split_whitespace().nth(1) == Some("0")
 }
