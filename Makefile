@@ -7,7 +7,7 @@ QUELL      := target/release/quell
 # What `make demo` runs: the colocation benchmark, short.
 DEMO       := $(QUELL) bench colocate --quick --json bench/results/demo.json
 # The figures that the docs quote: every benchmark, at full length.
-BENCHES    := colocate overhead mechanism
+BENCHES    := colocate overhead reaction mechanism
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-unit test-vm bench docs lint clean
@@ -46,7 +46,7 @@ docs: ## Build the reference of all crates (target/doc)
 lint: ## Check format, Rust lints and shell scripts
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets $(CARGO_LOCK) -- -D warnings
-	shellcheck -x .ci/run $$(git ls-files '*.sh')
+	shellcheck -x .ci/run scripts/vm/init $$(git ls-files '*.sh')
 
 clean: ## Remove everything that was built or fetched
 	$(CARGO) clean
