@@ -2,6 +2,8 @@
 
 mod colocate;
 mod mechanism;
+mod overhead;
+mod reaction;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ pub struct Args {
 enum Command {
     Colocate(colocate::Args),
     Mechanism(mechanism::Args),
+    Reaction(reaction::Args),
+    Overhead(overhead::Args),
     Report(report::Args),
 }
 
@@ -32,6 +36,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Colocate(args) => colocate::run(args),
         Command::Mechanism(args) => mechanism::run(args),
+        Command::Reaction(args) => reaction::run(args),
+        Command::Overhead(args) => overhead::run(args),
         Command::Report(args) => report::run(args),
     }
 }
