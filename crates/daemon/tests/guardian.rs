@@ -1,5 +1,7 @@
 //! The daemon's side of the guardians. Here the test is the daemon.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};

@@ -1,5 +1,7 @@
 //! The executor on what only a whole host has: cgroups, settings, and programs that replace themselves.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

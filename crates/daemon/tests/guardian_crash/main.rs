@@ -6,6 +6,8 @@
 //! the run directory, `{seed}` for a number, `{pids}` for the victims, e.g. a script that writes a
 //! configuration and execs `quell run`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
 mod host;
 mod scenario;
 mod victims;

@@ -252,7 +252,7 @@ mod tests {
             if let Ok(ladder) = Ladder::fit(&others) {
                 prop_assert!(ladder.priorities.is_sorted_by(|above, below| above > below));
                 for priority in ladder.priorities {
-                    prop_assert!(priority >= 1 && priority < KERNEL_TOP);
+                    prop_assert!((1..KERNEL_TOP).contains(&priority));
                     prop_assert!(others.iter().all(|other| other.priority != priority));
                 }
             }

@@ -16,8 +16,20 @@ const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u3
 /// # Errors
 /// `ESRCH` for no such thread, `EINVAL` where the kernel is older than 6.9, `EMFILE` for too many.
 pub(crate) fn open_thread(tid: Tid) -> io::Result<OwnedFd> {
+    open(tid, PIDFD_THREAD)
+}
+
+/// A handle on a process.
+///
+/// # Errors
+/// `ESRCH` for no such process, `EMFILE` for too many.
+pub(crate) fn open_process(tgid: Tid) -> io::Result<OwnedFd> {
+    open(tgid, PidfdFlags::empty())
+}
+
+fn open(tid: Tid, flags: PidfdFlags) -> io::Result<OwnedFd> {
     let pid = Pid::from_raw(tid.0).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-    Ok(rustix::process::pidfd_open(pid, PIDFD_THREAD)?)
+    Ok(rustix::process::pidfd_open(pid, flags)?)
 }
 
 /// Whether the thread or process behind a handle is still there: signal 0, which checks and sends nothing.

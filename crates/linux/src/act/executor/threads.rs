@@ -58,7 +58,16 @@ impl Managed {
     /// # Errors
     /// [`ActError::Gone`] where it is not.
     fn open(thread: ThreadRef) -> Result<Managed, ActError> {
-        let (handle, pidfd_inode) = match sys::pidfd::open_thread(thread.tid) {
+        let opened = match sys::pidfd::open_thread(thread.tid) {
+            // Before kernel 6.9 there are handles on processes alone, which serve for first threads.
+            Err(error)
+                if error.raw_os_error() == Some(libc::EINVAL) && thread.tid == thread.tgid =>
+            {
+                sys::pidfd::open_process(thread.tgid)
+            }
+            opened => opened,
+        };
+        let (handle, pidfd_inode) = match opened {
             Ok(fd) => {
                 let inode = sys::pidfd::inode(fd.as_fd()).unwrap_or(0);
                 (Handle::Pidfd(fd), inode)

@@ -4,7 +4,7 @@
 //! changed meanwhile stays, and is reported. Then the sweep: threads that were born with a value of Quell's
 //! and that nobody recorded, because the daemon died first, get their forebear's original.
 //!
-//! The daemon's clean end, the guardians and [`recover_stale`] all run [`restore_journal`]. It may be cut off
+//! The daemon's clean end, the guardians and [`recover_stale`] all run the same code. It may be cut off
 //! anywhere and run again: what is restored shows its original, and is then left as found.
 
 use std::fmt;
