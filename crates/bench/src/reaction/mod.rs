@@ -1,12 +1,13 @@
 //! `quell bench reaction`: how long from the moment in which a thread starts to wait until Quell has
 //! seen it, decided, acted, and the thread runs.
 //!
-//! A thread of an LC task without a core of its own wakes in the fair class, behind batch work at the
-//! lowest FIFO rung: it cannot run until the loop sees it, grants its task the core and raises it.
+//! A thread of an LC task without a core of its own wakes below batch work on the lowest FIFO rung: it
+//! cannot run until the loop sees it, grants its task the core and raises it. Its own policy is
+//! SCHED_FIFO at priority 1: a thread of the fair class would be let in by the kernel's fair server.
 //! Measured from just before the wake-up:
 //!
-//! * `raised_us_*`: until the thread has a real-time policy (seen, decided and acted), as the driver
-//!   sees it by asking for the policy without a pause;
+//! * `raised_us_*`: until the thread has a higher priority (seen, decided and acted), as the driver
+//!   sees it by asking for it without a pause;
 //! * `runs_us_*`: until its first instruction.
 //!
 //! Systems, interleaved in one run: `futex-wake` (the thread is on its rung for good, so that the
@@ -17,7 +18,7 @@ mod page;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use quell_load::now;
@@ -37,7 +38,9 @@ use crate::stats;
 /// Longest wait for one answer: three ticks of the slow loop.
 const ANSWER_MAX: Nanos = Nanos::from_millis(1_600);
 /// Longest wait until Quell has taken the core back.
-const REVERT_MAX: Duration = Duration::from_secs(5);
+const REST_MAX: Duration = Duration::from_secs(5);
+/// How long batch work is watched to see that it has the core.
+const LOOK: Duration = Duration::from_millis(2);
 /// Samples that may fail before a system counts as not measurable.
 const FAILURES_MAX: usize = 5;
 /// Batch work ends by itself, should nobody end it: it runs above every fair thread of its core.
@@ -46,6 +49,8 @@ const BATCH_SECONDS: u32 = 60;
 const DRIVER_NICE: i32 = -10;
 /// Priorities by hand, for the plain wake-up.
 const BATCH_PRIORITY: i32 = 2;
+/// The sleeper's own priority: below the lowest rung that Quell uses.
+const SLEEPER_PRIORITY: i32 = 1;
 
 /// A run of the reaction benchmark.
 #[derive(Clone, Debug)]
@@ -101,7 +106,7 @@ impl System {
 /// One wake-up.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// Until the policy was seen to be real-time; absent where it always is.
+    /// Until a higher priority was seen; absent where the thread always has it.
     raised: Option<Nanos>,
     /// Until the thread ran.
     runs: Nanos,
@@ -159,7 +164,7 @@ fn rounds(spec: &ReactionSpec, progress: &mut dyn Progress, stop: &Stop) -> Resu
 #[derive(Debug, Default)]
 struct Taken {
     samples: Vec<Sample>,
-    /// Samples without an answer or a return to the fair class in time, or that ran unraised.
+    /// Samples without an answer or a rest in time, or that ran unraised.
     failed: usize,
     counters: Vec<(&'static str, f64)>,
 }
@@ -259,7 +264,10 @@ fn measure(spec: &ReactionSpec, system: System, stop: &Stop) -> Result<Taken> {
             scene.batch.set_policy(Policy::Fifo(BATCH_PRIORITY), 0)?;
             None
         }
-        System::Quell | System::SlowLoop => Some(scene.daemon(spec, system, stop)?),
+        System::Quell | System::SlowLoop => {
+            scene.sleeper.set_policy(Policy::Fifo(SLEEPER_PRIORITY), 0)?;
+            Some(scene.daemon(spec, system, stop)?)
+        }
     };
     let count = if system == System::SlowLoop { spec.slow_samples } else { spec.samples };
     host::set_nice(0, DRIVER_NICE).context("favour the driver")?;
@@ -278,7 +286,7 @@ fn measure(spec: &ReactionSpec, system: System, stop: &Stop) -> Result<Taken> {
     Ok(taken)
 }
 
-fn take(scene: &Scene, is_raised: bool, count: usize, stop: &Stop) -> Result<Taken> {
+fn take(scene: &Scene, has_loop: bool, count: usize, stop: &Stop) -> Result<Taken> {
     let mut taken = Taken::default();
     while taken.samples.len() < count {
         stop.check()?;
@@ -289,14 +297,14 @@ fn take(scene: &Scene, is_raised: bool, count: usize, stop: &Stop) -> Result<Tak
                 taken.failed + taken.samples.len()
             );
         }
-        if is_raised && !wait_for_fair_class(scene, stop)? {
+        if has_loop && !wait_for_rest(scene, stop)? {
             taken.failed += 1;
             continue;
         }
         // Uneven, so that the samples meet the tick at any phase.
         let pause = 3_000 + 977 * (taken.samples.len() as u64 % 7);
         std::thread::sleep(Duration::from_micros(pause));
-        match sample(scene, is_raised) {
+        match sample(scene, has_loop) {
             Some(sample) => taken.samples.push(sample),
             None => taken.failed += 1,
         }
@@ -304,35 +312,40 @@ fn take(scene: &Scene, is_raised: bool, count: usize, stop: &Stop) -> Result<Tak
     Ok(taken)
 }
 
-/// Whether Quell took the core back in time, so that the thread is in the fair class again.
-fn wait_for_fair_class(scene: &Scene, stop: &Stop) -> Result<bool> {
-    let until = std::time::Instant::now() + REVERT_MAX;
-    while is_real_time(scene.sleeper.pid()) {
-        if std::time::Instant::now() > until {
-            return Ok(false);
+/// Waits until the thread has its own priority again, asleep, below batch work that has the core: as
+/// before Quell saw it, and again after Quell took the core back. Says whether that came in time.
+fn wait_for_rest(scene: &Scene, stop: &Stop) -> Result<bool> {
+    let until = Instant::now() + REST_MAX;
+    while Instant::now() < until {
+        let before = scene.batch.usage()?.cpu;
+        stop.sleep(LOOK)?;
+        let ran = scene.batch.usage()?.cpu - before;
+        let has_core = ran.0 as f64 > LOOK.as_nanos() as f64 * 0.5;
+        let batch_is_above = scene.batch.threads()?.iter().all(|&tid| is_raised(tid));
+        if has_core && batch_is_above && !is_raised(scene.sleeper.pid()) {
+            return Ok(true);
         }
-        stop.sleep(Duration::from_millis(2))?;
     }
-    Ok(true)
+    Ok(false)
 }
 
-fn is_real_time(tid: i32) -> bool {
-    host::policy(tid).is_ok_and(|(_, priority)| priority > 0)
+fn is_raised(tid: i32) -> bool {
+    host::policy(tid).is_ok_and(|(_, priority)| priority > SLEEPER_PRIORITY)
 }
 
-fn sample(scene: &Scene, is_raised: bool) -> Option<Sample> {
+fn sample(scene: &Scene, has_loop: bool) -> Option<Sample> {
     let (number, start) = scene.page.call();
     let mut raised = None;
     loop {
-        if is_raised && raised.is_none() && is_real_time(scene.sleeper.pid()) {
+        if has_loop && raised.is_none() && is_raised(scene.sleeper.pid()) {
             raised = Some(now() - start);
         }
         if let Some(at) = scene.page.answer(number) {
-            if is_raised && raised.is_none() {
+            if has_loop && raised.is_none() {
                 // It may have been raised and have run between two looks.
-                raised = is_real_time(scene.sleeper.pid()).then(|| at - start);
+                raised = is_raised(scene.sleeper.pid()).then(|| at - start);
             }
-            let is_valid = !is_raised || raised.is_some();
+            let is_valid = !has_loop || raised.is_some();
             return is_valid.then_some(Sample { raised, runs: at - start });
         }
         if now() - start > ANSWER_MAX {
