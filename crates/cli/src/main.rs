@@ -53,7 +53,11 @@ enum Command {
 
 fn main() -> ExitCode {
     start_logging();
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if !matches!(command, Command::Run(_) | Command::Guardian(_)) {
+        end_quietly_on_closed_pipes();
+    }
+    let result = match command {
         Command::Run(args) => run::run(args),
         Command::Apply(args) => apply::run(args),
         Command::Drain(args) => drain::run(args),
@@ -85,4 +89,11 @@ fn start_logging() {
         .with_writer(std::io::stderr)
         .without_time()
         .try_init();
+}
+
+/// `quell status | head` ends like every other program, rather than with a panic on a closed pipe.
+fn end_quietly_on_closed_pipes() {
+    let always = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    // Without it a closed pipe is merely ugly.
+    let _ = signal_hook::flag::register_conditional_default(signal_hook::consts::SIGPIPE, always);
 }

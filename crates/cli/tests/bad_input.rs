@@ -1,5 +1,7 @@
 //! Bad input: one clear line of error, and nothing changed on the host.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
 mod common;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! What `quell run` promises, with real programs.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
 mod common;
 
 use std::fs;

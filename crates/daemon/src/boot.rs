@@ -18,14 +18,16 @@ use quell_control::protocol::{Reply, Status};
 use quell_linux::act::backend::{
     BackEnd, BeRung, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig,
 };
-use quell_linux::act::{Executor, Journal, Ladder, Mode, recover_stale};
+use quell_linux::act::{Executor, Journal, Ladder, Mode, SchedAttr, recover_stale};
 use quell_linux::observe::bpf::{BpfConfig, BpfObserver};
 use quell_linux::observe::proc::ProcObserver;
 use quell_linux::observe::topology;
-use quell_linux::{Tid, clock};
-use quell_model::{Nanos, Topology};
+use quell_linux::{Tid, own};
+use quell_model::{Nanos, Rung, Topology};
 use quell_policy::{Host, by_name};
 
+use crate::boot_beat::BootBeat;
+use crate::command::Command;
 use crate::descent;
 use crate::engine::{Engine, EngineThread, Pace, Parts, Settings, Sight};
 use crate::guardian::Guardians;
@@ -97,10 +99,13 @@ pub fn run(options: &RunOptions) -> Result<()> {
     let journal = Journal::create(&options.run_dir)?;
     let executor = Executor::open(journal, Mode::Live)?;
     let mut guardians = Guardians::spawn(executor.journal(), executor.gate())?;
+    let rung = ladder.attr(Rung::Scheduler).unwrap_or(SchedAttr::fifo(90));
+    let journal = Arc::clone(executor.journal().shared());
+    let beat = BootBeat::start(journal, checked.host.unmanaged, rung)?;
     guardians.hold(descent::HELD, sight.held_fds()?)?;
     let signals = on_signals()?;
     let assembled = assemble(&checked, ladder, executor, sight, Some(guardians), degraded)?;
-    quell_linux::own::keep_to(&checked.host.unmanaged)?;
+    own::keep_to(&checked.host.unmanaged)?;
     let status = Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
@@ -111,7 +116,11 @@ pub fn run(options: &RunOptions) -> Result<()> {
     for line in &assembled.parts.degraded {
         eprintln!("degraded: {line}");
     }
+    own::lock_memory();
     let engine = EngineThread::start(assembled.parts, assembled.settings)?;
+    // It ticks, and beats by itself from here on.
+    engine.postbox.call(Command::Status)?;
+    drop(beat);
     let ground = Ground {
         topology: checked.topology.clone(),
         checked: checked.host.clone(),
@@ -172,15 +181,12 @@ fn assemble(
     ladder: Ladder,
     mut executor: Executor,
     sight: Sight,
-    mut guardians: Option<Guardians>,
+    guardians: Option<Guardians>,
     mut degraded: Vec<String>,
 ) -> Result<Assembled> {
     let config = &checked.config.host;
     let signals = sight.name();
     let fair_server = prepare(checked, ladder, &mut executor, guardians.as_ref(), &mut degraded);
-    if let Some(guardians) = &mut guardians {
-        guardians.tick(clock::now());
-    }
     let layout = Layout::detect(Path::new("/"))?;
     let back_end: Box<dyn BackEnd + Send> = match config.back_end {
         BackEndKind::Elevation => Box::new(Elevation::new(
@@ -289,7 +295,7 @@ fn sight(config: &HostConfig, degraded: &mut Vec<String>) -> Result<Sight> {
             )),
         }
     }
-    Ok(Sight::Proc(ProcObserver::new()))
+    Ok(Sight::Proc(Box::new(ProcObserver::new())))
 }
 
 fn settings(checked: &Checked, ladder: Ladder) -> Settings {
@@ -314,7 +320,7 @@ fn settings(checked: &Checked, ladder: Ladder) -> Settings {
         tick: config.tick.unwrap_or(default_tick),
         events: config.events,
         cores: unmanaged,
-        ladder,
+        rung: ladder.attr(Rung::Scheduler).unwrap_or(SchedAttr::fifo(90)),
     }
 }
 

@@ -70,19 +70,30 @@ impl Launched {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Ends the program: SIGTERM, and SIGKILL if it has not ended 5 s later.
-    pub fn end(&mut self) -> Option<ExitStatus> {
+    /// Ends the program and all it created: SIGTERM, and SIGKILL to those that are there 5 s later.
+    /// `members` tells the processes of its group now.
+    pub fn end(&mut self, members: &dyn Fn() -> Vec<i32>) -> Option<ExitStatus> {
+        let everybody = |signal| {
+            for pid in members().into_iter().filter_map(Pid::from_raw) {
+                // One that ended meanwhile needs no signal.
+                let _ = kill_process(pid, signal);
+            }
+        };
         let _ = self.signal(Signal::TERM);
         let _ = self.signal(Signal::CONT);
+        everybody(Signal::TERM);
         let deadline = Instant::now() + END_TIMEOUT;
+        let mut status = None;
         while Instant::now() < deadline {
-            if let Some(status) = self.ended() {
-                return Some(status);
+            status = status.or_else(|| self.ended());
+            if status.is_some() && members().is_empty() {
+                return status;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         let _ = self.signal(Signal::KILL);
-        self.child.wait().ok()
+        everybody(Signal::KILL);
+        status.or_else(|| self.child.wait().ok())
     }
 
     fn signal(&self, signal: Signal) -> io::Result<()> {

@@ -7,6 +7,7 @@
 //! *manager* makes the set of tasks what the configuration says; the *server* takes calls.
 
 mod boot;
+mod boot_beat;
 mod command;
 mod descent;
 mod engine;

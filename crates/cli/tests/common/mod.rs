@@ -1,5 +1,6 @@
 //! A real daemon around a test, in a run directory of its own.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 // Each test file uses some of these.
 #![allow(dead_code)]
 

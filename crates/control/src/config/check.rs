@@ -28,7 +28,7 @@ impl Config {
         let all = topology.all();
         let managed = match self.host.managed {
             Some(named) => named,
-            None => default_managed(topology),
+            None => topology.default_managed(),
         };
         let absent = managed.difference(&all);
         if !absent.is_empty() {
@@ -90,13 +90,4 @@ impl TaskConfig {
             allowed,
         }
     }
-}
-
-/// All cores but the lowest physical one: its siblings stay unmanaged with it, since a sibling of the
-/// housekeeping core would be disturbed by it.
-fn default_managed(topology: &Topology) -> CoreSet {
-    let Some(first) = topology.cores().first() else { return CoreSet::EMPTY };
-    let mut kept = topology.siblings(first.id);
-    kept.insert(first.id);
-    topology.all().difference(&kept)
 }

@@ -112,6 +112,11 @@ fn every_key_is_documented() {
         .filter_map(|line| line.strip_prefix("    ")?.split_once(": ")?.0.split_whitespace().next())
         .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_') && *key != "matches");
     for key in keys {
-        assert!(page.contains(&format!("`{key}`")) || page.contains(&format!("{key} = ")) || page.contains(&format!("[{key}]")), "{key}");
+        assert!(
+            page.contains(&format!("`{key}`"))
+                || page.contains(&format!("{key} = "))
+                || page.contains(&format!("[{key}]")),
+            "{key}"
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
-use quell_linux::act::Ladder;
+use quell_linux::act::SchedAttr;
 use quell_linux::clock;
 use quell_linux::own::place_scheduler;
 use quell_model::{CoreSet, Nanos};
@@ -39,8 +39,8 @@ pub struct Settings {
     pub events: bool,
     /// Where it runs: the unmanaged cores.
     pub cores: CoreSet,
-    /// The priorities of this host's rungs.
-    pub ladder: Ladder,
+    /// Its rung.
+    pub rung: SchedAttr,
 }
 
 /// The running scheduler thread.
@@ -63,7 +63,7 @@ impl EngineThread {
         let lost = Arc::clone(&sweep_due);
         let (ready, started) = crossbeam_channel::bounded(1);
         let thread = std::thread::Builder::new().name("quell-sched".into()).spawn(move || {
-            let placed = place_scheduler(&settings.cores, &settings.ladder);
+            let placed = place_scheduler(&settings.cores, &settings.rung);
             let failed = placed.is_err();
             let _ = ready.send(placed);
             if !failed {

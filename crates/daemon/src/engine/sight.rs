@@ -12,7 +12,7 @@ pub enum Sight {
     /// Every wake-up and switch.
     Bpf(Box<BpfObserver>),
     /// Files of /proc, now and then.
-    Proc(ProcObserver),
+    Proc(Box<ProcObserver>),
 }
 
 impl Sight {
@@ -20,7 +20,7 @@ impl Sight {
     pub fn observer(&mut self) -> &mut dyn Observer {
         match self {
             Sight::Bpf(bpf) => bpf.as_mut(),
-            Sight::Proc(proc) => proc,
+            Sight::Proc(proc) => proc.as_mut(),
         }
     }
 
@@ -28,7 +28,7 @@ impl Sight {
     pub fn seen(&self) -> &dyn Observer {
         match self {
             Sight::Bpf(bpf) => bpf.as_ref(),
-            Sight::Proc(proc) => proc,
+            Sight::Proc(proc) => proc.as_ref(),
         }
     }
 

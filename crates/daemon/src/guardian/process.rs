@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 use quell_linux::Tid;
 use quell_linux::act::protocol::StaleWatch;
 use quell_linux::act::restore::{Patience, take_over};
-use quell_linux::act::{
-    JournalFile, RestoreReport, SchedAttr, Stage, kill_point, monotonic_now, rise_to,
-};
+use quell_linux::act::{JournalFile, RestoreReport, SchedAttr, Stage, kill_point, monotonic_now};
+use quell_linux::own::rise_to;
 use quell_model::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mm::MlockAllFlags;

@@ -217,7 +217,13 @@ impl Task {
             said.push(format!("{}: left running as process {}", self.config.name, program.pid()));
             return Ok(said);
         }
-        let how = program.end().map_or("gone".to_owned(), in_words);
+        let group = self.groups.as_ref().and_then(|groups| groups.freezer.clone());
+        let pid = program.pid();
+        let members = || match &group {
+            Some(dir) => procs::of_cgroup(&dir.to_string_lossy()).unwrap_or_default(),
+            None => procs::descendants(pid),
+        };
+        let how = program.end(&members).map_or("gone".to_owned(), in_words);
         said.push(format!("{}: program {how}", self.config.name));
         if let Some(groups) = self.groups.take() {
             engine.call(|reply| Command::Ungroup(groups, reply)).map_err(no_answer)?;

@@ -27,7 +27,8 @@ pub use finding::{Evidence, Finding, Status, Topic};
 pub use quell_model::CoreSet;
 pub use table::Table;
 
-use crate::act::{Ladder, default_run_dir};
+use crate::act::Ladder;
+use crate::own::default_run_dir;
 use host::Host;
 
 /// What to examine.
