@@ -127,7 +127,9 @@ fn search(
         for _ in 0..spec.attempts.max(1) {
             let (result, go_on) = probe(rate)?;
             sustained = result.sustained;
-            if !sustained {
+            if sustained {
+                found.peak_rps = found.peak_rps.max(rate);
+            } else {
                 found.limited_by = limit_of(&result);
             }
             found.probes.push(result);
@@ -138,9 +140,7 @@ fn search(
                 break;
             }
         }
-        if sustained {
-            found.peak_rps = rate;
-        } else {
+        if !sustained {
             beyond = Some(rate);
         }
         rate = match beyond {
