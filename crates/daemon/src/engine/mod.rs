@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use quell_linux::act::Executor;
 use quell_linux::act::backend::{BackEnd, GroupUse, Groups, Notice};
 use quell_linux::observe::{HostEvent, topology::online};
-use quell_model::{CoreSet, Nanos, Outcome, Plan, Snapshot};
+use quell_model::{Class, CoreSet, Nanos, Outcome, Plan, Rung, Snapshot, TaskPlan};
 use quell_policy::invariants::{Checker, Violation};
 use quell_policy::{Host, Policy, Wake};
 
@@ -67,6 +67,7 @@ pub struct Engine {
     ticks: Ticks,
     events: Events,
     settings: run::Settings,
+    listening: bool,
     sweep_due: Arc<AtomicBool>,
 }
 
@@ -74,7 +75,6 @@ impl Engine {
     /// An engine without tasks. It sets `sweep_due` when events were lost.
     pub fn new(mut parts: Parts, settings: run::Settings, sweep_due: Arc<AtomicBool>) -> Engine {
         parts.sight.observer().manage(&parts.host.managed);
-        parts.sight.observer().wake_on_events(settings.events);
         let mut engine = Engine {
             members: Members::default(),
             seen: Snapshot::default(),
@@ -88,6 +88,7 @@ impl Engine {
             ticks: Ticks::default(),
             events: Events::default(),
             settings,
+            listening: false,
             sweep_due,
             parts,
         };
@@ -132,9 +133,27 @@ impl Engine {
         if self.plan != self.last_plan {
             self.ticks.plans += 1;
             self.last_plan.clone_from(&self.plan);
+            self.listen();
         }
         self.seen.dirty.clear();
         wake
+    }
+
+    /// Asks for events while they can change something. Each costs the managed core a wake-up of this thread,
+    /// hundreds a second under load; where one core is owned by the one LC task that may have it, there is
+    /// nothing to decide.
+    fn listen(&mut self) {
+        let unserved = |plan: &TaskPlan| {
+            plan.class == Class::LatencyCritical
+                && plan.rung != Rung::Lc
+                && self.members.get(plan.id).is_some()
+        };
+        let wanted = self.settings.events
+            && (self.parts.host.managed.len() > 1 || self.plan.tasks.iter().any(unserved));
+        if wanted != self.listening {
+            self.listening = wanted;
+            self.parts.sight.observer().wake_on_events(wanted);
+        }
     }
 
     /// The second half: from the Plan to the host.
