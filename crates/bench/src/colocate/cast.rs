@@ -156,6 +156,15 @@ impl Readings {
 }
 
 impl Rates {
+    /// The mean of these rates and others of the same programs.
+    pub fn mean(&self, other: &Rates) -> Rates {
+        let mean = |(one, other): (&Rate, &Rate)| Rate {
+            ops: (one.ops + other.ops) / 2.0,
+            cpu: (one.cpu + other.cpu) / 2.0,
+        };
+        Rates(self.0.iter().zip(&other.0).map(mean).collect())
+    }
+
     /// These rates as a share of `alone`. Of several programs each counts as much as the CPU time
     /// that it took alone.
     pub fn share_of(&self, alone: &Rates) -> Option<f64> {

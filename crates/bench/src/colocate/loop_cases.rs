@@ -110,9 +110,7 @@ impl Session<'_> {
             .to_vec();
         let be = BatchWork::start(&spec.antagonist, &spec.managed, Mix::Hog, None)?;
         self.stop.sleep(SETTLE)?;
-        let before = be.work()?;
-        self.stop.sleep(spec.be_alone)?;
-        let be_alone = be.work()?.rates_since(&before);
+        let be_alone = self.be_alone(&be)?;
         let mut runs = Vec::new();
         for system in order {
             let what = format!("round {}, {}: {}", attempt + 1, case.name(), system.name());
@@ -143,6 +141,7 @@ impl Session<'_> {
                 load: &load,
                 cores: spec.managed.len(),
                 watch: self.watch.as_mut(),
+                stalls: self.stalls.as_mut(),
                 quell: entered.quell_processes(),
             };
             let run = measure(system, scene);

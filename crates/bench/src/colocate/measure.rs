@@ -9,9 +9,9 @@ use quell_model::Nanos;
 use super::analysis::Run;
 use super::cast::{BatchWork, Memcached, Readings};
 use super::spec::System;
-use super::watch::CoreWatch;
+use super::watch::{CoreWatch, StallWatch};
 use crate::host::{Usage, set_nice};
-use crate::stall::{Evidence, Filtered, Gap, Request, Windows};
+use crate::stall::{Evidence, Filtered, Gap, Holder, Request, Windows};
 
 /// Nice value of the client's thread: a foreign thread on its core would be measured as latency.
 /// Not FIFO: that would starve the core's softirq thread.
@@ -42,6 +42,8 @@ pub struct Scene<'a> {
     pub cores: usize,
     /// What watches these cores, if the host has it.
     pub watch: Option<&'a mut CoreWatch>,
+    /// What finds stalls, if the host has it.
+    pub stalls: Option<&'a mut StallWatch>,
     /// Processes of Quell.
     pub quell: Vec<i32>,
 }
@@ -51,9 +53,12 @@ pub struct Scene<'a> {
 /// # Errors
 /// When the load generator fails.
 pub fn measure(system: System, scene: Scene) -> Result<Run> {
-    let Scene { lc, be, load, cores, mut watch, quell } = scene;
+    let Scene { lc, be, load, cores, mut watch, mut stalls, quell } = scene;
     if let Some(watch) = &mut watch {
         watch.begin();
+    }
+    if let Some(stalls) = &mut stalls {
+        stalls.begin();
     }
     let before = Account::read(lc, be)?;
     // The generator's thread inherits the value.
@@ -63,9 +68,12 @@ pub fn measure(system: System, scene: Scene) -> Result<Run> {
     let report = report.context("offer load")?;
     let after = Account::read(lc, be)?;
     let watched = watch.map(|watch| watch.end(&quell));
-    let mut gaps = client_gaps(&report);
+    let loop_gaps = &report.stalls.windows;
+    let mut gaps = stalls.map_or_else(Vec::new, |stalls| stalls.end(loop_gaps, &quell));
+    let client_lost = involved(&gaps);
     gaps.extend(watched.iter().flat_map(|watched| &watched.gaps));
-    let latencies = Filtered::of(&requests(&report), &Windows::of(&gaps));
+    let windows = Windows::of(&gaps);
+    let latencies = Filtered::of(&requests(&report), &windows);
     let passed = (after.at - before.at).as_secs_f64();
     let mut run = Run::new(system, &latencies);
     run.lc_share = (after.lc.cpu - before.lc.cpu).0 as f64 / 1e9 / passed / cores as f64;
@@ -81,17 +89,21 @@ pub fn measure(system: System, scene: Scene) -> Result<Run> {
         let idle_us = watched.idle_while_lc_waits.0 as f64 / 1e3;
         run.values.insert("idle_while_lc_waits_us", idle_us / passed);
     }
-    run.client_lost = client_lost(&report);
+    run.covered = windows.covered(report.overall.start_ns, report.overall.end_ns);
+    run.client_lost = client_lost.0 as f64 / duration(&report).0.max(1) as f64;
     run.be_rates = system.has_be().then_some(be_rates);
     Ok(run)
 }
 
-/// Share of the measured time in which another thread had the client's core for long.
-fn client_lost(report: &LoadReport) -> f64 {
-    let measured = report.overall.end_ns - report.overall.start_ns;
-    let lost = report.stalls.windows.iter().filter(|stall| stall.switched);
-    let lost = lost.fold(Nanos::ZERO, |sum, stall| sum + (stall.end_ns - stall.start_ns));
-    lost.0 as f64 / measured.0.max(1) as f64
+fn duration(report: &LoadReport) -> Nanos {
+    report.overall.end_ns - report.overall.start_ns
+}
+
+/// Time in which threads that are part of what is measured, or may be, had the client's core.
+fn involved(gaps: &[Gap]) -> Nanos {
+    let is =
+        |gap: &&Gap| gap.quell_ran || gap.evidence == Evidence::SpinnerGap { by: Holder::Involved };
+    gaps.iter().filter(is).fold(Nanos::ZERO, |sum, gap| sum + (gap.end - gap.start))
 }
 
 fn requests(report: &LoadReport) -> Vec<Request> {
@@ -100,19 +112,6 @@ fn requests(report: &LoadReport) -> Vec<Request> {
         .map(|sample| Request {
             intended: sample.sent_ns,
             done: sample.sent_ns + sample.latency_ns,
-        })
-        .collect()
-}
-
-/// Gaps of the client's polling loop. Threads of Quell are seen as context switches there.
-fn client_gaps(report: &LoadReport) -> Vec<Gap> {
-    let stalls = report.stalls.windows.iter();
-    stalls
-        .map(|stall| Gap {
-            start: stall.start_ns,
-            end: stall.end_ns,
-            evidence: Evidence::SpinnerGap { switched: stall.switched },
-            quell_ran: false,
         })
         .collect()
 }

@@ -16,7 +16,7 @@ mod spec;
 mod system;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -29,12 +29,14 @@ use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use self::analysis::Round;
+use self::analysis::{Round, Run};
+use self::cast::Rates;
 pub(crate) use self::cast::{BatchWork, Memcached};
 use self::loop_cases::LoopCase;
+use self::measure::{Scene, measure};
 pub use self::spec::{ColocateSpec, Mix, System};
 use self::system::Service;
-use self::watch::CoreWatch;
+use self::watch::{CoreWatch, StallWatch};
 use crate::host::{self, Policy};
 use crate::progress::{Progress, Stop};
 use crate::report::BenchReport;
@@ -46,8 +48,10 @@ pub(crate) fn lc_priority() -> i32 {
     ladder.priority(Rung::Lc).map_or(1, i32::from)
 }
 
-/// Rounds may be void; so many more than asked for are tried.
-const ATTEMPTS: usize = 2;
+/// Times that a measurement is made before stalls void its round.
+const TRIES: usize = 3;
+/// From this number of rounds on, void ones are made up for.
+const MANY: usize = 5;
 /// What batch work needs after its start until it works as it will.
 const SETTLE: Duration = Duration::from_millis(200);
 /// Room for the requests of one measurement.
@@ -92,24 +96,19 @@ fn run_pinned(
         total += LoopCase::ALL.len() * loop_cases::SYSTEMS.len();
     }
     let steps = Steps { done: 0, total: total * spec.rounds };
-    let watch = match CoreWatch::start(&spec.managed, &lc.program) {
-        Ok(watch) => Some(watch),
-        Err(error) => {
-            report.notes.push(format!(
-                "no BPF ({error:#}): stalls of the managed cores and idle time while LC waits are not seen"
-            ));
-            None
-        }
-    };
     let programs = tempfile::tempdir().context("make a folder for built programs")?;
-    let mut go_gc = None;
-    if spec.mixes.contains(&Mix::GoGc) {
-        match build_gc(programs.path()) {
-            Ok(program) => go_gc = Some(program),
-            Err(error) => report.notes.push(format!("left out: {}: {error}", Mix::GoGc.name())),
-        }
-    }
-    let mut session = Session { watch, go_gc, spec, lc: &lc, load, stop, progress, steps };
+    let mut session = Session {
+        spec,
+        lc: &lc,
+        watch: core_watch(spec, &lc, &mut report.notes),
+        stalls: stall_watch(spec, &mut report.notes),
+        repeated: 0,
+        go_gc: go_program(spec, programs.path(), &mut report.notes),
+        load,
+        stop,
+        progress,
+        steps,
+    };
     let mut rounds = Vec::new();
     for &mix in &spec.mixes {
         if mix == Mix::GoGc && session.go_gc.is_none() {
@@ -124,6 +123,11 @@ fn run_pinned(
         }
     }
     session.steps.show(session.progress, "done");
+    if session.repeated > 0 {
+        report
+            .notes
+            .push(format!("{} measurements were repeated because of stalls", session.repeated));
+    }
     Ok(report)
 }
 
@@ -141,20 +145,60 @@ fn base_load(spec: &ColocateSpec, lc: &Memcached, rate_rps: f64) -> LoadSpec {
 /// The highest load that the service sustains on its rung, alone.
 fn search(spec: &ColocateSpec, lc: &Memcached, stop: &Stop) -> Result<f64> {
     let mut search = SearchSpec::new(base_load(spec, lc, 1.0));
-    search.start_rps = 20_000.0;
+    search.start_rps = 40_000.0;
     search.load.warmup = Nanos::from_millis(100);
     search.run = Nanos::from_millis(400);
-    search.precision = 0.05;
+    search.precision = 0.08;
     lc.program.set_policy(Policy::Fifo(lc_priority()), 0)?;
     let found = search_peak(&search, &mut |_| !stop.is_asked());
     lc.program.set_policy(Policy::Other, 0)?;
     let found = found.context("search for the peak load")?;
     stop.check()?;
-    if found.peak_rps < search.start_rps / 8.0 {
+    if found.peak_rps < search.start_rps / 16.0 {
         let last = found.probes.last();
         bail!("memcached sustains no load worth measuring; the last attempt: {last:?}");
     }
     Ok(found.peak_rps)
+}
+
+/// The observer of the managed cores, where the host has BPF.
+fn core_watch(spec: &ColocateSpec, lc: &Memcached, notes: &mut Vec<String>) -> Option<CoreWatch> {
+    match CoreWatch::start(&spec.managed, &lc.program) {
+        Ok(watch) => Some(watch),
+        Err(error) => {
+            notes.push(format!(
+                "no BPF ({error:#}): stalls of the managed cores and idle time while LC waits are not seen"
+            ));
+            None
+        }
+    }
+}
+
+/// The recorder of stalls, where the host has perf events.
+fn stall_watch(spec: &ColocateSpec, notes: &mut Vec<String>) -> Option<StallWatch> {
+    match StallWatch::start(spec.client, &spec.managed) {
+        Ok(watch) => Some(watch),
+        Err(error) => {
+            notes.push(format!(
+                "no perf events ({error:#}): only stalls that the steal clock shows are removed"
+            ));
+            None
+        }
+    }
+}
+
+/// The batch program in Go, where the host has Go.
+fn go_program(spec: &ColocateSpec, folder: &Path, notes: &mut Vec<String>) -> Option<PathBuf> {
+    if !spec.mixes.contains(&Mix::GoGc) {
+        return None;
+    }
+    match build_gc(folder) {
+        Ok(program) => Some(program),
+        Err(error) => {
+            notes.push(format!("left out: {}: {error}", Mix::GoGc.name()));
+            None
+        }
+    }
 }
 
 /// How far the run is.
@@ -174,6 +218,9 @@ struct Session<'a> {
     spec: &'a ColocateSpec,
     lc: &'a Memcached,
     watch: Option<CoreWatch>,
+    stalls: Option<StallWatch>,
+    /// Measurements made again because of stalls.
+    repeated: usize,
     go_gc: Option<PathBuf>,
     load: LoadSpec,
     stop: &'a Stop,
@@ -185,7 +232,9 @@ impl Session<'_> {
     /// As many valid rounds of a mix as are asked for; void ones are told in `notes`.
     fn rounds(&mut self, mix: Mix, notes: &mut Vec<String>) -> Result<Vec<Round>> {
         let (mut valid, mut void, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
-        for attempt in 0..self.spec.rounds * ATTEMPTS {
+        // Void rounds are made up for, but not for ever, nor in the few of a first look.
+        let spare = if self.spec.rounds < MANY { 0 } else { self.spec.rounds };
+        for attempt in 0..self.spec.rounds + spare {
             if valid.len() == self.spec.rounds {
                 break;
             }
@@ -194,7 +243,6 @@ impl Session<'_> {
                 None => valid.push(round),
                 Some(why) => {
                     self.progress.note(&format!("void round: {why}"));
-                    self.steps.total += self.spec.systems.len() + 1;
                     reasons.push(why);
                     void.push(round);
                 }
@@ -210,6 +258,41 @@ impl Session<'_> {
         Ok(valid)
     }
 
+    /// Work of the batch programs while the service gets no load.
+    fn be_alone(&self, be: &BatchWork) -> Result<Rates> {
+        let before = be.work()?;
+        self.stop.sleep(self.spec.be_alone / 2)?;
+        Ok(be.work()?.rates_since(&before))
+    }
+
+    /// Measures a system, again where stalls spoiled it.
+    fn measure(
+        &mut self,
+        system: System,
+        be: &BatchWork,
+        load: &LoadSpec,
+        quell: &[i32],
+    ) -> Result<Run> {
+        let mut tries = 0;
+        loop {
+            let scene = Scene {
+                lc: self.lc,
+                be,
+                load,
+                cores: self.spec.managed.len(),
+                watch: self.watch.as_mut(),
+                stalls: self.stalls.as_mut(),
+                quell: quell.to_vec(),
+            };
+            let run = measure(system, scene)?;
+            tries += 1;
+            if !run.is_stalled() || tries == TRIES || self.stop.is_asked() {
+                return Ok(run);
+            }
+            self.repeated += 1;
+        }
+    }
+
     /// Batch work alone, then every system in an order of its own, all with the same arrivals.
     fn round(&mut self, mix: Mix, attempt: usize) -> Result<Round> {
         let spec = self.spec;
@@ -221,9 +304,7 @@ impl Session<'_> {
         self.steps.show(self.progress, &format!("round {}, {case}: batch work alone", attempt + 1));
         let mut be = BatchWork::start(&spec.antagonist, &spec.managed, mix, self.go_gc.as_deref())?;
         self.stop.sleep(SETTLE)?;
-        let before = be.work()?;
-        self.stop.sleep(spec.be_alone)?;
-        let be_alone = be.work()?.rates_since(&before);
+        let alone_before = self.be_alone(&be)?;
         self.steps.done += 1;
         let services =
             [Service { name: "service", program: &self.lc.program, guaranteed: 1, runaway: None }];
@@ -233,15 +314,8 @@ impl Session<'_> {
             self.steps.show(self.progress, &what);
             let entered = system::enter(system, spec, &services, &be, self.stop)
                 .with_context(|| what.clone())?;
-            let scene = measure::Scene {
-                lc: self.lc,
-                be: &be,
-                load: &self.load,
-                cores: spec.managed.len(),
-                watch: self.watch.as_mut(),
-                quell: entered.quell_processes(),
-            };
-            let run = measure::measure(system, scene);
+            let load = self.load.clone();
+            let run = self.measure(system, &be, &load, &entered.quell_processes());
             let left = entered.leave(&services, &be);
             runs.push(run.with_context(|| what.clone())?);
             left.with_context(|| what.clone())?;
@@ -250,6 +324,8 @@ impl Session<'_> {
             self.load.preload = false;
             self.steps.done += 1;
         }
+        // Half of it at either end of the round: the clock rate drifts meanwhile.
+        let be_alone = alone_before.mean(&self.be_alone(&be)?);
         Ok(Round { case: case.to_owned(), be_alone, runs })
     }
 }

@@ -3,10 +3,11 @@
 use anyhow::{Context as _, Result};
 use quell_linux::observe::bpf::{BpfConfig, BpfObserver};
 use quell_linux::observe::{Children, Observer, procs};
-use quell_model::{CoreSet, Nanos, TaskId};
+use quell_load::Stall;
+use quell_model::{CoreId, CoreSet, Nanos, TaskId};
 
-use crate::host::Program;
-use crate::stall::{Evidence, GAP_MIN, Gap};
+use crate::host::{Canary, PerfRing, Program, Record, Subject};
+use crate::stall::{Evidence, GAP_MIN, Gap, Holder};
 
 const LC: TaskId = TaskId { index: 0, generation: 0 };
 
@@ -24,6 +25,72 @@ pub struct Watched {
     pub gaps: Vec<Gap>,
     /// Time during which a thread of the service waited although a managed core was idle.
     pub idle_while_lc_waits: Nanos,
+}
+
+/// What the kernel's perf events see: who had the client's core, and when a core stood still.
+pub struct StallWatch {
+    switches: PerfRing,
+    canaries: Vec<Canary>,
+    softirq: Vec<i32>,
+}
+
+impl StallWatch {
+    /// Watches the client's core and the managed ones.
+    ///
+    /// # Errors
+    /// Where perf events are not allowed.
+    pub fn start(client: CoreId, managed: &CoreSet) -> Result<StallWatch> {
+        let switches = PerfRing::start(client, Subject::Switches).context("record switches")?;
+        let cores = std::iter::once(client).chain(managed.iter());
+        let canaries: Result<_, _> = cores.map(Canary::start).collect();
+        let name = format!("ksoftirqd/{client}");
+        let pids = procs::all()?.into_iter();
+        let softirq = pids.filter(|pid| {
+            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            comm.is_ok_and(|comm| comm.trim() == name)
+        });
+        let canaries = canaries.context("start timers")?;
+        Ok(StallWatch { switches, canaries, softirq: softirq.collect() })
+    }
+
+    /// A measurement begins.
+    pub fn begin(&mut self) {
+        self.switches.drain();
+        self.canaries.iter_mut().for_each(Canary::begin);
+    }
+
+    /// It is over: the gaps of the client's loop with who was behind them, and the standstills of all
+    /// cores.
+    pub fn end(&mut self, stalls: &[Stall], quell: &[i32]) -> Vec<Gap> {
+        let switches = self.switches.drain();
+        let mut gaps: Vec<Gap> =
+            stalls.iter().map(|stall| self.blame(stall, &switches, quell)).collect();
+        for canary in &mut self.canaries {
+            gaps.extend(canary.drain(GAP_MIN).into_iter().map(|still| Gap {
+                start: still.from,
+                end: still.to,
+                evidence: Evidence::LateInterrupt { late: still.late },
+                quell_ran: quell.contains(&still.pid),
+            }));
+        }
+        gaps
+    }
+
+    fn blame(&self, stall: &Stall, switches: &[Record], quell: &[i32]) -> Gap {
+        let first = switches.partition_point(|switch| switch.at < stall.start_ns);
+        let within = switches[first..].iter().take_while(|switch| switch.at <= stall.end_ns);
+        let (mut by, mut quell_ran) = (Holder::Nobody, false);
+        for switch in within {
+            quell_ran |= quell.contains(&switch.pid);
+            by = match by {
+                Holder::Involved => Holder::Involved,
+                _ if self.softirq.contains(&switch.pid) => Holder::Involved,
+                _ => Holder::Foreign,
+            };
+        }
+        let evidence = Evidence::SpinnerGap { by };
+        Gap { start: stall.start_ns, end: stall.end_ns, evidence, quell_ran }
+    }
 }
 
 impl CoreWatch {
@@ -60,5 +127,30 @@ impl CoreWatch {
             gaps: gaps.collect(),
             idle_while_lc_waits: self.observer.idle_while_lc_waits() - self.idle_before,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_load::Activity;
+
+    #[test]
+    fn a_gap_is_blamed_on_who_had_the_core() {
+        let switches = PerfRing::start(CoreId(0), Subject::Switches).unwrap();
+        let watch = StallWatch { switches, canaries: Vec::new(), softirq: vec![15] };
+        let stall = |start, end| Stall {
+            start_ns: Nanos(start),
+            end_ns: Nanos(end),
+            switched: true,
+            during: Activity::Spin,
+        };
+        let switches =
+            [(10, 7), (20, 15), (30, 99), (40, 7)].map(|(at, pid)| Record { at: Nanos(at), pid });
+        let by = |start, end| watch.blame(&stall(start, end), &switches, &[99]);
+        assert_eq!(by(1, 5).evidence, Evidence::SpinnerGap { by: Holder::Nobody });
+        assert_eq!(by(5, 15).evidence, Evidence::SpinnerGap { by: Holder::Foreign });
+        assert_eq!(by(5, 25).evidence, Evidence::SpinnerGap { by: Holder::Involved });
+        assert!(by(25, 35).quell_ran && !by(35, 45).quell_ran);
     }
 }

@@ -1,11 +1,15 @@
 //! What a benchmark does to the host by hand, as an administrator without Quell would: start
 //! programs, set their policies and affinities, read their accounting, and put everything back.
 
+mod canary;
+mod perf;
 mod process;
 mod sched;
 mod snapshot;
 mod spinner;
 
+pub use canary::{Canary, Standstill};
+pub use perf::{PerfRing, Record, Subject};
 pub use process::{Program, Usage};
 pub use sched::{Policy, affinity, nice, pin, policy, set_nice, set_policy, this_thread};
 pub use snapshot::{Difference, HostSnapshot};

@@ -1,0 +1,65 @@
+//! Finds the times in which a core did not run at all.
+
+use std::io;
+
+use quell_model::{CoreId, Nanos};
+
+use super::perf::{PerfRing, Subject};
+
+/// How often the timer interrupts the core: some 2 us each, under 2 % of it, whatever runs there.
+const PERIOD: Nanos = Nanos::from_micros(200);
+
+/// The idle task.
+const IDLE: i32 = 0;
+
+/// A timer that interrupts one core while this lives. An interrupt comes in user code, in system
+/// calls and in softirqs alike, so one that comes late means that the core itself stood still: the
+/// hypervisor ran something else. (Or the kernel had interrupts off, for far shorter times.)
+pub struct Canary {
+    ring: PerfRing,
+    last: Option<Nanos>,
+}
+
+/// A time in which a core stood still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standstill {
+    /// The last interrupt before.
+    pub from: Nanos,
+    /// The first one after.
+    pub to: Nanos,
+    /// How much longer than the period that is.
+    pub late: Nanos,
+    /// The process that had the core.
+    pub pid: i32,
+}
+
+impl Canary {
+    /// Puts a canary on a core.
+    ///
+    /// # Errors
+    /// Where perf events are not allowed or not in this kernel.
+    pub fn start(core: CoreId) -> io::Result<Canary> {
+        Ok(Canary { ring: PerfRing::start(core, Subject::Timer(PERIOD))?, last: None })
+    }
+
+    /// The standstills of at least `least` since the last call. Not those of an idle core: waking a
+    /// halted one takes its time, and nobody on it was delayed.
+    pub fn drain(&mut self, least: Nanos) -> Vec<Standstill> {
+        let mut found = Vec::new();
+        for record in self.ring.drain() {
+            if let Some(from) = self.last.replace(record.at) {
+                let late = (record.at - from) - PERIOD;
+                if late >= least && record.pid != IDLE {
+                    found.push(Standstill { from, to: record.at, late, pid: record.pid });
+                }
+            }
+        }
+        found
+    }
+
+    /// Forgets what was recorded so far, so that time before now is no gap.
+    pub fn begin(&mut self) {
+        self.ring.drain();
+        self.last = None;
+    }
+}

@@ -1,0 +1,211 @@
+//! A ring of perf_event_open(2) records of one core, as far as context switches and
+//! timer interrupts need it.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::FromRawFd as _;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+use quell_model::{CoreId, Nanos};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Bytes of the ring: a power of two of pages, room for tens of thousands of records.
+const RING_BYTES: usize = 2 << 20;
+const PAGE_BYTES: usize = 4_096;
+
+// Numbers of include/uapi/linux/perf_event.h.
+const TYPE_SOFTWARE: u32 = 1;
+const COUNT_SW_CPU_CLOCK: u64 = 0;
+const COUNT_SW_DUMMY: u64 = 9;
+const SAMPLE_TID: u64 = 1 << 1;
+const SAMPLE_TIME: u64 = 1 << 2;
+const SAMPLE_ID_ALL: u64 = 1 << 18;
+const USE_CLOCKID: u64 = 1 << 25;
+const CONTEXT_SWITCH: u64 = 1 << 26;
+const FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
+const RECORD_SAMPLE: u32 = 9;
+const RECORD_SWITCH_CPU_WIDE: u32 = 15;
+const MISC_SWITCH_OUT: u16 = 1 << 13;
+const DATA_HEAD_AT: usize = 1_024;
+const DATA_TAIL_AT: usize = 1_032;
+
+/// `struct perf_event_attr` up to version 5.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup: u32,
+    bp_type: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u16,
+    reserved: u16,
+}
+
+/// What is recorded.
+#[derive(Clone, Copy, Debug)]
+pub enum Subject {
+    /// Every context switch.
+    Switches,
+    /// Interrupts of a timer with this period, whatever the core does.
+    Timer(Nanos),
+}
+
+/// Something that happened on the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When, on CLOCK_MONOTONIC.
+    pub at: Nanos,
+    /// The process that got the core, or that the timer interrupted; 0 is the idle task.
+    pub pid: i32,
+}
+
+/// Records of one core while it lives. Of more than fit between two [`PerfRing::drain`]s the kernel
+/// drops the newest.
+pub struct PerfRing {
+    _event: File,
+    ring: NonNull<u8>,
+}
+
+impl PerfRing {
+    /// Starts recording.
+    ///
+    /// # Errors
+    /// Where perf events are not allowed or not in this kernel.
+    pub fn start(core: CoreId, subject: Subject) -> io::Result<PerfRing> {
+        let mut attributes = Attributes {
+            kind: TYPE_SOFTWARE,
+            size: size_of::<Attributes>() as u32,
+            sample_type: SAMPLE_TID | SAMPLE_TIME,
+            flags: SAMPLE_ID_ALL | USE_CLOCKID,
+            clockid: libc::CLOCK_MONOTONIC,
+            ..Attributes::default()
+        };
+        match subject {
+            Subject::Switches => {
+                attributes.config = COUNT_SW_DUMMY;
+                attributes.flags |= CONTEXT_SWITCH;
+            }
+            Subject::Timer(period) => {
+                attributes.config = COUNT_SW_CPU_CLOCK;
+                attributes.sample_period = period.0;
+            }
+        }
+        // SAFETY: the pointer is valid for the call and the size in the struct is its own.
+        let fd = unsafe {
+            let (every_process, no_group): (libc::pid_t, libc::c_int) = (-1, -1);
+            let core = core.index() as libc::c_int;
+            let number = libc::SYS_perf_event_open;
+            libc::syscall(number, &attributes, every_process, core, no_group, FLAG_FD_CLOEXEC)
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        let event = unsafe { File::from_raw_fd(fd as libc::c_int) };
+        let (length, access) = (PAGE_BYTES + RING_BYTES, ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: the kernel chooses the address, so no memory of ours is replaced.
+        let at =
+            unsafe { mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, &event, 0)? };
+        let ring = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(PerfRing { _event: event, ring })
+    }
+
+    /// A word of the control page, which the kernel shares.
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: inside of the mapped control page, aligned, and valid whatever it holds.
+        unsafe { self.ring.byte_add(at).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// The records since the last call, oldest first.
+    pub fn drain(&mut self) -> Vec<Record> {
+        // Acquire pairs with the kernel's barrier before it publishes the head: the records are there.
+        let head = self.word(DATA_HEAD_AT).load(Acquire);
+        let mut tail = self.word(DATA_TAIL_AT).load(Relaxed);
+        let mut records = Vec::new();
+        while tail < head {
+            let header = self.read_u64(tail);
+            let (kind, misc, size) = (header as u32, (header >> 32) as u16, (header >> 48) as u16);
+            if size < 8 {
+                break;
+            }
+            // The first word of either body holds the process, the last one the time.
+            let time_at = match kind {
+                RECORD_SWITCH_CPU_WIDE if misc & MISC_SWITCH_OUT != 0 && size >= 32 => Some(24),
+                RECORD_SAMPLE if size >= 24 => Some(16),
+                _ => None,
+            };
+            if let Some(time_at) = time_at {
+                let pid = (self.read_u64(tail + 8) as u32).cast_signed();
+                records.push(Record { at: Nanos(self.read_u64(tail + time_at)), pid });
+            }
+            tail += u64::from(size);
+        }
+        // Release: the kernel may overwrite what was read, not before.
+        self.word(DATA_TAIL_AT).store(head, Release);
+        records
+    }
+
+    /// Records are multiples of 8 bytes, so a word never wraps.
+    fn read_u64(&self, position: u64) -> u64 {
+        let at = PAGE_BYTES + (position as usize & (RING_BYTES - 1) & !7);
+        // SAFETY: inside of the mapped ring and aligned; the kernel does not write between tail and
+        // head.
+        unsafe { self.ring.byte_add(at).cast::<u64>().read() }
+    }
+}
+
+impl Drop for PerfRing {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `start` with this length, and no reference outlives `self`.
+        let _ = unsafe { munmap(self.ring.as_ptr().cast(), PAGE_BYTES + RING_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::{Program, pin};
+    use quell_model::CoreSet;
+    use std::process::Command;
+    use std::time::Duration;
+
+    #[test]
+    fn a_program_is_seen_on_its_core() {
+        let core = CoreId(0);
+        let mut ring = PerfRing::start(core, Subject::Switches).unwrap();
+        let before = quell_load::now();
+        let program = Program::start("sh", Command::new("sh").args(["-c", "sleep 0.2"])).unwrap();
+        pin(program.pid(), &CoreSet::of(core)).unwrap();
+        std::thread::sleep(Duration::from_millis(600));
+        let after = quell_load::now();
+        let records = ring.drain();
+        let ours: Vec<&Record> = records.iter().filter(|one| one.pid == program.pid()).collect();
+        assert!(!ours.is_empty());
+        assert!(ours.iter().all(|one| (before..=after).contains(&one.at)), "on the same clock");
+        assert!(records.is_sorted_by_key(|one| one.at));
+    }
+
+    #[test]
+    fn a_timer_interrupts_whatever_runs() {
+        let mut ring = PerfRing::start(CoreId(0), Subject::Timer(Nanos::from_millis(1))).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let records = ring.drain();
+        assert!(records.len() > 10, "{}", records.len());
+        assert!(records.is_sorted_by_key(|one| one.at));
+    }
+}

@@ -1,0 +1,110 @@
+//! A whole co-location with tiny measurements: its structure, and that the host is as before. Never
+//! its timings.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use quell_bench::colocate::{ColocateSpec, Mix, System};
+use quell_bench::host::HostSnapshot;
+use quell_bench::{BenchReport, Silent, Stop, colocate};
+use quell_model::{CoreId, CoreSet};
+
+/// The `quell` and `quell-antagonist` programs. Cargo builds only this crate's own for this test.
+fn programs() -> (PathBuf, PathBuf) {
+    let own = std::env::current_exe().unwrap();
+    let folder = own.ancestors().nth(2).unwrap().to_owned();
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "-p", "quell", "-p", "quell-load", "--bins"]);
+    if folder.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().unwrap().success());
+    (folder.join("quell"), folder.join("quell-antagonist"))
+}
+
+fn spec(systems: &[System]) -> ColocateSpec {
+    let (quell, antagonist) = programs();
+    ColocateSpec {
+        name: "colocate".into(),
+        command: "test".into(),
+        mixes: vec![Mix::Hog],
+        systems: systems.to_vec(),
+        rounds: 1,
+        warmup: Duration::from_millis(50),
+        duration: Duration::from_millis(150),
+        be_alone: Duration::from_millis(100),
+        peak_rps: Some(10_000.0),
+        load: 0.5,
+        seed: 1,
+        managed: CoreSet::of(CoreId(1)),
+        client: CoreId(0),
+        loop_cases: false,
+        quell,
+        antagonist,
+    }
+}
+
+fn check(report: &BenchReport, systems: &[System]) {
+    for system in systems {
+        let has = |metric: &str| report.row("hog", system.name(), metric).is_some();
+        for metric in
+            ["lc_p50_us", "lc_p90_us", "lc_p99_us", "lc_p999_us", "lc_p9999_us", "lc_max_us"]
+        {
+            assert!(has(metric) && has(&format!("{metric}_raw")), "{metric} of {}", system.name());
+        }
+        for metric in ["lc_rps", "cpu_utilisation", "wakes_per_s", "covered_share", "removed_share"]
+        {
+            assert!(has(metric), "{metric} of {}", system.name());
+        }
+        assert_eq!(has("be_percent_of_leftover"), system.has_be(), "{}", system.name());
+        assert_eq!(has("be_percent_of_alone"), system.has_be(), "{}", system.name());
+        let ratio = report.ratio("hog", system.name(), "lc_p999_us");
+        assert_eq!(ratio.is_some(), *system != System::AloneWarm, "{}", system.name());
+        assert!(report.curves.iter().any(|curve| curve.system == system.name()));
+    }
+}
+
+#[test]
+fn every_system_is_measured_and_the_host_is_as_before() {
+    let before = HostSnapshot::take();
+    let spec = spec(&System::ALL);
+    let report = colocate::run(&spec, &mut Silent, &Stop::default()).unwrap();
+    check(&report, &System::ALL);
+    let own = [std::process::id().cast_signed()];
+    let left = before.differences(&HostSnapshot::take(), &own);
+    // Other tests may change settings meanwhile; they hold the same lock while they do, so what is
+    // left changed now has to be taken back before somebody else's lock can be had.
+    let _quiet = quell_linux::testing::host_lock().unwrap();
+    let settled = before.differences(&HostSnapshot::take(), &own);
+    assert!(settled.is_empty(), "{left:?}, then {settled:?}");
+}
+
+#[test]
+fn a_stop_ends_everything_that_was_started() {
+    let stop = Stop::default();
+    let asked = stop.clone();
+    let mut spec = spec(&[System::AloneWarm, System::SchedRr]);
+    spec.duration = Duration::from_secs(1);
+    spec.rounds = 100;
+    let children = || {
+        let own = std::process::id();
+        let folders = std::fs::read_dir("/proc").unwrap().flatten();
+        let stats = folders.filter_map(|one| std::fs::read_to_string(one.path().join("stat")).ok());
+        let parents = stats.filter_map(|stat| {
+            let (head, rest) = stat.rsplit_once(')')?;
+            let is_service = head.contains("memcached") || head.contains("quell-antagon");
+            (is_service && rest.split_whitespace().nth(1)? == own.to_string()).then_some(())
+        });
+        parents.count()
+    };
+    let thread = std::thread::spawn(move || colocate::run(&spec, &mut Silent, &stop));
+    while children() < 2 && !thread.is_finished() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    asked.now();
+    let ended = thread.join().unwrap();
+    assert!(ended.unwrap_err().to_string().contains("interrupted"));
+    assert_eq!(children(), 0);
+}
