@@ -1,5 +1,6 @@
 //! A whole co-location with tiny measurements: its structure, and that the host is as before. Never
 //! its timings.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -69,7 +69,8 @@ pub fn measure(system: System, scene: Scene) -> Result<Run> {
     let after = Account::read(lc, be)?;
     let watched = watch.map(|watch| watch.end(&quell));
     let loop_gaps = &report.stalls.windows;
-    let mut gaps = stalls.map_or_else(Vec::new, |stalls| stalls.end(loop_gaps, &quell));
+    let mut gaps = stalls
+        .map_or_else(Vec::new, |stalls| stalls.end(loop_gaps, &quell, system == System::Alone));
     let client_lost = involved(&gaps);
     gaps.extend(watched.iter().flat_map(|watched| &watched.gaps));
     let windows = Windows::of(&gaps);

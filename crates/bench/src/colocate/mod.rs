@@ -29,7 +29,7 @@ use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use self::analysis::{Round, Run};
+use self::analysis::{MANY, Round, Run};
 use self::cast::Rates;
 pub(crate) use self::cast::{BatchWork, Memcached};
 use self::loop_cases::LoopCase;
@@ -48,10 +48,8 @@ pub(crate) fn lc_priority() -> i32 {
     ladder.priority(Rung::Lc).map_or(1, i32::from)
 }
 
-/// Times that a measurement is made before stalls void its round.
+/// Times that a measurement is made before stalls void its round; once less for a first look.
 const TRIES: usize = 3;
-/// From this number of rounds on, void ones are made up for.
-const MANY: usize = 5;
 /// What batch work needs after its start until it works as it will.
 const SETTLE: Duration = Duration::from_millis(200);
 /// Room for the requests of one measurement.
@@ -64,6 +62,7 @@ const SAMPLES_MAX: usize = 4_000_000;
 /// or a stop was asked for. All that was started is ended in each case.
 pub fn run(spec: &ColocateSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
     let _alone = host::alone(progress, stop)?;
+    let _quiet = host::Quiet::keep();
     let own = host::affinity(0).context("read the own affinity")?;
     host::pin(0, &CoreSet::of(spec.client)).context("leave the managed cores")?;
     let report = run_pinned(spec, progress, stop);
@@ -273,7 +272,7 @@ impl Session<'_> {
         load: &LoadSpec,
         quell: &[i32],
     ) -> Result<Run> {
-        let mut tries = 0;
+        let mut left = if self.spec.rounds < MANY { TRIES - 1 } else { TRIES };
         loop {
             let scene = Scene {
                 lc: self.lc,
@@ -285,8 +284,8 @@ impl Session<'_> {
                 quell: quell.to_vec(),
             };
             let run = measure(system, scene)?;
-            tries += 1;
-            if !run.is_stalled() || tries == TRIES || self.stop.is_asked() {
+            left -= 1;
+            if !run.is_stalled() || left == 0 || self.stop.is_asked() {
                 return Ok(run);
             }
             self.repeated += 1;

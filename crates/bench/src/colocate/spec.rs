@@ -94,16 +94,6 @@ impl System {
     pub fn has_be(self) -> bool {
         !matches!(self, System::Alone | System::AloneWarm)
     }
-
-    /// Whether the service preempts batch work at once, so that it works as in `alone-warm`.
-    pub fn puts_lc_first(self) -> bool {
-        matches!(self, System::SchedRr | System::Static | System::Quell)
-    }
-
-    /// Whether a Quell daemon runs.
-    pub fn has_daemon(self) -> bool {
-        matches!(self, System::Static | System::Quell)
-    }
 }
 
 /// A co-location run.

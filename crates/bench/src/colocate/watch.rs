@@ -30,6 +30,7 @@ pub struct Watched {
 /// What the kernel's perf events see: who had the client's core, and when a core stood still.
 pub struct StallWatch {
     switches: PerfRing,
+    /// The client's first.
     canaries: Vec<Canary>,
     softirq: Vec<i32>,
 }
@@ -59,13 +60,15 @@ impl StallWatch {
         self.canaries.iter_mut().for_each(Canary::begin);
     }
 
-    /// It is over: the gaps of the client's loop with who was behind them, and the standstills of all
-    /// cores.
-    pub fn end(&mut self, stalls: &[Stall], quell: &[i32]) -> Vec<Gap> {
+    /// It is over: the gaps of the client's loop with who was behind them, and the standstills of the
+    /// client's core and, unless they idled, of the managed ones: a halted core takes its time to
+    /// wake for an interrupt, which delays nobody.
+    pub fn end(&mut self, stalls: &[Stall], quell: &[i32], managed_idled: bool) -> Vec<Gap> {
         let switches = self.switches.drain();
         let mut gaps: Vec<Gap> =
             stalls.iter().map(|stall| self.blame(stall, &switches, quell)).collect();
-        for canary in &mut self.canaries {
+        let watched = if managed_idled { 1 } else { self.canaries.len() };
+        for canary in &mut self.canaries[..watched] {
             gaps.extend(canary.drain(GAP_MIN).into_iter().map(|still| Gap {
                 start: still.from,
                 end: still.to,
@@ -76,20 +79,30 @@ impl StallWatch {
         gaps
     }
 
+    /// Whose a gap is: Quell's if its threads had the core for more than a tenth of it (its
+    /// scheduler ticks within every longer gap), else that of who had it.
     fn blame(&self, stall: &Stall, switches: &[Record], quell: &[i32]) -> Gap {
         let first = switches.partition_point(|switch| switch.at < stall.start_ns);
         let within = switches[first..].iter().take_while(|switch| switch.at <= stall.end_ns);
-        let (mut by, mut quell_ran) = (Holder::Nobody, false);
-        for switch in within {
-            quell_ran |= quell.contains(&switch.pid);
-            by = match by {
-                Holder::Involved => Holder::Involved,
-                _ if self.softirq.contains(&switch.pid) => Holder::Involved,
-                _ => Holder::Foreign,
-            };
+        let ends = switches.iter().skip(first + 1).map(|switch| switch.at.min(stall.end_ns));
+        let ends = ends.chain(std::iter::once(stall.end_ns));
+        let (mut by, mut quells) = (Holder::Nobody, Nanos::ZERO);
+        for (switch, end) in within.zip(ends) {
+            if quell.contains(&switch.pid) {
+                quells += end - switch.at;
+            } else if self.softirq.contains(&switch.pid) {
+                by = Holder::Involved;
+            } else if by == Holder::Nobody {
+                by = Holder::Foreign;
+            }
         }
-        let evidence = Evidence::SpinnerGap { by };
-        Gap { start: stall.start_ns, end: stall.end_ns, evidence, quell_ran }
+        let length = stall.end_ns - stall.start_ns;
+        Gap {
+            start: stall.start_ns,
+            end: stall.end_ns,
+            evidence: Evidence::SpinnerGap { by },
+            quell_ran: quells.0 * 10 > length.0,
+        }
     }
 }
 
@@ -145,12 +158,13 @@ mod tests {
             switched: true,
             during: Activity::Spin,
         };
-        let switches =
-            [(10, 7), (20, 15), (30, 99), (40, 7)].map(|(at, pid)| Record { at: Nanos(at), pid });
+        let switches = [(10, 7), (20, 15), (30, 99), (40, 7), (90, 99), (92, 7)]
+            .map(|(at, pid)| Record { at: Nanos(at), pid });
         let by = |start, end| watch.blame(&stall(start, end), &switches, &[99]);
         assert_eq!(by(1, 5).evidence, Evidence::SpinnerGap { by: Holder::Nobody });
         assert_eq!(by(5, 15).evidence, Evidence::SpinnerGap { by: Holder::Foreign });
         assert_eq!(by(5, 25).evidence, Evidence::SpinnerGap { by: Holder::Involved });
         assert!(by(25, 35).quell_ran && !by(35, 45).quell_ran);
+        assert!(!by(35, 150).quell_ran, "2 of 115 are a tick within somebody else's gap");
     }
 }

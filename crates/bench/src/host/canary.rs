@@ -9,9 +9,6 @@ use super::perf::{PerfRing, Subject};
 /// How often the timer interrupts the core: some 2 us each, under 2 % of it, whatever runs there.
 const PERIOD: Nanos = Nanos::from_micros(200);
 
-/// The idle task.
-const IDLE: i32 = 0;
-
 /// A timer that interrupts one core while this lives. An interrupt comes in user code, in system
 /// calls and in softirqs alike, so one that comes late means that the core itself stood still: the
 /// hypervisor ran something else. (Or the kernel had interrupts off, for far shorter times.)
@@ -42,14 +39,14 @@ impl Canary {
         Ok(Canary { ring: PerfRing::start(core, Subject::Timer(PERIOD))?, last: None })
     }
 
-    /// The standstills of at least `least` since the last call. Not those of an idle core: waking a
-    /// halted one takes its time, and nobody on it was delayed.
+    /// The standstills of at least `least` since the last call. Says nothing of a core that idles:
+    /// waking a halted one takes its time.
     pub fn drain(&mut self, least: Nanos) -> Vec<Standstill> {
         let mut found = Vec::new();
         for record in self.ring.drain() {
             if let Some(from) = self.last.replace(record.at) {
                 let late = (record.at - from) - PERIOD;
-                if late >= least && record.pid != IDLE {
+                if late >= least {
                     found.push(Standstill { from, to: record.at, late, pid: record.pid });
                 }
             }

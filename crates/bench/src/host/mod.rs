@@ -4,6 +4,7 @@
 mod canary;
 mod perf;
 mod process;
+mod quiet;
 mod sched;
 mod snapshot;
 mod spinner;
@@ -11,6 +12,7 @@ mod spinner;
 pub use canary::{Canary, Standstill};
 pub use perf::{PerfRing, Record, Subject};
 pub use process::{Program, Usage};
+pub use quiet::Quiet;
 pub use sched::{Policy, affinity, nice, pin, policy, set_nice, set_policy, this_thread};
 pub use snapshot::{Difference, HostSnapshot};
 pub use spinner::PauseLoop;
