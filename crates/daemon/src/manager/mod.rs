@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, select};
 use quell_control::config::{CheckedHost, Config, HostConfig, TaskConfig};
 use quell_control::protocol::{Call, Reply, Status};
 use quell_model::{CoreSet, Topology};
@@ -182,6 +182,9 @@ impl Manager {
         }
         self.looked = Instant::now();
         for at in 0..self.tasks.len() {
+            if !lost && !self.tasks[at].may_grow() {
+                continue;
+            }
             let others = self.tasks.iter().enumerate().filter(|(other, _)| *other != at);
             let taken: Vec<i32> = others.flat_map(|(_, task)| task.pids()).collect();
             self.tasks[at].look(&taken, lost, &self.engine);
@@ -197,9 +200,6 @@ impl Manager {
     ) -> (End, Option<Incoming>) {
         let mut look_due = Instant::now();
         loop {
-            if signals.try_recv().is_ok() {
-                return (End::Asked { keep: false }, None);
-            }
             if Instant::now() >= look_due {
                 self.look();
                 look_due = Instant::now() + LOOK;
@@ -208,18 +208,21 @@ impl Manager {
                 }
             }
             let left = look_due.saturating_duration_since(Instant::now());
-            match calls.recv_timeout(left.min(Duration::from_millis(50))) {
-                Ok(Incoming { call: Call::Stop { keep }, reply }) => {
-                    let stop = Incoming { call: Call::Stop { keep }, reply };
-                    return (End::Asked { keep }, Some(stop));
-                }
-                Ok(incoming) => {
-                    let reply = self.answer(incoming.call);
-                    // A client that left meanwhile misses its answer.
-                    let _ = incoming.reply.send(reply);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return (End::Asked { keep: false }, None),
+            select! {
+                recv(signals) -> _ => return (End::Asked { keep: false }, None),
+                recv(calls) -> call => match call {
+                    Ok(Incoming { call: Call::Stop { keep }, reply }) => {
+                        let stop = Incoming { call: Call::Stop { keep }, reply };
+                        return (End::Asked { keep }, Some(stop));
+                    }
+                    Ok(incoming) => {
+                        let reply = self.answer(incoming.call);
+                        // A client that left meanwhile misses its answer.
+                        let _ = incoming.reply.send(reply);
+                    }
+                    Err(_) => return (End::Asked { keep: false }, None),
+                },
+                default(left) => {}
             }
         }
     }

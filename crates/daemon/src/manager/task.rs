@@ -151,6 +151,11 @@ impl Task {
         self.processes.retain(|&pid| procs::exists(pid));
     }
 
+    /// Whether processes that nobody told of can come to belong to it: those that match a name or enter a cgroup.
+    pub fn may_grow(&self) -> bool {
+        matches!(self.config.source, Source::Match(_) | Source::Cgroup(_))
+    }
+
     /// Looks for processes that belong to it and are not `taken` by another task. What they create later
     /// is followed where it happens (BPF, or the sweep of the /proc observer); what they had created
     /// before is found here, once. `again` looks at the known ones' children too: events were lost.
