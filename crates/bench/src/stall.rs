@@ -16,12 +16,11 @@
 //!    (arrivals λ, service 2λ), so a window is the gap and once its length again ([`DRAIN`]).
 //! 4. A request that overlaps a window, from its intended send time to its answer, is removed, in
 //!    every system alike.
-//! 5. A measurement of whose time windows cover more than [`COVERED_MAX`] is made again. A case is
-//!    invalid if that does not help, or if the covered shares of two systems differ by more than
-//!    [`SPREAD_MAX`]. Where the service keeps up, the removed share of the requests is the covered
-//!    share of the time.
-//! 6. Where so many requests wait that more than [`REMOVED_MAX`] of them overlap windows although
-//!    these cover less, removal would take out what is measured: nothing is removed then.
+//! 5. A measurement of whose time windows cover more than [`COVERED_MAX`], or of whose requests more
+//!    than [`REMOVED_MAX`] are removed, is made again. A case is invalid if that does not help, or if
+//!    the covered shares of two systems differ by more than [`SPREAD_MAX`].
+//! 6. Where requests wait for longer than stalls are apart, removal would take out what is measured:
+//!    if far more of the requests than of the time are affected ([`WAITING`]), nothing is removed.
 //!
 //! Latencies without removal stand beside, with `_raw` at the end of the metric's name.
 
@@ -35,6 +34,9 @@ pub const DRAIN: f64 = 1.0;
 pub const COVERED_MAX: f64 = 0.02;
 /// Share of the requests that may be removed.
 pub const REMOVED_MAX: f64 = 0.02;
+/// Where the affected share of the requests is this many times the covered share of the time, and
+/// above [`REMOVED_MAX`], requests wait. Where the service keeps up the two are about the same.
+pub const WAITING: f64 = 4.0;
 /// Ratio of covered shares between two systems above which a case is invalid.
 pub const SPREAD_MAX: f64 = 2.0;
 /// Shares below this count as equal: the ratio of two handfuls of requests says nothing.
@@ -182,15 +184,16 @@ pub struct Filtered {
 }
 
 impl Filtered {
-    /// Applies the rule to the requests of a measurement (steps 4 and 6).
-    pub fn of(requests: &[Request], windows: &Windows) -> Filtered {
+    /// Applies the rule to the requests of a measurement (steps 4 and 6). `covered` is the share of
+    /// the time that the windows cover.
+    pub fn of(requests: &[Request], windows: &Windows, covered: f64) -> Filtered {
         let mut raw: Vec<Nanos> = requests.iter().map(Request::latency).collect();
         let kept = requests.iter().filter(|request| !windows.cover(request));
         let mut kept: Vec<Nanos> = kept.map(Request::latency).collect();
         raw.sort_unstable();
         kept.sort_unstable();
-        let removed = raw.len() - kept.len();
-        if removed as f64 > raw.len() as f64 * REMOVED_MAX {
+        let removed = (raw.len() - kept.len()) as f64 / raw.len().max(1) as f64;
+        if removed > REMOVED_MAX && removed > covered * WAITING {
             kept.clone_from(&raw);
         }
         Filtered { raw, kept }
@@ -300,11 +303,15 @@ mod tests {
 
     #[test]
     fn where_requests_wait_longer_than_stalls_are_apart_nothing_is_removed() {
-        let windows = Windows::of(&[spinner(1_000, 1_200)]);
-        let waiting: Vec<Request> = (0..100).map(|at| request(at * 10, at * 10 + 5_000)).collect();
-        assert_eq!(Filtered::of(&waiting, &windows).kept.len(), 100);
+        let windows = Windows::of(&[spinner(10_000, 10_200)]);
+        let covered = windows.covered(us(0), us(30_000));
+        let waiting: Vec<Request> =
+            (0..100).map(|at| request(at * 300, at * 300 + 5_000)).collect();
+        assert_eq!(Filtered::of(&waiting, &windows, covered).kept.len(), 100);
         let quick: Vec<Request> = (0..100).map(|at| request(at * 300, at * 300 + 20)).collect();
-        assert_eq!(Filtered::of(&quick, &windows).kept.len(), 99, "the one sent at 1,200 us");
+        let filtered = Filtered::of(&quick, &windows, covered);
+        assert_eq!(filtered.kept.len(), 99, "the one sent at 10,200 us");
+        assert_eq!(filtered.removed_share(), 0.01);
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Run {
 
     /// Whether stalls cover too much of it to count.
     pub fn is_stalled(&self) -> bool {
-        self.covered > stall::COVERED_MAX
+        self.covered > stall::COVERED_MAX || self.removed > stall::REMOVED_MAX
     }
 }
 
@@ -128,9 +128,10 @@ impl Round {
         for run in &self.runs {
             let system = run.system.name();
             if run.is_stalled() {
-                let percent = run.covered * 100.0;
+                let (time, requests) = (run.covered * 100.0, run.removed * 100.0);
                 return Some(format!(
-                    "{case}: hypervisor stalls cover {percent:.1} % of the time of {system}"
+                    "{case}: hypervisor stalls cover {time:.1} % of the time of {system} and hit \
+                     {requests:.1} % of its requests"
                 ));
             }
             let share = self.be_of_leftover(run).filter(|_| run.system == System::Quell);
@@ -219,6 +220,7 @@ fn metrics(rounds: &[&Round]) -> Vec<String> {
         "lc_cpu_share",
         "removed_share",
         "covered_share",
+        "client_lost_share",
     ];
     names.extend(derived.map(str::to_owned));
     for run in rounds.iter().flat_map(|round| &round.runs) {

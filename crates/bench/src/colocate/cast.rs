@@ -33,6 +33,10 @@ impl Memcached {
         let addr = free_address()?;
         let mut command = Command::new("memcached");
         command
+            // All that is stored fits, so nothing has to be evicted. The thread that would look for it
+            // gets the worker's priority wherever the service is elevated as a whole, and the worker
+            // then waits behind it for up to 8 ms, with batch work or without (measured).
+            .args(["-o", "no_lru_maintainer,no_lru_crawler"])
             // It refuses to run as root unless told which user to be.
             .args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-m", "256", "-c", "256"])
             .args(["-p", &addr.port().to_string()])

@@ -74,7 +74,8 @@ pub fn measure(system: System, scene: Scene) -> Result<Run> {
     let client_lost = involved(&gaps);
     gaps.extend(watched.iter().flat_map(|watched| &watched.gaps));
     let windows = Windows::of(&gaps);
-    let latencies = Filtered::of(&requests(&report), &windows);
+    let covered = windows.covered(report.overall.start_ns, report.overall.end_ns);
+    let latencies = Filtered::of(&requests(&report), &windows, covered);
     let passed = (after.at - before.at).as_secs_f64();
     let mut run = Run::new(system, &latencies);
     run.lc_share = (after.lc.cpu - before.lc.cpu).0 as f64 / 1e9 / passed / cores as f64;
@@ -89,8 +90,12 @@ pub fn measure(system: System, scene: Scene) -> Result<Run> {
     if let Some(watched) = watched {
         let idle_us = watched.idle_while_lc_waits.0 as f64 / 1e3;
         run.values.insert("idle_while_lc_waits_us", idle_us / passed);
+        let names = ["wake_to_run_p99_us", "wake_to_run_p999_us"];
+        for (name, time) in names.into_iter().zip(watched.wake_to_run) {
+            run.values.extend(time.map(|time| (name, time.0 as f64 / 1e3)));
+        }
     }
-    run.covered = windows.covered(report.overall.start_ns, report.overall.end_ns);
+    run.covered = covered;
     run.client_lost = client_lost.0 as f64 / duration(&report).0.max(1) as f64;
     run.be_rates = system.has_be().then_some(be_rates);
     Ok(run)
