@@ -102,12 +102,22 @@ pub struct Slot {
 impl Slot {
     /// Counts `ops` done, and publishes if the last time was a millisecond ago.
     pub fn add(&mut self, ops: u64) {
-        self.ops += ops;
+        self.count(ops);
         let at = now();
         if at >= self.next {
             self.next = at + PUBLISH_EVERY;
-            self.publish(at);
+            self.publish_at(at);
         }
+    }
+
+    /// Counts `ops` done. Work that goes in cycles publishes at the end of each.
+    pub fn count(&mut self, ops: u64) {
+        self.ops += ops;
+    }
+
+    /// Publishes what was counted so far.
+    pub fn publish(&self) {
+        self.publish_at(now());
     }
 
     /// Ops so far.
@@ -115,7 +125,7 @@ impl Slot {
         self.ops
     }
 
-    fn publish(&self, at: Nanos) {
+    fn publish_at(&self, at: Nanos) {
         let Some(file) = &self.file else { return };
         let bytes = slot_bytes(self.ops, thread_cpu_time().0, at.0);
         // A tmpfs write fails only where memory is out; the next one is a millisecond away.
@@ -126,7 +136,7 @@ impl Slot {
 impl Drop for Slot {
     /// The thread is done: what it did since the last write counts.
     fn drop(&mut self) {
-        self.publish(now());
+        self.publish();
     }
 }
 
@@ -284,7 +294,7 @@ mod tests {
                 let mut slot = slot;
                 for _ in 0..20_000 {
                     slot.ops += 1;
-                    slot.publish(now());
+                    slot.publish();
                 }
             });
             let mut last = progress.read().unwrap();

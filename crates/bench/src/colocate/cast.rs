@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use quell_load::be::{Progress, Reading};
-use quell_model::CoreSet;
+use quell_model::{CoreSet, Nanos};
 use tempfile::TempDir;
 
 use super::spec::Mix;
@@ -36,7 +36,7 @@ impl Memcached {
             // All that is stored fits, so nothing has to be evicted. The thread that would look for it
             // gets the worker's priority wherever the service is elevated as a whole, and the worker
             // then waits behind it for up to 8 ms, with batch work or without (measured).
-            .args(["-o", "no_lru_maintainer,no_lru_crawler"])
+            .args(["-o", "no_lru_maintainer,no_lru_crawler,hashpower=20"])
             // It refuses to run as root unless told which user to be.
             .args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-m", "256", "-c", "256"])
             .args(["-p", &addr.port().to_string()])
@@ -75,7 +75,19 @@ struct Part {
 }
 
 /// Work of the programs of a mix up to a moment.
-pub struct Readings(Vec<Reading>);
+pub struct Readings {
+    at: Instant,
+    parts: Vec<Account>,
+}
+
+/// Of one program.
+struct Account {
+    /// What it published last: work, and the CPU time that it took. A program that works in cycles
+    /// publishes at the end of each, so that between two readings lie whole ones.
+    published: Reading,
+    /// CPU time until now.
+    cpu: Nanos,
+}
 
 /// Work of the programs of a mix a second, and the CPU time that each took for it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -142,20 +154,26 @@ impl BatchWork {
     /// # Errors
     /// When what one reports does not read.
     pub fn work(&self) -> Result<Readings> {
-        let readings: Result<_, _> = self.parts.iter().map(|part| part.progress.read()).collect();
-        Ok(Readings(readings?))
+        let account = |part: &Part| -> Result<Account> {
+            Ok(Account { published: part.progress.read()?, cpu: part.program.usage()?.cpu })
+        };
+        let parts: Result<_> = self.parts.iter().map(account).collect();
+        Ok(Readings { at: Instant::now(), parts: parts? })
     }
 }
 
 impl Readings {
-    /// What was done a second since `earlier`.
+    /// What was done a second since `earlier`: the CPU time that a program got, and its work in that
+    /// time at the rate of the whole cycles in between. Nothing if it did not publish meanwhile.
     pub fn rates_since(&self, earlier: &Readings) -> Rates {
-        let rate = |(now, earlier): (&Reading, &Reading)| {
-            let seconds = now.at_ns.since(earlier.at_ns).0.max(1) as f64;
-            let cpu = now.cpu_ns.since(earlier.cpu_ns).0 as f64 / seconds;
-            Rate { ops: now.ops_per_sec_since(earlier), cpu }
+        let seconds = (self.at - earlier.at).as_secs_f64().max(1e-9);
+        let rate = |(now, earlier): (&Account, &Account)| {
+            let cpu = now.cpu.since(earlier.cpu).0 as f64 / 1e9 / seconds;
+            let worked = now.published.cpu_ns.since(earlier.published.cpu_ns).0.max(1) as f64 / 1e9;
+            let done = now.published.ops.saturating_sub(earlier.published.ops) as f64;
+            Rate { ops: cpu * done / worked, cpu }
         };
-        Rates(self.0.iter().zip(&earlier.0).map(rate).collect())
+        Rates(self.parts.iter().zip(&earlier.parts).map(rate).collect())
     }
 }
 

@@ -58,7 +58,7 @@ pub fn measure(system: System, scene: Scene) -> Result<Run> {
         watch.begin();
     }
     if let Some(stalls) = &mut stalls {
-        stalls.begin();
+        stalls.begin()?;
     }
     let before = Account::read(lc, be)?;
     // The generator's thread inherits the value.
@@ -69,8 +69,10 @@ pub fn measure(system: System, scene: Scene) -> Result<Run> {
     let after = Account::read(lc, be)?;
     let watched = watch.map(|watch| watch.end(&quell));
     let loop_gaps = &report.stalls.windows;
-    let mut gaps = stalls
-        .map_or_else(Vec::new, |stalls| stalls.end(loop_gaps, &quell, system == System::Alone));
+    let mut gaps = match stalls {
+        Some(stalls) => stalls.end(loop_gaps, &quell, system == System::Alone)?,
+        None => Vec::new(),
+    };
     let client_lost = involved(&gaps);
     gaps.extend(watched.iter().flat_map(|watched| &watched.gaps));
     let windows = Windows::of(&gaps);

@@ -77,10 +77,12 @@ fn run_pinned(
 ) -> Result<BenchReport> {
     let mut report = BenchReport::new(&spec.name, &spec.command);
     let lc = Memcached::start(&spec.managed)?;
+    let watch = core_watch(spec, &lc, &mut report.notes);
+    let mut stalls = stall_watch(spec, &mut report.notes);
     progress.note("searching for the peak load");
     let peak_rps = match spec.peak_rps {
         Some(peak) => peak,
-        None => search(spec, &lc, stop)?,
+        None => search(spec, &lc, stalls.as_mut(), stop)?,
     };
     let load = base_load(spec, &lc, peak_rps * spec.load);
     progress
@@ -99,8 +101,8 @@ fn run_pinned(
     let mut session = Session {
         spec,
         lc: &lc,
-        watch: core_watch(spec, &lc, &mut report.notes),
-        stalls: stall_watch(spec, &mut report.notes),
+        watch,
+        stalls,
         repeated: 0,
         go_gc: go_program(spec, programs.path(), &mut report.notes),
         load,
@@ -141,15 +143,26 @@ fn base_load(spec: &ColocateSpec, lc: &Memcached, rate_rps: f64) -> LoadSpec {
     load
 }
 
-/// The highest load that the service sustains on its rung, alone.
-fn search(spec: &ColocateSpec, lc: &Memcached, stop: &Stop) -> Result<f64> {
+/// The highest load that the service sustains on its rung, alone, watched as in every measurement.
+fn search(
+    spec: &ColocateSpec,
+    lc: &Memcached,
+    mut stalls: Option<&mut StallWatch>,
+    stop: &Stop,
+) -> Result<f64> {
     let mut search = SearchSpec::new(base_load(spec, lc, 1.0));
     search.start_rps = 40_000.0;
     search.load.warmup = Nanos::from_millis(100);
     search.run = Nanos::from_millis(400);
     search.precision = 0.08;
     lc.program.set_policy(Policy::Fifo(lc_priority()), 0)?;
+    if let Some(stalls) = &mut stalls {
+        stalls.begin()?;
+    }
     let found = search_peak(&search, &mut |_| !stop.is_asked());
+    if let Some(stalls) = stalls {
+        stalls.end(&[], &[], true)?;
+    }
     lc.program.set_policy(Policy::Other, 0)?;
     let found = found.context("search for the peak load")?;
     stop.check()?;

@@ -58,28 +58,40 @@ impl StallWatch {
     }
 
     /// A measurement begins.
-    pub fn begin(&mut self) {
+    ///
+    /// # Errors
+    /// When the kernel takes a perf event away.
+    pub fn begin(&mut self) -> Result<()> {
         self.switches.drain();
-        self.canaries.iter_mut().for_each(Canary::begin);
+        self.canaries.iter_mut().try_for_each(Canary::begin).context("start timers")
     }
 
     /// It is over: the gaps of the client's loop with who was behind them, and the standstills of the
     /// client's core and, unless they idled, of the managed ones: a halted core takes its time to
     /// wake for an interrupt, which delays nobody.
-    pub fn end(&mut self, stalls: &[Stall], quell: &[i32], managed_idled: bool) -> Vec<Gap> {
+    ///
+    /// # Errors
+    /// When the kernel takes a perf event away.
+    pub fn end(
+        &mut self,
+        stalls: &[Stall],
+        quell: &[i32],
+        managed_idled: bool,
+    ) -> Result<Vec<Gap>> {
         let switches = self.switches.drain();
         let mut gaps: Vec<Gap> =
             stalls.iter().map(|stall| self.blame(stall, &switches, quell)).collect();
         let watched = if managed_idled { 1 } else { self.canaries.len() };
-        for canary in &mut self.canaries[..watched] {
-            gaps.extend(canary.drain(GAP_MIN).into_iter().map(|still| Gap {
+        for (at, canary) in self.canaries.iter_mut().enumerate() {
+            let stills = canary.end(GAP_MIN).context("stop timers")?;
+            gaps.extend(stills.into_iter().filter(|_| at < watched).map(|still| Gap {
                 start: still.from,
                 end: still.to,
                 evidence: Evidence::LateInterrupt { late: still.late },
                 quell_ran: quell.contains(&still.pid),
             }));
         }
-        gaps
+        Ok(gaps)
     }
 
     /// Whose a gap is: Quell's if its threads had the core for more than a tenth of it (its

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::FromRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -24,6 +24,8 @@ const SAMPLE_TIME: u64 = 1 << 2;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 const USE_CLOCKID: u64 = 1 << 25;
 const CONTEXT_SWITCH: u64 = 1 << 26;
+const IOC_ENABLE: libc::Ioctl = 0x2400;
+const IOC_DISABLE: libc::Ioctl = 0x2401;
 const FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 const RECORD_SAMPLE: u32 = 9;
 const RECORD_SWITCH_CPU_WIDE: u32 = 15;
@@ -77,7 +79,7 @@ pub struct Record {
 /// Records of one core while it lives. Of more than fit between two [`PerfRing::drain`]s the kernel
 /// drops the newest.
 pub struct PerfRing {
-    _event: File,
+    event: File,
     ring: NonNull<u8>,
 }
 
@@ -122,7 +124,20 @@ impl PerfRing {
         let at =
             unsafe { mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, &event, 0)? };
         let ring = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(PerfRing { _event: event, ring })
+        Ok(PerfRing { event, ring })
+    }
+
+    /// Stops or goes on recording.
+    ///
+    /// # Errors
+    /// Never, for an event that was started.
+    pub fn set_enabled(&self, enabled: bool) -> io::Result<()> {
+        let request = if enabled { IOC_ENABLE } else { IOC_DISABLE };
+        // SAFETY: these two requests take no argument that the kernel would follow.
+        match unsafe { libc::ioctl(self.event.as_raw_fd(), request, 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// A word of the control page, which the kernel shares.
@@ -201,8 +216,13 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_interrupts_whatever_runs() {
+    fn a_timer_interrupts_whatever_runs_while_it_is_enabled() {
         let mut ring = PerfRing::start(CoreId(0), Subject::Timer(Nanos::from_millis(1))).unwrap();
+        ring.set_enabled(false).unwrap();
+        ring.drain();
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(ring.drain().len(), 0);
+        ring.set_enabled(true).unwrap();
         std::thread::sleep(Duration::from_millis(300));
         let records = ring.drain();
         assert!(records.len() > 10, "{}", records.len());

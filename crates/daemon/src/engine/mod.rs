@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use quell_linux::act::Executor;
 use quell_linux::act::backend::{BackEnd, GroupUse, Groups, Notice};
-use quell_linux::observe::{HostEvent, topology::online};
+use quell_linux::observe::{HostEvent, topology::Hotplug};
 use quell_model::{Class, CoreSet, Nanos, Outcome, Plan, Rung, Snapshot, TaskPlan};
 use quell_policy::invariants::{Checker, Violation};
 use quell_policy::{Host, Policy, Wake};
@@ -63,7 +63,8 @@ pub struct Engine {
     violations: Vec<Violation>,
     pending: Vec<HostEvent>,
     hotplug_due: Nanos,
-    online: CoreSet,
+    /// `None` on a host without the kernel's list: it has no hotplug.
+    hotplug: Option<Hotplug>,
     ticks: Ticks,
     events: Events,
     settings: run::Settings,
@@ -84,7 +85,7 @@ impl Engine {
             violations: Vec::with_capacity(64),
             pending: Vec::with_capacity(256),
             hotplug_due: Nanos::ZERO,
-            online: parts.host.topology.all(),
+            hotplug: Hotplug::new().ok(),
             ticks: Ticks::default(),
             events: Events::default(),
             settings,
@@ -93,6 +94,10 @@ impl Engine {
             parts,
         };
         engine.seen.cores = engine.blank_cores();
+        let online = engine.hotplug.as_ref().map(|hotplug| *hotplug.online());
+        if let Some(gone) = online.map(|online| engine.parts.host.topology.all().difference(&online)) {
+            engine.note_cores(gone, false);
+        }
         engine
     }
 
@@ -222,24 +227,25 @@ impl Engine {
             return;
         }
         self.hotplug_due = now + HOTPLUG_LOOK;
-        // Read on the way: the list is a short file, and a host without it has no hotplug.
-        let Ok(present) = online() else { return };
-        if present == self.online {
-            return;
-        }
-        let gone = self.online.difference(&present);
-        let came = present.difference(&self.online);
-        for (cores, what) in [(gone, "went offline"), (came, "came online")] {
-            if !cores.is_empty() {
-                self.events.tell(format!("core {cores} {what}"));
-            }
-        }
-        self.online = present;
-        for core in &mut self.seen.cores {
-            core.online = present.contains(core.id);
-        }
+        let Some(hotplug) = &mut self.hotplug else { return };
+        let before = *hotplug.online();
+        // A list that does not read is read again in a while.
+        let Ok(Some(present)) = hotplug.changed() else { return };
+        self.note_cores(before.difference(&present), false);
+        self.note_cores(present.difference(&before), true);
         let alive = self.seen.tasks.iter().filter(|task| task.alive).map(|task| task.id.index);
         self.seen.dirty.extend(alive);
+    }
+
+    fn note_cores(&mut self, changed: CoreSet, online: bool) {
+        if changed.is_empty() {
+            return;
+        }
+        let what = if online { "came online" } else { "went offline" };
+        self.events.tell(format!("core {changed} {what}"));
+        for core in self.seen.cores.iter_mut().filter(|core| changed.contains(core.id)) {
+            core.online = online;
+        }
     }
 
     fn check_invariants(&mut self) {

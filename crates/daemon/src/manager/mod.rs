@@ -27,8 +27,8 @@ pub use preflight::preflight;
 use task::Task;
 
 /// Between two looks for ended programs.
-const LOOK: Duration = Duration::from_millis(200);
-/// Between two looks for new processes.
+const LOOK: Duration = Duration::from_millis(500);
+/// Between two looks for ended and for new processes, which read files of /proc.
 const FULL_LOOK: Duration = Duration::from_secs(1);
 
 /// What the manager knows of the host.
@@ -171,8 +171,9 @@ impl Manager {
         task.end(&self.engine, keep)
     }
 
-    /// Looks for programs that ended and, once a second, for new processes that belong to a task. Walking
-    /// /proc is the daemon's largest cost, so nothing is looked for that an event would tell.
+    /// Looks for programs that ended and, once a second, for processes that ended and new ones that
+    /// belong to a task. Walking /proc is the daemon's largest cost, so nothing is looked for that an
+    /// event would tell.
     pub fn look(&mut self) {
         self.tasks.iter_mut().for_each(Task::notice_end);
         // Relaxed: a flag alone; the look that follows reads /proc anew.
@@ -181,6 +182,7 @@ impl Manager {
             return;
         }
         self.looked = Instant::now();
+        self.tasks.iter_mut().for_each(Task::notice_exits);
         for at in 0..self.tasks.len() {
             if !lost && !self.tasks[at].may_grow() {
                 continue;

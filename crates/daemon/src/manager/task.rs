@@ -143,11 +143,16 @@ impl Task {
         self.processes.iter().copied()
     }
 
-    /// Notices the end of a launched program or of an adopted process: cheap, a system call each.
+    /// Notices the end of a launched program: cheap, one system call.
     pub fn notice_end(&mut self) {
         if let Some(status) = self.program.as_mut().and_then(Launched::ended) {
             self.ended.get_or_insert(in_words(status));
+            self.notice_exits();
         }
+    }
+
+    /// Notices the end of any of its processes: a file of /proc for each.
+    pub fn notice_exits(&mut self) {
         self.processes.retain(|&pid| procs::exists(pid));
     }
 

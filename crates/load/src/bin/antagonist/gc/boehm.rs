@@ -21,6 +21,7 @@ unsafe extern "C" {
     fn GC_disable();
     fn GC_enable();
     fn GC_set_markers_count(count: c_uint);
+    fn GC_set_free_space_divisor(divisor: usize);
     fn GC_set_on_collection_event(callback: extern "C" fn(c_int));
     fn GC_get_heap_size() -> usize;
     fn GC_malloc(bytes: usize) -> *mut c_void;
@@ -28,6 +29,9 @@ unsafe extern "C" {
     fn GC_malloc_uncollectable(bytes: usize) -> *mut c_void;
 }
 
+/// The collector lets the heap fill by its size over this between two collections (3 by default): with
+/// as long between pauses as in them, a second of CPU time shows several whole cycles.
+const FREE_SPACE_DIVISOR: usize = 8;
 /// `GC_EVENT_START` and `GC_EVENT_END` of gc.h: the mutator stands still in between, since it is the
 /// one that collects.
 const EVENT_START: c_int = 0;
@@ -83,6 +87,7 @@ impl Heap {
         unsafe {
             GC_set_markers_count(markers.max(1));
             GC_init();
+            GC_set_free_space_divisor(FREE_SPACE_DIVISOR);
             GC_set_on_collection_event(on_event);
         }
         Ok(Heap { not_send: PhantomData })
@@ -98,6 +103,11 @@ impl Heap {
     pub fn bytes(&self) -> usize {
         // SAFETY: the collector is started, and this is its only mutator.
         unsafe { GC_get_heap_size() }
+    }
+
+    /// How many pauses wait to be taken.
+    pub fn pauses(&self) -> usize {
+        COLLECTIONS.lock().map_or(0, |all| all.pauses.len())
     }
 
     /// The pauses since the last call.

@@ -29,15 +29,26 @@ pub fn run(work: &Work, options: &Options) -> anyhow::Result<()> {
     let pause = size_heap(work, &heap, &mut live, Nanos::from_millis(options.pause_ms))?;
     println!("heap of {} MiB, pauses of {pause} of CPU time", heap.bytes() >> 20);
     let publisher = work.publish(1, "Monte-Carlo trial")?;
-    let Some(slot) = publisher.slot(0) else { return Ok(()) };
+    let Some(mut slot) = publisher.slot(0) else { return Ok(()) };
     let mut seed = 1;
     let mut sum = 0.0;
-    let ops = work.repeat(slot, || {
+    heap.take_pauses();
+    let mut pauses = 0;
+    // The CPU time that sizing the heap took is none of the work's.
+    slot.publish();
+    while !work.over() {
         sum += heap.with_rows(FACTORS, STEPS, |rows| trial(rows, &mut seed))?;
-        Ok(1)
-    })?;
-    let mean = sum / ops.max(1) as f64;
-    println!("{ops} ops (Monte-Carlo trial), mean {mean:.4}; {}", shown(&heap.take_pauses()));
+        slot.count(1);
+        // Published are whole cycles, trials with their collection: work per CPU time then does not
+        // depend on whether a pause happened to be within what was watched.
+        if heap.pauses() > pauses {
+            pauses = heap.pauses();
+            slot.publish();
+        }
+    }
+    let mean = sum / slot.ops().max(1) as f64;
+    let pauses = shown(&heap.take_pauses());
+    println!("{} ops (Monte-Carlo trial), mean {mean:.4}; {pauses}", slot.ops());
     Ok(())
 }
 
