@@ -142,6 +142,7 @@ impl Session<'_> {
                 cores: spec.managed.len(),
                 watch: self.watch.as_mut(),
                 stalls: self.stalls.as_mut(),
+                pause: entered.pause(),
                 quell: entered.quell_processes(),
             };
             let run = measure(system, scene);
@@ -156,6 +157,6 @@ impl Session<'_> {
             self.steps.done += 1;
             runs.push(run);
         }
-        Ok(Round { case: case.name().to_owned(), be_alone, runs })
+        Ok(Round { case: case.name().to_owned(), be_alone, pause_alone: None, runs })
     }
 }

@@ -10,7 +10,7 @@ use super::analysis::Run;
 use super::cast::{BatchWork, Memcached, Readings};
 use super::spec::System;
 use super::watch::{CoreWatch, StallWatch};
-use crate::host::{Usage, set_nice};
+use crate::host::{PauseLoop, Usage, set_nice};
 use crate::stall::{Evidence, Filtered, Gap, Holder, Request, Windows};
 
 /// Nice value of the client's thread: a foreign thread on its core would be measured as latency.
@@ -22,11 +22,17 @@ struct Account {
     at: Instant,
     lc: Usage,
     work: Readings,
+    turns: Option<u64>,
 }
 
 impl Account {
-    fn read(lc: &Memcached, be: &BatchWork) -> Result<Account> {
-        Ok(Account { at: Instant::now(), lc: lc.program.usage()?, work: be.work()? })
+    fn read(lc: &Memcached, be: &BatchWork, pause: Option<&PauseLoop>) -> Result<Account> {
+        Ok(Account {
+            at: Instant::now(),
+            lc: lc.program.usage()?,
+            work: be.work()?,
+            turns: pause.map(PauseLoop::turns),
+        })
     }
 }
 
@@ -44,6 +50,8 @@ pub struct Scene<'a> {
     pub watch: Option<&'a mut CoreWatch>,
     /// What finds stalls, if the host has it.
     pub stalls: Option<&'a mut StallWatch>,
+    /// The loop beneath the service, in the system that has one.
+    pub pause: Option<&'a PauseLoop>,
     /// Processes of Quell.
     pub quell: Vec<i32>,
 }
@@ -53,20 +61,20 @@ pub struct Scene<'a> {
 /// # Errors
 /// When the load generator fails.
 pub fn measure(system: System, scene: Scene) -> Result<Run> {
-    let Scene { lc, be, load, cores, mut watch, mut stalls, quell } = scene;
+    let Scene { lc, be, load, cores, mut watch, mut stalls, pause, quell } = scene;
     if let Some(watch) = &mut watch {
         watch.begin();
     }
     if let Some(stalls) = &mut stalls {
         stalls.begin()?;
     }
-    let before = Account::read(lc, be)?;
+    let before = Account::read(lc, be, pause)?;
     // The generator's thread inherits the value.
     set_nice(0, CLIENT_NICE).context("favour the client")?;
     let report = quell_load::run(load, &mut quell_load::Silent);
     set_nice(0, 0).context("favour the client no longer")?;
     let report = report.context("offer load")?;
-    let after = Account::read(lc, be)?;
+    let after = Account::read(lc, be, pause)?;
     let watched = watch.map(|watch| watch.end(&quell));
     let loop_gaps = &report.stalls.windows;
     let mut gaps = match stalls {
@@ -97,6 +105,7 @@ pub fn measure(system: System, scene: Scene) -> Result<Run> {
             run.values.extend(time.map(|time| (name, time.0 as f64 / 1e3)));
         }
     }
+    run.pause_turns = after.turns.zip(before.turns).map(|(now, then)| (now - then) as f64 / passed);
     run.covered = covered;
     run.client_lost = client_lost.0 as f64 / duration(&report).0.max(1) as f64;
     run.be_rates = system.has_be().then_some(be_rates);

@@ -17,7 +17,7 @@ mod system;
 mod watch;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use quell_linux::act::Ladder;
@@ -35,9 +35,9 @@ pub(crate) use self::cast::{BatchWork, Memcached};
 use self::loop_cases::LoopCase;
 use self::measure::{Scene, measure};
 pub use self::spec::{ColocateSpec, Mix, System};
-use self::system::Service;
+use self::system::{Entered, Service};
 use self::watch::{CoreWatch, StallWatch};
-use crate::host::{self, Policy};
+use crate::host::{self, PauseLoop, Policy};
 use crate::progress::{Progress, Stop};
 use crate::report::BenchReport;
 use crate::switch_cost;
@@ -270,11 +270,20 @@ impl Session<'_> {
         Ok(valid)
     }
 
-    /// Work of the batch programs while the service gets no load.
+    /// Work of the batch programs while the service gets no load. The client's core is awake as in
+    /// every other measurement: what the machine gives to one core depends on the others.
     fn be_alone(&self, be: &BatchWork) -> Result<Rates> {
+        let _awake = PauseLoop::start(self.spec.client)?;
         let before = be.work()?;
         self.stop.sleep(self.spec.be_alone / 2)?;
         Ok(be.work()?.rates_since(&before))
+    }
+
+    /// Turns a second of a loop while the service gets no load.
+    fn pause_alone(&self, pause: &PauseLoop) -> Result<f64> {
+        let (start, before) = (Instant::now(), pause.turns());
+        self.stop.sleep(self.spec.be_alone / 8)?;
+        Ok((pause.turns() - before) as f64 / start.elapsed().as_secs_f64())
     }
 
     /// Measures a system, again where stalls spoiled it.
@@ -283,7 +292,7 @@ impl Session<'_> {
         system: System,
         be: &BatchWork,
         load: &LoadSpec,
-        quell: &[i32],
+        entered: &Entered,
     ) -> Result<Run> {
         let mut left = if self.spec.rounds < MANY { TRIES - 1 } else { TRIES };
         loop {
@@ -294,7 +303,8 @@ impl Session<'_> {
                 cores: self.spec.managed.len(),
                 watch: self.watch.as_mut(),
                 stalls: self.stalls.as_mut(),
-                quell: quell.to_vec(),
+                pause: entered.pause(),
+                quell: entered.quell_processes(),
             };
             let run = measure(system, scene)?;
             left -= 1;
@@ -320,14 +330,17 @@ impl Session<'_> {
         self.steps.done += 1;
         let services =
             [Service { name: "service", program: &self.lc.program, guaranteed: 1, runaway: None }];
-        let mut runs = Vec::new();
+        let (mut runs, mut pause_alone) = (Vec::new(), None);
         for system in order {
             let what = format!("round {}, {case}: {}", attempt + 1, system.name());
             self.steps.show(self.progress, &what);
             let entered = system::enter(system, spec, &services, &be, self.stop)
                 .with_context(|| what.clone())?;
+            if let Some(pause) = entered.pause() {
+                pause_alone = Some(self.pause_alone(pause)?);
+            }
             let load = self.load.clone();
-            let run = self.measure(system, &be, &load, &entered.quell_processes());
+            let run = self.measure(system, &be, &load, &entered);
             let left = entered.leave(&services, &be);
             runs.push(run.with_context(|| what.clone())?);
             left.with_context(|| what.clone())?;
@@ -338,6 +351,6 @@ impl Session<'_> {
         }
         // Half of it at either end of the round: the clock rate drifts meanwhile.
         let be_alone = alone_before.mean(&self.be_alone(&be)?);
-        Ok(Round { case: case.to_owned(), be_alone, runs })
+        Ok(Round { case: case.to_owned(), be_alone, pause_alone, runs })
     }
 }

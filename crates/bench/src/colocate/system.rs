@@ -27,7 +27,7 @@ pub struct Service<'a> {
 /// What has to be undone.
 pub struct Entered {
     system: System,
-    _pause: Option<PauseLoop>,
+    pause: Option<PauseLoop>,
     daemon: Option<Daemon>,
     before: HostSnapshot,
 }
@@ -44,7 +44,7 @@ pub fn enter(
     stop: &Stop,
 ) -> Result<Entered> {
     let before = HostSnapshot::take();
-    let mut entered = Entered { system, _pause: None, daemon: None, before };
+    let mut entered = Entered { system, pause: None, daemon: None, before };
     if !system.has_be() {
         be.programs().try_for_each(Program::pause)?;
     }
@@ -53,7 +53,7 @@ pub fn enter(
         System::AloneWarm => {
             set_services(services, Policy::Fifo(super::lc_priority()))?;
             let core = spec.managed.first().context("no core is managed")?;
-            entered._pause = Some(PauseLoop::start(core)?);
+            entered.pause = Some(PauseLoop::start(core)?);
         }
         System::SchedIdle => set_all(be, Policy::Idle, 19)?,
         System::SchedRr => set_services(services, Policy::Rr(RR_PRIORITY))?,
@@ -89,6 +89,11 @@ pub fn enter(
 }
 
 impl Entered {
+    /// The loop that keeps the core awake, in the system that has one.
+    pub fn pause(&self) -> Option<&PauseLoop> {
+        self.pause.as_ref()
+    }
+
     /// The processes of Quell that run now.
     pub fn quell_processes(&self) -> Vec<i32> {
         self.daemon.as_ref().map_or_else(Vec::new, Daemon::processes)
