@@ -10,8 +10,8 @@
 //!    * on the client's core, the polling loop stood still because threads had the core that have
 //!      nothing to do with what is measured.
 //! 2. A gap while a thread of Quell ran on that core is Quell's, and stays: on the client's core one
-//!    of which Quell's threads had more than a tenth. So does one while the client's softirq thread
-//!    ran: packets are part of what is measured.
+//!    of which Quell's threads had more than a tenth. So does one of which the client's softirq thread
+//!    had more than a tenth: packets are part of what is measured.
 //! 3. A stall leaves a backlog. At half of the peak load it drains in the time that the stall lasted
 //!    (arrivals λ, service 2λ), so a window is the gap and once its length again ([`DRAIN`]).
 //! 4. A request that overlaps a window, from its intended send time to its answer, is removed, in

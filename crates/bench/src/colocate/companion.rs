@@ -56,7 +56,8 @@ pub struct Companion {
 }
 
 impl Companion {
-    /// Starts it on the managed cores and waits until it accepts connections.
+    /// Starts it on the managed cores and waits until it serves: then all of its threads are there, for
+    /// whoever sets their priorities once.
     ///
     /// # Errors
     /// When it cannot be started or does not listen in time.
@@ -74,6 +75,7 @@ impl Companion {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+        offer(addr, &[now()], Nanos::from_micros(1)).context("talk to the second server")?;
         program.pin(&spec.managed)?;
         Ok(Companion { program, addr })
     }

@@ -5,17 +5,17 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use quell_load::Step;
+use quell_load::{LoadSpec, Step};
 use quell_model::Nanos;
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::analysis::{self, Round};
+use super::analysis::{self, Round, Run};
 use super::cast::BatchWork;
 use super::companion::{Companion, Script};
 use super::measure::{Scene, measure};
-use super::spec::{Mix, System};
+use super::spec::{ColocateSpec, Mix, System};
 use super::system::{self, Service};
 use super::{SETTLE, Session};
 use crate::report::BenchReport;
@@ -30,6 +30,8 @@ const STEPS: [f64; 3] = [0.2, 0.8, 0.2];
 const WORK: Nanos = Nanos::from_micros(500);
 /// A thread of the second service that runs for so long without sleeping has run away.
 const RUNAWAY_AFTER: Nanos = Nanos::from_millis(50);
+/// Rounds at most: the differences are large.
+const ROUNDS_MAX: usize = 5;
 /// Measurements here are longer: they have three phases.
 const LONGER: u32 = 2;
 
@@ -74,19 +76,16 @@ impl LoopCase {
     }
 }
 
+/// How many rounds of each case a run collects.
+pub fn rounds(spec: &ColocateSpec) -> usize {
+    spec.rounds.min(ROUNDS_MAX)
+}
+
 impl Session<'_> {
     /// Rounds of a case, and their rows and ratios.
     pub(super) fn loop_case(&mut self, case: LoopCase, report: &mut BenchReport) -> Result<()> {
-        let mut rounds = Vec::new();
-        for attempt in 0..self.spec.rounds {
-            let round = self.loop_round(case, attempt)?;
-            if let Some(why) = round.void() {
-                self.progress.note(&format!("void round: {why}"));
-                report.notes.push(format!("1 void round: {why}"));
-            } else {
-                rounds.push(round);
-            }
-        }
+        let round = |session: &mut Session, attempt| session.loop_round(case, attempt);
+        let rounds = self.rounds(case.name(), rounds(self.spec), &mut report.notes, round)?;
         let rounds: Vec<&Round> = rounds.iter().collect();
         analysis::rows(report, &rounds, &SYSTEMS);
         for against in [System::Static, System::SchedRr] {
@@ -115,48 +114,54 @@ impl Session<'_> {
         for system in order {
             let what = format!("round {}, {}: {}", attempt + 1, case.name(), system.name());
             self.steps.show(self.progress, &what);
-            // A new server each time: a worker that ran away may still spin.
-            let companion = Companion::start(spec)?;
-            let second = &companion.program;
-            let services = [
-                Service {
-                    name: "service",
-                    program: &self.lc.program,
-                    guaranteed: 1,
-                    runaway: None,
-                },
-                Service {
-                    name: "second",
-                    program: second,
-                    guaranteed: 0,
-                    runaway: Some(RUNAWAY_AFTER),
-                },
-            ];
-            let entered = system::enter(system, spec, &services, &be, self.stop)
-                .with_context(|| what.clone())?;
-            let following = companion.follow(case.script(measured), spec.warmup, seed)?;
-            let scene = Scene {
-                lc: self.lc,
-                be: &be,
-                load: &load,
-                cores: spec.managed.len(),
-                watch: self.watch.as_mut(),
-                stalls: self.stalls.as_mut(),
-                pause: entered.pause(),
-                quell: entered.quell_processes(),
-            };
-            let run = measure(system, scene);
-            let second_us = following.finish();
-            let left = entered.leave(&services, &be);
-            let mut run = run.with_context(|| what.clone())?;
-            if let Some(p999_us) = second_us.with_context(|| what.clone())? {
-                run.values.insert("second_lc_p999_us_raw", p999_us);
-            }
-            left.with_context(|| what.clone())?;
+            let run = self.until_quiet(|session| {
+                session.loop_run(case, system, &be, &load, seed).with_context(|| what.clone())
+            })?;
             self.stop.check()?;
             self.steps.done += 1;
             runs.push(run);
         }
         Ok(Round { case: case.name().to_owned(), be_alone, pause_alone: None, runs })
+    }
+
+    fn loop_run(
+        &mut self,
+        case: LoopCase,
+        system: System,
+        be: &BatchWork,
+        load: &LoadSpec,
+        seed: u64,
+    ) -> Result<Run> {
+        let spec = self.spec;
+        // A new server each time: a worker that ran away may still spin.
+        let companion = Companion::start(spec)?;
+        let service =
+            |name, program, guaranteed, runaway| Service { name, program, guaranteed, runaway };
+        let services = [
+            service("service", &self.lc.program, 1, None),
+            service("second", &companion.program, 0, Some(RUNAWAY_AFTER)),
+        ];
+        let entered = system::enter(system, spec, &services, be, self.stop)?;
+        let script = case.script(spec.duration * LONGER);
+        let following = companion.follow(script, spec.warmup, seed)?;
+        let scene = Scene {
+            lc: self.lc,
+            be,
+            load,
+            cores: spec.managed.len(),
+            watch: self.watch.as_mut(),
+            stalls: self.stalls.as_mut(),
+            pause: entered.pause(),
+            quell: entered.quell_processes(),
+        };
+        let run = measure(system, scene);
+        let second_us = following.finish();
+        let left = entered.leave(&services, be);
+        let mut run = run?;
+        if let Some(p999_us) = second_us? {
+            run.values.insert("second_lc_p999_us_raw", p999_us);
+        }
+        left?;
+        Ok(run)
     }
 }

@@ -92,11 +92,11 @@ fn run_pinned(
     report.push("load", "memcached", "peak_rps", vec![peak_rps]);
     report.push("load", "memcached", "offered_rps", vec![peak_rps * spec.load]);
     report.push("load", "memcached", "switch_us", vec![switch_us]);
-    let mut total = spec.mixes.len() * (spec.systems.len() + 1);
+    let mut total = spec.mixes.len() * (spec.systems.len() + 1) * spec.rounds;
     if spec.loop_cases {
-        total += LoopCase::ALL.len() * loop_cases::SYSTEMS.len();
+        total += LoopCase::ALL.len() * loop_cases::SYSTEMS.len() * loop_cases::rounds(spec);
     }
-    let steps = Steps { done: 0, total: total * spec.rounds };
+    let steps = Steps { done: 0, total };
     let programs = tempfile::tempdir().context("make a folder for built programs")?;
     let mut session = Session {
         spec,
@@ -115,7 +115,8 @@ fn run_pinned(
         if mix == Mix::GoGc && session.go_gc.is_none() {
             continue;
         }
-        rounds.extend(session.rounds(mix, &mut report.notes)?);
+        let round = |session: &mut Session, attempt| session.round(mix, attempt);
+        rounds.extend(session.rounds(mix.name(), spec.rounds, &mut report.notes, round)?);
     }
     analysis::fill(&mut report, &rounds, &spec.systems, switch_us);
     if spec.loop_cases {
@@ -241,16 +242,22 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// As many valid rounds of a mix as are asked for; void ones are told in `notes`.
-    fn rounds(&mut self, mix: Mix, notes: &mut Vec<String>) -> Result<Vec<Round>> {
+    /// As many valid rounds of a case as are wanted; void ones are told in `notes`.
+    fn rounds(
+        &mut self,
+        case: &str,
+        wanted: usize,
+        notes: &mut Vec<String>,
+        mut round: impl FnMut(&mut Self, usize) -> Result<Round>,
+    ) -> Result<Vec<Round>> {
         let (mut valid, mut void, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
         // Void rounds are made up for, but not for ever, nor in the few of a first look.
-        let spare = if self.spec.rounds < MANY { 0 } else { self.spec.rounds };
-        for attempt in 0..self.spec.rounds + spare {
-            if valid.len() == self.spec.rounds {
+        let spare = if wanted < MANY { 0 } else { wanted };
+        for attempt in 0..wanted + spare {
+            if valid.len() == wanted {
                 break;
             }
-            let round = self.round(mix, attempt)?;
+            let round = round(self, attempt)?;
             match round.void() {
                 None => valid.push(round),
                 Some(why) => {
@@ -264,7 +271,7 @@ impl Session<'_> {
             notes.push(format!("{} void round(s): {}", void.len(), reasons.join("; ")));
         }
         if valid.is_empty() {
-            notes.push(format!("INVALID: {}: every round is void", mix.name()));
+            notes.push(format!("INVALID: {case}: every round is void"));
             return Ok(void);
         }
         Ok(valid)
@@ -294,19 +301,26 @@ impl Session<'_> {
         load: &LoadSpec,
         entered: &Entered,
     ) -> Result<Run> {
-        let mut left = if self.spec.rounds < MANY { TRIES - 1 } else { TRIES };
-        loop {
+        self.until_quiet(|session| {
             let scene = Scene {
-                lc: self.lc,
+                lc: session.lc,
                 be,
                 load,
-                cores: self.spec.managed.len(),
-                watch: self.watch.as_mut(),
-                stalls: self.stalls.as_mut(),
+                cores: session.spec.managed.len(),
+                watch: session.watch.as_mut(),
+                stalls: session.stalls.as_mut(),
                 pause: entered.pause(),
                 quell: entered.quell_processes(),
             };
-            let run = measure(system, scene)?;
+            measure(system, scene)
+        })
+    }
+
+    /// Makes a measurement again while stalls spoil it, a few times at most.
+    fn until_quiet(&mut self, mut make: impl FnMut(&mut Self) -> Result<Run>) -> Result<Run> {
+        let mut left = if self.spec.rounds < MANY { TRIES - 1 } else { TRIES };
+        loop {
+            let run = make(self)?;
             left -= 1;
             if !run.is_stalled() || left == 0 || self.stop.is_asked() {
                 return Ok(run);

@@ -95,23 +95,27 @@ impl StallWatch {
     }
 
     /// Whose a gap is: Quell's if its threads had the core for more than a tenth of it (its
-    /// scheduler ticks within every longer gap), else that of who had it.
+    /// scheduler ticks within every longer gap), the softirq thread's if that had so much, else that
+    /// of who had it.
     fn blame(&self, stall: &Stall, switches: &[Record], quell: &[i32]) -> Gap {
         let first = switches.partition_point(|switch| switch.at < stall.start_ns);
         let within = switches[first..].iter().take_while(|switch| switch.at <= stall.end_ns);
         let ends = switches.iter().skip(first + 1).map(|switch| switch.at.min(stall.end_ns));
         let ends = ends.chain(std::iter::once(stall.end_ns));
-        let (mut by, mut quells) = (Holder::Nobody, Nanos::ZERO);
+        let (mut by, mut quells, mut softirqs) = (Holder::Nobody, Nanos::ZERO, Nanos::ZERO);
         for (switch, end) in within.zip(ends) {
             if quell.contains(&switch.pid) {
                 quells += end - switch.at;
             } else if self.softirq.contains(&switch.pid) {
-                by = Holder::Involved;
-            } else if by == Holder::Nobody {
+                softirqs += end - switch.at;
+            } else {
                 by = Holder::Foreign;
             }
         }
         let length = stall.end_ns - stall.start_ns;
+        if softirqs.0 * 10 > length.0 {
+            by = Holder::Involved;
+        }
         Gap {
             start: stall.start_ns,
             end: stall.end_ns,
@@ -184,6 +188,8 @@ mod tests {
         assert_eq!(by(1, 5).evidence, Evidence::SpinnerGap { by: Holder::Nobody });
         assert_eq!(by(5, 15).evidence, Evidence::SpinnerGap { by: Holder::Foreign });
         assert_eq!(by(5, 25).evidence, Evidence::SpinnerGap { by: Holder::Involved });
+        assert_eq!(by(19, 91).evidence, Evidence::SpinnerGap { by: Holder::Involved }, "10 of 72");
+        assert_eq!(by(28, 150).evidence, Evidence::SpinnerGap { by: Holder::Foreign });
         assert!(by(25, 35).quell_ran && !by(35, 45).quell_ran);
         assert!(!by(35, 150).quell_ran, "2 of 115 are a tick within somebody else's gap");
     }

@@ -20,7 +20,7 @@ pub struct Args {
     /// Valid rounds to collect [default: 10, quick: 2]
     #[arg(long)]
     rounds: Option<usize>,
-    /// Seconds of each measurement [default: 3, quick: 1]
+    /// Seconds of each measurement [default: 2, quick: 1]
     #[arg(long)]
     duration: Option<f64>,
     /// Kinds of batch work: stream, hog, gc, faults, go-gc [default: all, quick: stream,hog,gc]
@@ -46,7 +46,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode> {
     let quick = args.common.quick;
     let (managed, client) = split()?;
-    let seconds = args.duration.unwrap_or(if quick { 1.0 } else { 3.0 }).clamp(0.1, 600.0);
+    let seconds = args.duration.unwrap_or(if quick { 1.0 } else { 2.0 }).clamp(0.1, 600.0);
     let mixes = match (args.mixes.is_empty(), quick) {
         (false, _) => named(&args.mixes, &Mix::ALL, Mix::name)?,
         (true, true) => Mix::DEMO.to_vec(),

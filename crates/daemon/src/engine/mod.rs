@@ -95,7 +95,9 @@ impl Engine {
         };
         engine.seen.cores = engine.blank_cores();
         let online = engine.hotplug.as_ref().map(|hotplug| *hotplug.online());
-        if let Some(gone) = online.map(|online| engine.parts.host.topology.all().difference(&online)) {
+        if let Some(gone) =
+            online.map(|online| engine.parts.host.topology.all().difference(&online))
+        {
             engine.note_cores(gone, false);
         }
         engine

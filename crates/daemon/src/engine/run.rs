@@ -17,8 +17,9 @@ use crate::command::Command;
 use crate::mailbox::{Mailbox, Postbox, pair};
 
 /// The longest sleep: heartbeats for the guardians and the read-back of what was written go on. No shorter
-/// than they need, since each tick takes some 20 us from whoever works on the scheduler's core.
-const SLEEP_MAX: Nanos = Nanos::from_millis(25);
+/// than they need, since a tick after such a sleep finds cold caches and takes some 50 us from whoever works on the
+/// scheduler's core.
+const SLEEP_MAX: Nanos = Nanos::from_millis(100);
 
 /// How the scheduler thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ pub const HOLD: Nanos = Nanos::from_millis(200);
 /// Time constant of the mean: a core that LC fills from idle is left after 665 ms and two looks.
 pub const MEAN_OVER: Nanos = Nanos::from_millis(250);
 /// The share moves without any event; it is looked at this often while LC is busy.
-const LOOK_EVERY: Nanos = Nanos::from_millis(50);
+const LOOK_EVERY: Nanos = Nanos::from_millis(100);
 
 /// See the module.
 pub struct FairServer {
@@ -128,16 +128,16 @@ mod tests {
     /// Whether BE is banned after `busy` for so many looks from `at` on, and when that is.
     fn after(advisor: &mut FairServer, at: u64, looks: u64, busy: u16) -> (bool, u64) {
         let signal = Signal::Measured(Permille(busy));
-        let banned = (1..=looks).map(|look| is_banned(advisor, at + look * 50, signal));
-        (banned.last().unwrap_or_default(), at + looks * 50)
+        let banned = (1..=looks).map(|look| is_banned(advisor, at + look * 100, signal));
+        (banned.last().unwrap_or_default(), at + looks * 100)
     }
 
     #[test]
     fn be_leaves_a_full_core_and_returns_once_it_is_clearly_not_full() {
         let mut advisor = FairServer::new(&host());
-        let (banned, at) = after(&mut advisor, 0, 40, 920);
+        let (banned, at) = after(&mut advisor, 0, 20, 920);
         assert!(!banned);
-        let (banned, at) = after(&mut advisor, at, 15, 960);
+        let (banned, at) = after(&mut advisor, at, 7, 960);
         assert!(banned, "before fair work has starved for 950 ms");
         let (banned, at) = after(&mut advisor, at, 40, 910);
         assert!(banned, "between the thresholds");
@@ -150,14 +150,14 @@ mod tests {
     fn a_core_that_fills_up_from_idle_is_left_in_time() {
         let mut advisor = FairServer::new(&host());
         let (_, at) = after(&mut advisor, 0, 40, 0);
-        assert!(after(&mut advisor, at, 15, 1_000).0, "750 ms of the 950 ms");
+        assert!(after(&mut advisor, at, 8, 1_000).0, "800 ms of the 950 ms");
     }
 
     #[test]
     fn the_backlog_of_a_stall_bans_nobody() {
         let mut advisor = FairServer::new(&host());
         let (_, at) = after(&mut advisor, 0, 40, 830);
-        let (banned, at) = after(&mut advisor, at, 2, 1_000);
+        let (banned, at) = after(&mut advisor, at, 1, 1_000);
         assert!(!banned && !after(&mut advisor, at, 2, 830).0);
     }
 
