@@ -23,7 +23,7 @@ fn build() -> Result<(), String> {
     println!("cargo::rerun-if-env-changed=CLANG");
     let directory = |name| env::var_os(name).map(PathBuf::from).ok_or(format!("{name} is not set"));
     let sources = directory("CARGO_MANIFEST_DIR")?.join("../../bpf");
-    for file in ["kernel.h", "maps.h", "quell.h", "quell.bpf.c"] {
+    for file in ["kernel.h", "maps.h", "quell.h", "slots.h", "cores.h", "calls.h", "quell.bpf.c"] {
         println!("cargo::rerun-if-changed={}", sources.join(file).display());
     }
     let clang = compiler()?;

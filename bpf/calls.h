@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Programs that user space calls: to watch a thread, to let go of it, and to
+ * settle what a core does now. They follow the tracepoints, whose switch_in()
+ * they share.
+ */
+#ifndef QUELL_CALLS_H
+#define QUELL_CALLS_H
+
+#include "cores.h"
+
+extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym;
+extern void bpf_task_release(struct task_struct *p) __ksym;
+
+/* Moves a watched thread to another task or class; its core is settled after. */
+static __always_inline void slot_retask(struct slot *s, __u64 handle, struct watch_args *args,
+					__u64 now)
+{
+	__u32 seq, loses, gains = 0;
+
+	if (!slot_lock(s, handle, &seq))
+		return;
+	loses = s->counted;
+	s->task = args->task;
+	s->generation = args->generation;
+	s->lc = args->lc;
+	s->children = args->children;
+	s->guest = 0;
+	if (s->state == QUELL_WAITING)
+		gains = set_of(s);
+	s->counted = gains;
+	slot_unlock(s, seq);
+	mark_dirty(handle);
+	if (loses)
+		set_add(loses - 1, -QUELL_WAITING_ONE, now);
+	if (gains)
+		set_add(gains - 1, QUELL_WAITING_ONE, now);
+}
+
+/*
+ * What the thread does, from its own fields, where no event has told yet. One
+ * that is on a core stays UNKNOWN: only that core can tell (`settle`). One
+ * that is not cannot get there unseen, for its handle is stored already.
+ */
+static __always_inline void slot_seed(struct slot *s, __u64 handle, struct task_struct *p,
+				      __u64 now)
+{
+	unsigned int state = READ_ONCE(p->__state);
+	bool queued = READ_ONCE(p->on_rq) == 1;
+	__u32 seq, gains = 0;
+
+	if (READ_ONCE(p->on_cpu))
+		return;
+	if (bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed)
+		queued = false;
+	if (!slot_lock(s, handle, &seq))
+		return;
+	if (s->state == QUELL_UNKNOWN) {
+		if (state & TASK_WAKING || queued) {
+			gains = wait_begin(s, false, now);
+		} else {
+			s->state = QUELL_SLEEPING;
+			s->since = now;
+		}
+	}
+	slot_unlock(s, seq);
+	mark_dirty(handle);
+	if (gains)
+		set_add(gains - 1, QUELL_WAITING_ONE, now);
+}
+
+/* Ends a slot's use, whatever its state. */
+static __always_inline void slot_release(struct slot *s, __u64 handle, __u64 now)
+{
+	__u32 seq, loses = 0;
+
+	if (!slot_lock(s, handle, &seq))
+		return;
+	if (s->state == QUELL_WAITING)
+		loses = wait_end(s, now);
+	s->state = QUELL_UNKNOWN;
+	s->tid = 0;
+	s->use++;
+	slot_unlock(s, seq);
+	mark_dirty(handle);
+	slot_free(handle_slot(handle));
+	if (loses)
+		set_add(loses - 1, -QUELL_WAITING_ONE, now);
+}
+
+/* USER_HZ is 100 on every architecture with a BPF JIT: field 22 of stat. */
+#define NSEC_PER_TICK 10000000
+
+static __always_inline struct task_struct *find(struct watch_args *args)
+{
+	struct task_struct *p = bpf_task_from_pid(args->tid);
+
+	if (p && p->start_boottime / NSEC_PER_TICK != args->start_ticks) {
+		bpf_task_release(p);
+		return NULL;
+	}
+	return p;
+}
+
+SEC("syscall")
+int watch(struct watch_args *args)
+{
+	struct task_struct *p = find(args);
+	struct membership m = {};
+	__u64 handle, now = bpf_ktime_get_ns();
+	struct slot *s;
+	int err = 0;
+
+	if (!p)
+		return -ESRCH;
+	handle = handle_of(p);
+	s = slot_of(handle);
+	if (s && s->use == handle_use(handle)) {
+		slot_retask(s, handle, args, now);
+	} else {
+		m.task = args->task;
+		m.generation = args->generation;
+		m.lc = args->lc;
+		m.children = args->children;
+		handle = slot_attach(p, &m, QUELL_UNKNOWN, now, &err);
+		s = slot_of(handle);
+		if (!s)
+			goto out;
+		err = 0;
+		slot_seed(s, handle, p, now);
+	}
+	/* Dead since: the last switch may have missed the slot. */
+	if (READ_ONCE(p->__state) & TASK_DEAD) {
+		slot_release(s, handle, now);
+		err = -ESRCH;
+		goto out;
+	}
+	args->core = p->thread_info.cpu;
+	args->state = s->state;
+out:
+	bpf_task_release(p);
+	return err;
+}
+
+/* Seeds the slot of a thread that `settle` did not find on its core. */
+SEC("syscall")
+int seed(struct watch_args *args)
+{
+	struct task_struct *p = find(args);
+	struct slot *s;
+	__u64 handle;
+
+	if (!p)
+		return -ESRCH;
+	handle = handle_of(p);
+	s = slot_of(handle);
+	if (s) {
+		slot_seed(s, handle, p, bpf_ktime_get_ns());
+		args->core = p->thread_info.cpu;
+		args->state = s->state;
+	}
+	bpf_task_release(p);
+	return 0;
+}
+
+SEC("syscall")
+int unwatch(struct watch_args *args)
+{
+	struct task_struct *p = find(args);
+	__u64 handle;
+	struct slot *s;
+
+	if (!p)
+		return -ESRCH;
+	handle = handle_of(p);
+	s = slot_of(handle);
+	if (s) {
+		args->state = s->state;
+		args->core = s->core;
+		slot_release(s, handle, bpf_ktime_get_ns());
+	}
+	bpf_task_release(p);
+	return 0;
+}
+
+/*
+ * Run on a given core with interrupts off (test_run with a CPU): brings the
+ * core's entry, and the slot of the thread that runs there, to what holds now.
+ */
+SEC("raw_tp")
+int settle(void *ctx)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct core *core = bpf_map_lookup_elem(&cores, &cpu);
+	struct core_order *order = bpf_map_lookup_elem(&orders, &cpu);
+	__u64 now = bpf_ktime_get_ns(), handle = 0;
+	struct turn turn = {};
+	struct slot *s;
+
+	if (!core || !order)
+		return 0;
+	if (p->pid)
+		handle = handle_of(p);
+	else
+		turn.kind = QUELL_IDLE;
+	s = slot_of(handle);
+	if (s)
+		switch_in(s, handle, core, &turn, cpu, now);
+	core_turn(core, READ_ONCE(order->sets), &turn, now);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Slots of watched threads, and the sets in which LC threads wait.
+ */
+#ifndef QUELL_SLOTS_H
+#define QUELL_SLOTS_H
+
+#include "maps.h"
+
+/* ---- sets: LC threads that wait while a core they may use is idle ---- */
+
+static __always_inline bool is_wasteful(__u64 word)
+{
+	return QUELL_WAITING_OF(word) && QUELL_IDLE_OF(word);
+}
+
+static __always_inline void set_add(__u32 set, __u64 delta, __u64 now)
+{
+	struct core_set *s = bpf_map_lookup_elem(&sets, &set);
+	struct totals *t = totals_page();
+	__u64 old;
+
+	if (!s || !t || !delta)
+		return;
+	old = atomic_fetch_add(&s->word, delta);
+	if (is_wasteful(old) == is_wasteful(old + delta))
+		return;
+	if (is_wasteful(old)) {
+		if (atomic_fetch_add(&t->active, -1ULL) == 1)
+			atomic_add(&t->idle_while_waiting, now);
+	} else if (atomic_fetch_add(&t->active, 1) == 0) {
+		atomic_add(&t->idle_while_waiting, -now);
+	}
+}
+
+/* Tells that an LC thread queues although LC runs on each core it may use. */
+static __always_inline void tell_if_queued(__u32 set, __u32 task, __u32 generation, __u64 now)
+{
+	struct core_set *s = bpf_map_lookup_elem(&sets, &set);
+	struct task *t = bpf_map_lookup_elem(&tasks, &task);
+	struct control *c = control_page();
+	struct event *e;
+
+	if (!s || !t || !c || !READ_ONCE(c->wake_on_events))
+		return;
+	if (!s->cores || QUELL_LC_RUNNING_OF(READ_ONCE(s->word)) < s->cores)
+		return;
+	if (READ_ONCE(t->told_queued) || atomic_xchg(&t->told_queued, 1))
+		return;
+	e = event_new(QUELL_EVENT_LC_QUEUED);
+	if (!e) {
+		WRITE_ONCE(t->told_queued, 0);
+		return;
+	}
+	e->task = task;
+	e->generation = generation;
+	event_send(e, WAKE_HINT, now);
+}
+
+/* ---- slots; the caller holds the slot ---- */
+
+/* 1 + the set that counts this thread while it waits, or 0. */
+static __always_inline __u32 set_of(struct slot *s)
+{
+	__u32 task = s->task;
+	struct task *t = bpf_map_lookup_elem(&tasks, &task);
+
+	return s->lc && t && t->set < QUELL_SETS ? t->set + 1 : 0;
+}
+
+/* Returns 1 + the set that gains a waiting LC thread, or 0. */
+static __always_inline __u32 wait_begin(struct slot *s, bool woken, __u64 now)
+{
+	s->state = QUELL_WAITING;
+	s->since = now;
+	s->woken = woken;
+	s->transitions++;
+	s->counted = set_of(s);
+	return s->counted;
+}
+
+/* Returns 1 + the set that loses a waiting LC thread, or 0. */
+static __always_inline __u32 wait_end(struct slot *s, __u64 now)
+{
+	__u32 task = s->task, counted = s->counted;
+	struct task *t = bpf_map_lookup_elem(&tasks, &task);
+	__u64 waited = now > s->since ? now - s->since : 0;
+
+	s->waited += waited;
+	s->counted = 0;
+	if (t)
+		atomic_add(&t->waited, waited);
+	return counted;
+}
+
+static __always_inline void run_end(struct slot *s, __u64 now)
+{
+	__u32 task = s->task;
+	struct task *t = bpf_map_lookup_elem(&tasks, &task);
+	__u64 ran = now > s->since ? now - s->since : 0;
+
+	s->ran += ran;
+	if (t)
+		atomic_add(&t->ran, ran);
+}
+
+struct alloc {
+	__u32 first;
+	__u32 words;
+	__u32 slot;
+	bool found;
+};
+
+static long alloc_in_word(__u32 i, struct alloc *a)
+{
+	__u32 at = a->first + i;
+	__u64 *word, free, bit;
+
+	if (at >= a->words)
+		at -= a->words;
+	word = bpf_map_lookup_elem(&used, &at);
+	if (!word)
+		return 1;
+	free = ~READ_ONCE(*word);
+	/* The lowest free bit; another CPU may take it first: try the next word. */
+	free &= -free;
+	if (!free)
+		return 0;
+	bit = highest_bit(free);
+	if (atomic_fetch_or(word, free) & free)
+		return 0;
+	a->slot = at * BITS_PER_WORD + bit;
+	a->found = true;
+	return 1;
+}
+
+static __u32 alloc_hint;
+
+static __always_inline bool slot_alloc(__u32 *slot)
+{
+	struct control *c = control_page();
+	struct alloc a = {};
+
+	if (!c)
+		return false;
+	a.words = c->words;
+	a.first = alloc_hint;
+	if (a.first >= a.words)
+		a.first = 0;
+	bpf_loop(a.words, alloc_in_word, &a, 0);
+	if (!a.found)
+		return false;
+	alloc_hint = a.slot / BITS_PER_WORD;
+	*slot = a.slot;
+	return true;
+}
+
+/* The caller does not hold the slot but has ended its use. */
+static __always_inline void slot_free(__u32 slot)
+{
+	__u32 at = slot / BITS_PER_WORD;
+	__u64 *word = bpf_map_lookup_elem(&used, &at);
+	struct totals *t = totals_page();
+
+	if (word)
+		atomic_fetch_and(word, ~(1ULL << (slot % BITS_PER_WORD)));
+	if (t)
+		atomic_add(&t->watched, -1ULL);
+}
+
+struct membership {
+	__u32 task;
+	__u32 generation;
+	__u32 lc;
+	__u32 children;
+	__u32 guest;
+	__s32 parent_tid;
+};
+
+/* Gives the thread a slot. Returns its handle, or 0 with the reason counted and in `err`. */
+static __always_inline __u64 slot_attach(struct task_struct *p, struct membership *m, __u32 state,
+					 __u64 now, int *err)
+{
+	struct totals *t = totals_page();
+	__u64 *stored, handle;
+	struct slot *s;
+	__u32 at, seq;
+
+	*err = -ENOSPC;
+	if (!t)
+		return 0;
+	if (!slot_alloc(&at)) {
+		atomic_add(&t->table_full, 1);
+		return 0;
+	}
+	*err = -ENOMEM;
+	s = bpf_map_lookup_elem(&slots, &at);
+	if (!s)
+		return 0;
+	atomic_add(&t->watched, 1);
+	handle = make_handle(at, s->use);
+	stored = bpf_task_storage_get(&handles, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!stored || !slot_lock(s, handle, &seq)) {
+		atomic_add(&t->storage_failed, 1);
+		slot_free(at);
+		return 0;
+	}
+	s->state = state;
+	s->since = now;
+	s->awake_since = now;
+	s->ran = 0;
+	s->waited = 0;
+	s->transitions = 0;
+	s->core = p->thread_info.cpu;
+	s->task = m->task;
+	s->lc = m->lc;
+	s->children = m->children;
+	s->guest = m->guest;
+	s->woken = 0;
+	s->counted = 0;
+	s->pending = 0;
+	s->start_boottime = p->start_boottime;
+	s->generation = m->generation;
+	s->tid = p->pid;
+	s->tgid = p->tgid;
+	s->parent_tid = m->parent_tid;
+	slot_unlock(s, seq);
+	atomic_xchg(stored, handle);
+	mark_dirty(handle);
+	return handle;
+}
+
+#endif

@@ -1,0 +1,205 @@
+//! The BPF observer on this host, with real threads. Needs the right to use BPF: these tests fail without
+//! it, unless QUELL_NO_BPF=1 says that this host is known to have none.
+
+mod families;
+mod states;
+
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use quell_model::{
+    Class, CoreId, CoreSet, CoreView, Limits, Nanos, Outcome, Signal, Snapshot, TaskId, TaskView,
+};
+
+use super::{BpfConfig, BpfObserver, lineage};
+use crate::observe::{Children, HostEvent, Observer, ThreadState, ThreadView, procs, topology};
+use crate::testing::host_lock;
+use crate::{ThreadRef, Tid};
+
+const LC: TaskId = TaskId { index: 0, generation: 1 };
+const BE: TaskId = TaskId { index: 1, generation: 1 };
+
+/// Longer than anything here takes on a busy machine; only a broken observer reaches it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Whether this host is said to have no BPF.
+fn no_bpf() -> bool {
+    std::env::var_os("QUELL_NO_BPF").is_some_and(|value| value == "1")
+}
+
+fn observer() -> BpfObserver {
+    observer_for(4_096)
+}
+
+fn observer_for(max_threads: usize) -> BpfObserver {
+    BpfObserver::new(&BpfConfig { max_threads, max_tasks: 8, ..BpfConfig::default() }).unwrap()
+}
+
+fn snapshot() -> Snapshot {
+    let core = |core: &quell_model::Core| CoreView {
+        id: core.id,
+        managed: true,
+        online: true,
+        running: None,
+        idle_since: None,
+        lc_busy: Signal::default(),
+        outcome: Outcome::Done,
+    };
+    let task = |id, class| TaskView {
+        id,
+        alive: true,
+        limits: Limits {
+            class,
+            guaranteed: 1,
+            max: 1,
+            delay_target: Nanos::from_micros(10),
+            runaway_after: Nanos::ZERO,
+            allowed: CoreSet::EMPTY,
+        },
+        running: 0,
+        waiting: 0,
+        sleeping: 0,
+        running_on: CoreSet::EMPTY,
+        queueing_delay: Signal::default(),
+        longest_run: Signal::default(),
+        delay_caused: Signal::default(),
+        latency: Signal::default(),
+        load: Signal::default(),
+        bandwidth: Signal::default(),
+        request_start: Signal::default(),
+    };
+    Snapshot {
+        cores: topology::read().unwrap().cores().iter().map(core).collect(),
+        tasks: vec![task(LC, Class::LatencyCritical), task(BE, Class::BestEffort)],
+        ..Snapshot::default()
+    }
+}
+
+/// The last online core: the one that tests crowd.
+fn crowded() -> CoreId {
+    topology::online().unwrap().iter().last().unwrap()
+}
+
+fn pin(core: CoreId) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core.index());
+    rustix::thread::sched_setaffinity(None, &set).unwrap();
+}
+
+/// A thread that runs until told to end.
+struct Worker {
+    thread: ThreadRef,
+    stop: Arc<AtomicBool>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    fn start(core: CoreId, mut step: impl FnMut() + Send + 'static) -> Worker {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let (tell, told) = mpsc::channel();
+        let handle = std::thread::spawn(move || {
+            pin(core);
+            tell.send(ThreadRef::current().unwrap()).unwrap();
+            while !stopped.load(Ordering::Relaxed) {
+                step();
+            }
+        });
+        Worker { thread: told.recv().unwrap(), stop, handle: Some(handle) }
+    }
+
+    fn spinner(core: CoreId) -> Worker {
+        Worker::start(core, std::hint::spin_loop)
+    }
+
+    fn sleeper(core: CoreId) -> Worker {
+        Worker::start(core, || std::thread::park_timeout(Duration::from_secs(60)))
+    }
+
+    fn napper(core: CoreId, nap: Duration) -> Worker {
+        Worker::start(core, move || std::thread::sleep(nap))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(handle) = self.handle.take() {
+            handle.thread().unpark();
+            handle.join().unwrap();
+        }
+    }
+}
+
+/// A program that is ended with the test.
+struct Program(Child);
+
+impl Program {
+    fn start(command: &mut Command) -> Program {
+        Program(
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "not seen: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn find(observer: &BpfObserver, thread: ThreadRef) -> Option<ThreadView> {
+    observer.threads().iter().find(|view| view.thread == thread).copied()
+}
+
+fn state(observer: &mut BpfObserver, thread: ThreadRef) -> Option<ThreadState> {
+    observer.read(&mut snapshot());
+    find(observer, thread).map(|view| view.state)
+}
+
+fn events(observer: &mut BpfObserver) -> Vec<HostEvent> {
+    let mut events = Vec::new();
+    observer.drain_events(&mut |event| events.push(event));
+    events
+}
+
+#[test]
+fn without_the_right_to_bpf_the_error_says_what_it_takes() {
+    // Capabilities belong to a thread: this one gives up its own.
+    let refused = std::thread::spawn(|| {
+        let none = rustix::thread::CapabilitySets {
+            effective: rustix::thread::CapabilitySet::empty(),
+            permitted: rustix::thread::CapabilitySet::empty(),
+            inheritable: rustix::thread::CapabilitySet::empty(),
+        };
+        rustix::thread::set_capabilities(None, none).unwrap();
+        BpfObserver::new(&BpfConfig::default()).map(|_| ())
+    });
+    let error = refused.join().unwrap().unwrap_err();
+    assert!(error.to_string().contains("CAP_BPF"), "{error}");
+    assert!(matches!(error, crate::observe::ObserveError::Kernel { source, .. }
+        if source.kind() == std::io::ErrorKind::PermissionDenied));
+}

@@ -1,0 +1,272 @@
+//! States, waits and waste of threads that are watched.
+
+use super::*;
+
+#[test]
+fn of_two_spinners_on_one_core_one_runs_and_one_waits() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let mut observer = observer();
+    let pair = [Worker::spinner(crowded()), Worker::spinner(crowded())];
+    for worker in &pair {
+        observer.watch(worker.thread, BE, false, Children::Adopt).unwrap();
+    }
+    let mut seen = snapshot();
+    let mut both_ran = [false; 2];
+    eventually("each runs while the other waits", || {
+        observer.read(&mut seen);
+        let states = pair.each_ref().map(|worker| find(&observer, worker.thread).unwrap().state);
+        for (ran, state) in both_ran.iter_mut().zip(states) {
+            *ran |= state == ThreadState::Running;
+        }
+        // Something else may have the core for a moment.
+        let waiting = states.iter().filter(|&&state| state == ThreadState::Waiting).count();
+        assert!((1..=2).contains(&waiting), "{states:?}");
+        assert_eq!(u32::try_from(waiting).unwrap(), seen.tasks[1].waiting);
+        assert_eq!(seen.tasks[1].running + seen.tasks[1].waiting, 2);
+        assert!(seen.tasks[1].queueing_delay.value().is_some());
+        both_ran == [true; 2]
+    });
+    eventually("the core shows the task", || {
+        observer.read(&mut seen);
+        let core = seen.cores.iter().find(|core| core.id == crowded()).unwrap();
+        core.running == Some(BE) && seen.tasks[1].running_on == CoreSet::of(crowded())
+    });
+}
+
+#[test]
+fn a_thread_that_waits_for_a_futex_sleeps_and_one_that_is_woken_runs() {
+    if no_bpf() {
+        return;
+    }
+    let mut observer = observer();
+    let sleeper = Worker::sleeper(crowded());
+    observer.watch(sleeper.thread, LC, true, Children::Adopt).unwrap();
+    eventually("it sleeps", || state(&mut observer, sleeper.thread) == Some(ThreadState::Sleeping));
+    let before = find(&observer, sleeper.thread).unwrap();
+    sleeper.handle.as_ref().unwrap().thread().unpark();
+    eventually("it ran and sleeps again", || {
+        let state = state(&mut observer, sleeper.thread);
+        let now = find(&observer, sleeper.thread).unwrap();
+        // Woken, ran, sleeps.
+        state == Some(ThreadState::Sleeping) && now.transitions >= before.transitions + 3
+    });
+    let after = find(&observer, sleeper.thread).unwrap();
+    assert!(after.ran > before.ran && after.waited > before.waited && after.since > before.since);
+    assert_eq!(observer.wake_to_run(LC).count(), 1);
+    assert_eq!(observer.health().missed_wakes, 0);
+}
+
+#[test]
+fn a_watched_thread_that_runs_is_known_to_run_at_once() {
+    if no_bpf() {
+        return;
+    }
+    let mut observer = observer();
+    let me = ThreadRef::current().unwrap();
+    observer.watch(me, LC, true, Children::Leave).unwrap();
+    assert_eq!(state(&mut observer, me), Some(ThreadState::Running));
+    // Another class at once shows on the core as well.
+    observer.watch(me, BE, false, Children::Leave).unwrap();
+    let mut seen = snapshot();
+    observer.read(&mut seen);
+    let view = find(&observer, me).unwrap();
+    assert_eq!((view.task, view.lc, seen.tasks[1].running), (BE, false, 1));
+    observer.unwatch(me);
+    observer.read(&mut seen);
+    assert!(observer.threads().is_empty());
+    assert!(seen.cores.iter().all(|core| core.running.is_none()));
+    assert_eq!(observer.health().watched, 0);
+}
+
+#[test]
+fn the_wait_of_an_lc_thread_is_charged_to_the_be_task_that_had_its_core() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let mut observer = observer();
+    let hog = Worker::spinner(crowded());
+    let napper = Worker::napper(crowded(), Duration::from_millis(2));
+    observer.watch(hog.thread, BE, false, Children::Adopt).unwrap();
+    observer.watch(napper.thread, LC, true, Children::Adopt).unwrap();
+    let mut seen = snapshot();
+    eventually("delays are charged", || {
+        observer.read(&mut seen);
+        seen.tasks[1].delay_caused.value().is_some()
+    });
+    eventually("more waits", || observer.delays_caused(BE).count() > 20);
+    let (own, caused) = (observer.wake_to_run(LC), observer.delays_caused(BE));
+    assert!(caused.quantile(999) <= own.quantile(1000));
+    assert_eq!(observer.delays_caused(LC).count(), 0);
+    assert_eq!(observer.wake_to_run(BE).count(), 0);
+}
+
+#[test]
+fn an_idle_core_counts_as_waste_only_while_lc_waits() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let mut observer = observer();
+    let others: CoreSet = topology::online().unwrap().difference(&CoreSet::of(crowded()));
+    // Nothing is managed: nothing counts.
+    let mut hogs = vec![Worker::spinner(crowded()), Worker::spinner(crowded())];
+    for hog in &hogs {
+        observer.watch(hog.thread, LC, true, Children::Adopt).unwrap();
+    }
+    assert_eq!(observer.idle_while_lc_waits(), Nanos::ZERO);
+    // They crowd one core while others are managed, allowed, and idle at times.
+    observer.manage(&topology::online().unwrap());
+    let mut last = observer.idle_while_lc_waits();
+    if let Some(other) = others.first() {
+        // On a busy machine the other core may never be idle: then there is no waste either.
+        let idle = |observer: &BpfObserver| observer.core_times(other).unwrap()[2];
+        let before = idle(&observer);
+        let start = Instant::now();
+        while idle(&observer) == before && start.elapsed() < PATIENCE / 4 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if idle(&observer) > before {
+            eventually("waste is counted", || observer.idle_while_lc_waits() > Nanos::ZERO);
+        }
+        last = observer.idle_while_lc_waits();
+    }
+    // Allowed only where they run: the core is never idle while they wait.
+    observer.allow(LC, &CoreSet::of(crowded()));
+    hogs.clear();
+    hogs.extend([Worker::spinner(crowded()), Worker::spinner(crowded())]);
+    for hog in &hogs {
+        observer.watch(hog.thread, LC, true, Children::Adopt).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    let before = observer.idle_while_lc_waits();
+    assert!(before >= last);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(observer.idle_while_lc_waits(), before);
+}
+
+#[test]
+fn what_is_read_under_heavy_switching_is_coherent() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let mut observer = observer();
+    let (to_second, second_in) = mpsc::channel::<()>();
+    let (to_first, first_in) = mpsc::channel::<()>();
+    let core = crowded();
+    let kick = to_second.clone();
+    let first = Worker::start(core, move || {
+        if first_in.recv_timeout(Duration::from_millis(20)).is_ok() {
+            let _ = to_second.send(());
+        }
+    });
+    let second = Worker::start(core, move || {
+        if second_in.recv_timeout(Duration::from_millis(20)).is_ok() {
+            let _ = to_first.send(());
+        }
+    });
+    for worker in [&first, &second] {
+        observer.watch(worker.thread, BE, false, Children::Adopt).unwrap();
+    }
+    kick.send(()).unwrap();
+    let mut seen = snapshot();
+    let mut last: Vec<ThreadView> = Vec::new();
+    let start = Instant::now();
+    let mut changes = 0;
+    while start.elapsed() < Duration::from_secs(2) {
+        observer.read(&mut seen);
+        for view in observer.threads() {
+            assert!(
+                view.since <= seen.now && view.awake_since <= seen.now,
+                "{view:?} at {:?}",
+                seen.now
+            );
+            if let Some(before) = last.iter().find(|before| before.thread == view.thread) {
+                assert!(view.transitions >= before.transitions, "{before:?} {view:?}");
+                assert!(view.since >= before.since || view.transitions == before.transitions);
+                changes += u64::from(view.transitions != before.transitions);
+            }
+            // Time runs, waits and sleeps within the time that it is watched.
+            let total = view.ran + view.waited;
+            assert!(total <= seen.now, "{view:?}");
+        }
+        last.clear();
+        last.extend_from_slice(observer.threads());
+    }
+    assert!(changes > 100, "they did not switch");
+    let health = observer.health();
+    assert_eq!((health.torn, health.contended, health.recursion_misses), (0, 0, 0), "{health:?}");
+}
+
+#[test]
+fn a_fork_wakes_the_observer_and_switches_do_not() {
+    if no_bpf() {
+        return;
+    }
+    let mut observer = observer();
+    let napper = Worker::napper(crowded(), Duration::from_millis(1));
+    observer.watch(napper.thread, BE, false, Children::Adopt).unwrap();
+    observer.watch(ThreadRef::current().unwrap(), BE, false, Children::Adopt).unwrap();
+    let readable = |observer: &BpfObserver, timeout: Duration| {
+        let fd = observer.wake_fd().unwrap();
+        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        let timeout = rustix::event::Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        rustix::event::poll(&mut fds, Some(&timeout)).unwrap() > 0
+    };
+    for _ in 0..3 {
+        let _ = events(&mut observer);
+        assert!(!readable(&observer, Duration::from_millis(30)));
+        std::thread::spawn(|| {}).join().unwrap();
+        assert!(readable(&observer, PATIENCE));
+        let seen = events(&mut observer);
+        assert!(seen.iter().any(|event| matches!(event, HostEvent::Forked { .. })), "{seen:?}");
+        // The end of the thread may be told after the creator has waited for it.
+        eventually("it ended", || {
+            let more = events(&mut observer);
+            let ended = |event: &HostEvent| matches!(event, HostEvent::Exited(_));
+            more.iter().any(ended) || seen.iter().any(ended)
+        });
+    }
+}
+
+#[test]
+fn lc_that_queues_behind_lc_is_told_and_only_when_asked_for() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let mut observer = observer();
+    observer.manage(&CoreSet::of(crowded()));
+    let pair = [Worker::spinner(crowded()), Worker::spinner(crowded())];
+    for worker in &pair {
+        observer.watch(worker.thread, LC, true, Children::Adopt).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!events(&mut observer).contains(&HostEvent::LcQueued(LC)));
+    observer.wake_on_events(true);
+    for _ in 0..3 {
+        eventually("LC queues", || events(&mut observer).contains(&HostEvent::LcQueued(LC)));
+    }
+    observer.wake_on_events(false);
+}
+
+#[test]
+fn the_cost_of_the_programs_is_measured_while_asked_for() {
+    if no_bpf() {
+        return;
+    }
+    let observer = observer();
+    assert!(observer.cost().iter().all(|cost| cost.runs == 0));
+    let measurement = observer.measure().unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    drop(measurement);
+    let switch = observer.cost().into_iter().find(|cost| cost.event == "sched_switch").unwrap();
+    assert!(switch.runs > 0 && !switch.time.is_zero());
+}
