@@ -148,7 +148,10 @@ struct task {
 	__u32 told_queued;
 	__u64 ran;
 	__u64 waited;
-	__u64 reserved[5];
+	/* It has no core of its own: each wait of LC threads is told; user space. */
+	__u32 unserved;
+	__u32 unused;
+	__u64 reserved[4];
 };
 
 /* Wake-to-run times, counted in buckets. */

@@ -33,7 +33,10 @@ static __always_inline void set_add(__u32 set, __u64 delta, __u64 now)
 	}
 }
 
-/* Tells that an LC thread queues although LC runs on each core it may use. */
+/*
+ * Tells that an LC thread waits for something that only the observer can change:
+ * its task has no core, or LC runs on each core that it may use.
+ */
 static __always_inline void tell_if_queued(__u32 set, __u32 task, __u32 generation, __u64 now)
 {
 	struct core_set *s = bpf_map_lookup_elem(&sets, &set);
@@ -43,7 +46,8 @@ static __always_inline void tell_if_queued(__u32 set, __u32 task, __u32 generati
 
 	if (!s || !t || !c || !READ_ONCE(c->wake_on_events))
 		return;
-	if (!s->cores || QUELL_LC_RUNNING_OF(READ_ONCE(s->word)) < s->cores)
+	if (!READ_ONCE(t->unserved) &&
+	    (!s->cores || QUELL_LC_RUNNING_OF(READ_ONCE(s->word)) < s->cores))
 		return;
 	if (READ_ONCE(t->told_queued) || atomic_xchg(&t->told_queued, 1))
 		return;

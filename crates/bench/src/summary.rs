@@ -76,7 +76,7 @@ pub fn headline(report: &BenchReport) -> Table {
     let heads =
         cases.iter().flat_map(|case| [format!("{case}: p99.9 ÷ {BASE}"), "batch work".to_owned()]);
     let mut table = Table::new(std::iter::once("system".to_owned()).chain(heads));
-    for system in cases.first().map(|case| report.systems(case)).unwrap_or_default() {
+    for system in cases.first().map(|case| served(report, case)).unwrap_or_default() {
         let cells = cases.iter().flat_map(|case| {
             let ratio = report.ratios.iter().find(|ratio| {
                 ratio.case == *case
@@ -113,10 +113,16 @@ pub fn text(report: &BenchReport) -> String {
     out + "\n"
 }
 
+/// The systems in which a service answered requests: batch work alone is none.
+fn served<'a>(report: &'a BenchReport, case: &str) -> Vec<&'a str> {
+    let answered = |system: &&str| report.row(case, system, "lc_p999_us").is_some();
+    report.systems(case).into_iter().filter(answered).collect()
+}
+
 fn colocation(report: &BenchReport, case: &str) -> Table {
     let mut table =
         Table::new(["system"].into_iter().chain(COLOCATION.iter().map(|(_, heading, _)| *heading)));
-    for system in report.systems(case) {
+    for system in served(report, case) {
         let cells =
             COLOCATION.iter().map(|(metric, _, show)| show.text(report.row(case, system, metric)));
         table.row(std::iter::once(system.to_owned()).chain(cells));

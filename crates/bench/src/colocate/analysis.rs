@@ -15,6 +15,8 @@ use crate::stats;
 pub const BE_SHARE_MAX: f64 = 1.02;
 /// Below this share of the leftover the report accounts for the switches.
 const BE_SHARE_EXPLAINED: f64 = 0.9;
+/// Above this ratio of the tails the report tells how long the service waits for its core.
+const TAIL_EXPLAINED: f64 = 1.5;
 /// From this number of rounds on, void ones are made up for, and stalls have to be alike.
 pub const MANY: usize = 5;
 /// The denominator of every latency ratio.
@@ -197,6 +199,7 @@ pub fn fill(report: &mut BenchReport, rounds: &[Round], systems: &[System], swit
             compare(report, &rounds, system, BASE, &COMPARED);
         }
         explain_share(report, case, switch_us);
+        explain_tail(report, case);
     }
 }
 
@@ -321,6 +324,24 @@ fn explain_share(report: &mut BenchReport, case: &str, switch_us: f64) {
     report.notes.extend(notes);
 }
 
+/// What stands in the way where Quell's tail is not close to the base's: how long the service's threads
+/// wait from a wake-up until they run.
+fn explain_tail(report: &mut BenchReport, case: &str) {
+    let ratio = report.ratio(case, System::Quell.name(), "lc_p999_us").map(|ratio| ratio.median);
+    let Some(ratio) = ratio.filter(|ratio| *ratio > TAIL_EXPLAINED) else { return };
+    let wait = |system: System| report.row(case, system.name(), "wake_to_run_p999_us");
+    let (Some(quell), Some(base)) = (wait(System::Quell), wait(BASE)) else { return };
+    let note = format!(
+        "{case}: p99.9 of quell is {ratio:.2} times that of {}; from a wake-up until it runs a thread of the \
+         service waits {:.0} us (99.9 %) instead of {:.0} us. What exceeds it beside this batch work is time in \
+         the kernel that a wake-up cannot interrupt.",
+        BASE.name(),
+        quell.median,
+        base.median
+    );
+    report.notes.push(note);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -405,6 +426,17 @@ mod tests {
             note.contains("80 % of the leftover") && note.contains("= 5.0 % of a core"),
             "{note}"
         );
+    }
+
+    #[test]
+    fn a_long_tail_is_accounted_for() {
+        let mut long = round(100, 200);
+        long.runs[0].values.insert("wake_to_run_p999_us", 41.0);
+        long.runs[1].values.insert("wake_to_run_p999_us", 106.0);
+        let mut report = BenchReport::new("colocate", "quell bench colocate");
+        fill(&mut report, &[long], &[System::AloneWarm, System::Quell], 2.5);
+        let note = report.notes.join("\n");
+        assert!(note.contains("2.00 times") && note.contains("106 us (99.9 %)"), "{note}");
     }
 
     #[test]

@@ -44,7 +44,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Samples that may fail before a system counts as not measurable.
 const FAILURES_MAX: usize = 5;
 /// Batch work ends by itself, should nobody end it: it runs above every fair thread of its core.
-const BATCH_SECONDS: u32 = 60;
+const BATCH_SECONDS: u32 = 600;
 /// Nice value of the driver, so that a foreign thread is not measured as delay.
 const DRIVER_NICE: i32 = -10;
 /// Priorities by hand, for the plain wake-up.
@@ -271,7 +271,7 @@ fn measure(spec: &ReactionSpec, system: System, stop: &Stop) -> Result<Taken> {
     };
     let count = if system == System::SlowLoop { spec.slow_samples } else { spec.samples };
     host::set_nice(0, DRIVER_NICE).context("favour the driver")?;
-    let taken = take(&scene, daemon.is_some(), count, stop);
+    let taken = take(&mut scene, daemon.is_some(), count, stop);
     host::set_nice(0, 0).context("favour the driver no longer")?;
     let mut taken = taken?;
     scene.batch.check()?;
@@ -286,10 +286,11 @@ fn measure(spec: &ReactionSpec, system: System, stop: &Stop) -> Result<Taken> {
     Ok(taken)
 }
 
-fn take(scene: &Scene, has_loop: bool, count: usize, stop: &Stop) -> Result<Taken> {
+fn take(scene: &mut Scene, has_loop: bool, count: usize, stop: &Stop) -> Result<Taken> {
     let mut taken = Taken::default();
     while taken.samples.len() < count {
         stop.check()?;
+        scene.batch.check()?;
         if taken.failed > FAILURES_MAX + count / 10 {
             bail!(
                 "{} of {} wake-ups were of no use",

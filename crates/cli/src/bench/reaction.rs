@@ -19,7 +19,7 @@ pub struct Args {
     /// Interleaved rounds [default: 5, quick: 2]
     #[arg(long)]
     rounds: Option<usize>,
-    /// Samples of Quell and of the futex wake in each round [default: 2000, quick: 200]
+    /// Samples of Quell and of the futex wake in each round [default: 400, quick: 100]
     #[arg(long)]
     samples: Option<usize>,
 }
@@ -30,7 +30,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let spec = ReactionSpec {
         command: command_line(),
         rounds: args.rounds.unwrap_or(if quick { 2 } else { 5 }),
-        samples: args.samples.unwrap_or(if quick { 200 } else { 2_000 }),
+        samples: args.samples.unwrap_or(if quick { 100 } else { 400 }),
         slow_samples: if quick { 3 } else { 8 },
         managed,
         driver,

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use quell_linux::act::Executor;
 use quell_linux::act::backend::{BackEnd, GroupUse, Groups, Notice};
 use quell_linux::observe::{HostEvent, topology::Hotplug};
-use quell_model::{Class, CoreSet, Nanos, Outcome, Plan, Rung, Snapshot, TaskPlan};
+use quell_model::{Class, CoreSet, Nanos, Outcome, Plan, Reason, Rung, Snapshot, TaskPlan};
 use quell_policy::invariants::{Checker, Violation};
 use quell_policy::{Host, Policy, Wake};
 
@@ -69,6 +69,8 @@ pub struct Engine {
     events: Events,
     settings: run::Settings,
     listening: bool,
+    /// No LC task holds a core that it may have to give up when it falls idle.
+    at_rest: bool,
     sweep_due: Arc<AtomicBool>,
 }
 
@@ -90,6 +92,7 @@ impl Engine {
             events: Events::default(),
             settings,
             listening: false,
+            at_rest: false,
             sweep_due,
             parts,
         };
@@ -141,6 +144,7 @@ impl Engine {
             self.ticks.plans += 1;
             self.last_plan.clone_from(&self.plan);
             self.listen();
+            self.at_rest = !self.lends();
         }
         self.seen.dirty.clear();
         wake
@@ -155,12 +159,26 @@ impl Engine {
                 && plan.rung != Rung::Lc
                 && self.members.get(plan.id).is_some()
         };
-        let wanted = self.settings.events
-            && (self.parts.host.managed.len() > 1 || self.plan.tasks.iter().any(unserved));
+        let mut wanted = self.parts.host.managed.len() > 1;
+        for plan in &self.plan.tasks {
+            let unserved = unserved(plan);
+            self.parts.sight.observer().note_unserved(plan.id, unserved);
+            wanted |= unserved;
+        }
+        wanted &= self.settings.events;
         if wanted != self.listening {
             self.listening = wanted;
             self.parts.sight.observer().wake_on_events(wanted);
         }
+    }
+
+    /// Whether an LC task holds a core beyond its guarantee: somebody gets it back once it is left.
+    fn lends(&self) -> bool {
+        self.plan.cores.iter().any(|core| {
+            let owner = core.owner.and_then(|id| self.plan.tasks.get(id.at()));
+            let is_lc = owner.is_some_and(|task| task.class == Class::LatencyCritical);
+            is_lc && core.reason != Reason::Guaranteed
+        })
     }
 
     /// The second half: from the Plan to the host.

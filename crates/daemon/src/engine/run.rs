@@ -16,10 +16,12 @@ use super::{Engine, Parts};
 use crate::command::Command;
 use crate::mailbox::{Mailbox, Postbox, pair};
 
-/// The longest sleep: heartbeats for the guardians and the read-back of what was written go on. No shorter
-/// than they need, since a tick after such a sleep finds cold caches and takes some 50 us from whoever works on the
-/// scheduler's core.
-const SLEEP_MAX: Nanos = Nanos::from_millis(100);
+/// The longest sleep while an LC task holds a core that others are owed.
+const SLEEP_MAX: Nanos = Nanos::from_millis(10);
+/// The longest sleep at rest: heartbeats for the guardians and the read-back of what was written go on. No
+/// shorter than they need, since a tick after such a sleep finds cold caches and takes some 50 us from
+/// whoever works on the scheduler's core.
+const REST_MAX: Nanos = Nanos::from_millis(100);
 
 /// How the scheduler thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,11 +122,12 @@ impl Engine {
         if self.settings.pace == Pace::Dedicated || self.settings.tick > SLEEP_MAX {
             return tick;
         }
+        let latest = now + if self.at_rest { REST_MAX } else { SLEEP_MAX };
         match wake {
-            Wake::At(at) => at.clamp(tick, now + SLEEP_MAX),
+            Wake::At(at) => at.clamp(tick, latest),
             // Without events nobody would call: keep the tick.
             Wake::OnChange if !self.settings.events => tick,
-            Wake::OnChange => now + SLEEP_MAX,
+            Wake::OnChange => latest,
         }
     }
 

@@ -152,6 +152,10 @@ pub trait Observer {
     /// Readable when an event asks for a tick at once; `None` if this observer has no events.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Tells whether an LC task is without a core of its own, so that each wait of its threads is a
+    /// [`HostEvent::LcQueued`], not only one behind other LC threads.
+    fn note_unserved(&mut self, task: TaskId, unserved: bool);
+
     /// Asks for [`HostEvent::LcQueued`] and [`HostEvent::CoreIdle`] to make [`Observer::wake_fd`] readable.
     fn wake_on_events(&mut self, on: bool);
 }

@@ -199,7 +199,9 @@ pub(super) struct Task {
     pub told_queued: AtomicU32,
     pub ran: AtomicU64,
     pub waited: AtomicU64,
-    reserved: [AtomicU64; 5],
+    pub unserved: AtomicU32,
+    unused: AtomicU32,
+    reserved: [AtomicU64; 4],
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct task`.

@@ -450,6 +450,13 @@ impl Observer for BpfObserver {
         Some(self.events.fd())
     }
 
+    fn note_unserved(&mut self, task: TaskId, unserved: bool) {
+        if let Some(shared) = self.programs.tasks.get(task.at()) {
+            // Relaxed: a hint that stands alone; a wait that just misses it is seen by the next tick.
+            shared.unserved.store(unserved.into(), Ordering::Relaxed);
+        }
+    }
+
     fn wake_on_events(&mut self, on: bool) {
         self.programs.control[0].wake_on_events.store(on.into(), Ordering::Relaxed);
     }

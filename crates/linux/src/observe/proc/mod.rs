@@ -276,6 +276,8 @@ impl Observer for ProcObserver {
         None
     }
 
+    fn note_unserved(&mut self, _: TaskId, _: bool) {}
+
     fn wake_on_events(&mut self, _: bool) {}
 }
 

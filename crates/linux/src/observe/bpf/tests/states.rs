@@ -258,6 +258,26 @@ fn lc_that_queues_behind_lc_is_told_and_only_when_asked_for() {
 }
 
 #[test]
+fn a_wait_of_lc_without_a_core_is_told_although_no_lc_runs() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let mut observer = observer();
+    let core = crowded();
+    observer.manage(&CoreSet::of(core));
+    let napper = Worker::napper(core, Duration::from_millis(1));
+    observer.watch(napper.thread, LC, true, Children::Adopt).unwrap();
+    observer.wake_on_events(true);
+    events(&mut observer);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!events(&mut observer).contains(&HostEvent::LcQueued(LC)), "its core is its own");
+    observer.note_unserved(LC, true);
+    eventually("its wait is told", || events(&mut observer).contains(&HostEvent::LcQueued(LC)));
+    observer.wake_on_events(false);
+}
+
+#[test]
 fn the_cost_of_the_programs_is_measured_while_asked_for() {
     if no_bpf() {
         return;
