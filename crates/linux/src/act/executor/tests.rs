@@ -192,32 +192,60 @@ fn another_thread_with_the_same_number_is_not_touched() {
     assert!(matches!(gone, Err(ActError::Gone(_))));
 }
 
+/// A shell that starts a `sleep` when told to.
+struct Parent {
+    program: Program,
+    dir: tempfile::TempDir,
+}
+
+impl Parent {
+    fn start() -> Parent {
+        let dir = tempfile::tempdir().unwrap();
+        let script = format!(
+            "cd {}; while [ ! -e go ]; do sleep 0.01; done; sleep 60 & echo $! > new; mv new pid; wait",
+            dir.path().display()
+        );
+        Parent { program: Program::start(&script), dir }
+    }
+
+    fn fork(&self) -> Forked {
+        std::fs::write(self.dir.path().join("go"), "").unwrap();
+        let pid = self.dir.path().join("pid");
+        while !pid.exists() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let child = Tid(std::fs::read_to_string(pid).unwrap().trim().parse().unwrap());
+        Forked(ThreadRef::of(child, child).unwrap())
+    }
+}
+
+struct Forked(ThreadRef);
+
+impl Drop for Forked {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_raw(self.0.tid.0).unwrap();
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+fn sweep(executor: &Executor) -> RestoreReport {
+    restore::restore_journal(executor.journal().shared(), &mut Host::read().unwrap(), &[])
+}
+
 #[test]
 fn children_get_their_forebears_original_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let (go, pid) = (dir.path().join("go"), dir.path().join("pid"));
-    let script = format!(
-        "while [ ! -e {go} ]; do sleep 0.01; done; sleep 60 & echo $! > {pid}.new; mv {pid}.new {pid}; wait",
-        go = go.display(),
-        pid = pid.display()
-    );
-    let program = Program::start(&script);
-    let parent = program.thread();
+    let shell = Parent::start();
+    let parent = shell.program.thread();
     let mut executor = executor();
     let before = host::allowed(&parent).unwrap();
     executor.set_affinity(&parent, &one_core()).unwrap();
     executor.set_sched(&parent, SchedAttr::IDLE).unwrap();
-    std::fs::write(&go, "").unwrap();
-    while !pid.exists() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    let child = Tid(std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap());
-    let child = ThreadRef::of(child, child).unwrap();
+    let forked = shell.fork();
+    let child = forked.0;
     assert_eq!(host::allowed(&child).unwrap(), one_core());
 
     // Nobody told the executor: the sweep finds it.
-    let mut report =
-        restore::restore_journal(executor.journal().shared(), &mut Host::read().unwrap(), &[]);
+    let report = sweep(&executor);
     assert!(report.restored.len() >= 4, "{report:?}");
     assert_eq!(host::allowed(&child).unwrap(), before);
     assert_eq!(executor.read_sched(&child).unwrap().policy, Policy::Other);
@@ -227,14 +255,29 @@ fn children_get_their_forebears_original_back() {
     executor.set_affinity(&parent, &one_core()).unwrap();
     sys::sched::set_affinity(child.tid, &one_core()).unwrap();
     executor.adopt(&child, &parent).unwrap();
-    report = executor.undo_thread(&child);
+    let report = executor.undo_thread(&child);
     assert_eq!(report.restored.len(), 1);
     assert_eq!(host::allowed(&child).unwrap(), before);
     executor.undo_all();
-    let _ = rustix::process::kill_process(
-        rustix::process::Pid::from_raw(child.tid.0).unwrap(),
-        rustix::process::Signal::KILL,
-    );
+}
+
+#[test]
+fn a_child_born_while_its_parent_was_managed_again_gets_the_original_back() {
+    let shell = Parent::start();
+    let parent = shell.program.thread();
+    let mut executor = executor();
+    let before = host::allowed(&parent).unwrap();
+    executor.set_affinity(&parent, &one_core()).unwrap();
+    executor.undo_thread(&parent);
+    // Births and returns are told apart by clock ticks of 10 ms.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    executor.set_affinity(&parent, &one_core()).unwrap();
+    let child = shell.fork();
+    executor.undo_thread(&parent);
+    assert_eq!(host::allowed(&child.0).unwrap(), one_core());
+    sweep(&executor);
+    assert_eq!(host::allowed(&child.0).unwrap(), before);
+    executor.undo_all();
 }
 
 #[test]

@@ -171,9 +171,8 @@ impl Threads {
         };
         let ghost = self.ghosts.entry(tgid).or_default();
         ghost.process_start = process_start;
-        // The elder stays: its original is the one from before Quell came.
-        keep_elder(&mut ghost.sched, managed.sched, journal);
-        keep_elder(&mut ghost.cores, managed.cores, journal);
+        bequeath(&mut ghost.sched, managed.sched, journal);
+        bequeath(&mut ghost.cores, managed.cores, journal);
         if self.ghosts.len() > GHOSTS {
             let all: Vec<Tid> = self.ghosts.keys().copied().collect();
             for tgid in all {
@@ -260,18 +259,29 @@ impl Threads {
     }
 }
 
-fn keep_elder<A>(
-    elder: &mut Option<Box<Tracked<A>>>,
-    younger: Option<Box<Tracked<A>>>,
+/// Keeps the slot of an attribute that was given back. One is enough for all times that the process was
+/// managed, unless somebody else changed the process in between.
+fn bequeath<A>(
+    kept: &mut Option<Box<Tracked<A>>>,
+    newer: Option<Box<Tracked<A>>>,
     journal: &mut Journal,
 ) {
-    let Some(younger) = younger else { return };
-    let Some(slot) = younger.slot else { return };
-    if elder.is_some() {
-        journal.release(slot);
-    } else {
-        journal.keep_as_bequest(slot);
-        *elder = Some(younger);
+    let Some(newer) = newer else { return };
+    let Some(slot) = newer.slot else { return };
+    let held = kept.as_ref().and_then(|kept| Some((kept.slot?, kept.original == newer.original)));
+    match held {
+        Some((held, true)) => {
+            journal.release(slot);
+            // From now on it is there for those born meanwhile, too.
+            journal.keep_as_bequest(held);
+        }
+        held => {
+            if let Some((held, _)) = held {
+                journal.release(held);
+            }
+            journal.keep_as_bequest(slot);
+            *kept = Some(newer);
+        }
     }
 }
 
