@@ -10,10 +10,10 @@ DEMO       := $(QUELL) bench colocate --quick --json bench/results/demo.json
 BENCHES    := colocate overhead reaction mechanism
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-unit test-vm bench docs lint clean
+.PHONY: help setup build demo test test-unit test-crash test-vm bench docs lint clean
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing (Debian packages only; needs root or sudo the first time)
 	@scripts/setup.sh
@@ -25,10 +25,18 @@ demo: setup build ## Set up, build, and show a service beside batch work, Quell 
 	@mkdir -p bench/results
 	$(DEMO)
 
-test: setup test-unit test-vm ## Run every test: on this host, then on an 8-core virtual machine
+test: setup test-unit test-crash test-vm ## Run every test: on this host, then on an 8-core virtual machine
 
 test-unit: ## Run the tests of this host only
 	$(CARGO) test --workspace $(CARGO_LOCK)
+
+# The tests' own stand-in for the daemon is part of test-unit. Points to stop at are never in a release build.
+CRASH_QUELL := $(CURDIR)/target/debug/quell
+test-crash: ## Kill a real `quell run` in every way at every point, and at random: the host is as it was
+	$(CARGO) build --workspace --bins --features quell/kill-points $(CARGO_LOCK)
+	QUELL_CRASH_RUN="$(CURDIR)/scripts/test/crash-run.sh $(CRASH_QUELL) {run} {seed} {pids}" \
+	QUELL_CRASH_RELEASE="env QUELL_RUN_DIR={run} $(CRASH_QUELL) release" \
+		$(CARGO) test -p quell-daemon --test guardian_crash $(CARGO_LOCK)
 
 test-vm: ## Boot 8 cores with hyperthreads and two nodes, and test Quell there (QUELL_SKIP_VM=1 skips)
 	@scripts/vm/test.sh

@@ -3,24 +3,43 @@
 #   crash-run.sh QUELL RUN_DIR SEED PID...
 # becomes `quell run` on a configuration of one latency-critical server, one latency-critical task whose children are
 # batch work, and batch work of all other processes. An odd SEED lets batch work run on the lowest FIFO rung.
+# So that there is always a change under way, two more configurations are applied in turn while the daemon lives: in
+# the one half of the tasks have the class that they have in the other.
 set -eu
 
-quell=$1 run_dir=$2 seed=$3
+quell=$1 QUELL_RUN_DIR=$2 seed=$3
 shift 3
-config=$(dirname "$run_dir")/crash.toml
+export QUELL_RUN_DIR
+dir=$(dirname "$QUELL_RUN_DIR")
 rung=idle
 [ $((seed % 2)) = 0 ] || rung=fifo-low
-printf '[host]\nbe_rung = "%s"\n' "$rung" >"$config.new"
-place=0
-for pid; do
-    place=$((place + 1))
-    case $place in
-        1) what='class = "lc"\nguaranteed = 1' ;;
-        2) what='class = "lc"\nchildren = "be"' ;;
-        *) what='class = "be"\nchildren = "adopt"' ;;
-    esac
-    # shellcheck disable=SC2059 # the format is the line above
-    printf "[[task]]\nname = \"victim-$place\"\npid = $pid\n$what\n" >>"$config.new"
-done
-mv "$config.new" "$config"
-QUELL_RUN_DIR=$run_dir exec "$quell" run --quiet "$config"
+
+# configure FILE ODD PID...: with ODD=1, batch work at odd places is latency-critical, without a core guaranteed.
+configure() {
+    file=$1 odd=$2 place=0
+    shift 2
+    {
+        printf '[host]\nbe_rung = "%s"\n' "$rung"
+        for pid; do
+            place=$((place + 1))
+            printf '[[task]]\nname = "victim-%s"\npid = %s\n' "$place" "$pid"
+            case $place in
+                1) printf 'class = "lc"\nguaranteed = 1\n' ;;
+                2) printf 'class = "lc"\nchildren = "be"\n' ;;
+                *) [ $((odd * place % 2)) = 1 ] && echo 'class = "lc"' || printf 'class = "be"\nchildren = "adopt"\n' ;;
+            esac
+        done
+    } >"$file"
+}
+
+configure "$dir/even.toml" 0 "$@"
+configure "$dir/odd.toml" 1 "$@"
+# Not one of Quell's processes: without the mark by which the tests know those.
+# shellcheck disable=SC2016 # the inner shell expands
+env -u QUELL_KILL_POINT sh -c '
+    while kill -0 "$1"; do
+        "$2" apply "$3/odd.toml" || sleep 0.01
+        "$2" apply "$3/even.toml" || sleep 0.01
+    done
+' sh $$ "$quell" "$dir" >/dev/null 2>&1 &
+exec "$quell" run --quiet "$dir/even.toml"
