@@ -78,12 +78,7 @@ static __always_inline void slot_release(struct slot *s, __u64 handle, __u64 now
 		return;
 	if (s->state == QUELL_WAITING)
 		loses = wait_end(s, now);
-	s->state = QUELL_UNKNOWN;
-	s->tid = 0;
-	s->use++;
-	slot_unlock(s, seq);
-	mark_dirty(handle);
-	slot_free(handle_slot(handle));
+	slot_retire(s, handle, seq);
 	if (loses)
 		set_add(loses - 1, -QUELL_WAITING_ONE, now);
 }

@@ -143,12 +143,7 @@ static __always_inline void switch_dead(struct slot *s, __u64 handle, struct tas
 		run_end(s, now);
 	task = s->task;
 	generation = s->generation;
-	s->state = QUELL_UNKNOWN;
-	s->tid = 0;
-	s->use++;
-	slot_unlock(s, seq);
-	mark_dirty(handle);
-	slot_free(handle_slot(handle));
+	slot_retire(s, handle, seq);
 	if (e) {
 		e->task = task;
 		e->generation = generation;

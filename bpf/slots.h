@@ -172,6 +172,17 @@ static __always_inline void slot_free(__u32 slot)
 		atomic_add(&t->watched, -1ULL);
 }
 
+/* Unlocks the slot of a thread that is watched no more: from here on no handle names it. */
+static __always_inline void slot_retire(struct slot *s, __u64 handle, __u32 seq)
+{
+	s->state = QUELL_UNKNOWN;
+	s->tid = 0;
+	s->use++;
+	slot_unlock(s, seq);
+	mark_dirty(handle);
+	slot_free(handle_slot(handle));
+}
+
 struct membership {
 	__u32 task;
 	__u32 generation;

@@ -1,7 +1,8 @@
 //! How an antagonist publishes its work, and how a benchmark reads it.
 //!
 //! The antagonist creates a file (in a tmpfs) of one page: a header, then a slot a thread. Each
-//! thread writes its own slot, at most once a millisecond, with one `pwrite`; nobody maps the file,
+//! thread writes its own slot with one `pwrite`, at most once a millisecond, or at the end of each cycle
+//! of work that goes in cycles, such as collections; nobody maps the file,
 //! so no reader can be hurt by a writer that truncates it. Little-endian words of 8 bytes:
 //!
 //! ```text
@@ -155,8 +156,8 @@ fn word(bytes: &[u8], index: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Work done up to an instant. The difference of two is the work between them, exact to what a
-/// thread does in one millisecond of its own running.
+/// Work published up to an instant. The difference of two is the work between them, exact to what a
+/// thread does in one millisecond of its own running, or in one cycle if it publishes cycles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
     /// Ops of all threads.

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BytesPerSec, CoreId, CoreSet, Limits, Nanos, Outcome, Permille, RequestsPerSec, Signal, TaskId,
+    Absence, BytesPerSec, CoreId, CoreSet, Limits, Nanos, Outcome, Permille, RequestsPerSec,
+    Signal, TaskId,
 };
 
 /// The host at one instant. Filled in place each tick; its tables keep their capacity.
@@ -77,7 +78,42 @@ pub struct TaskView {
     pub request_start: Signal<Nanos>,
 }
 
+impl CoreView {
+    /// A managed core that is online and of which nothing has been seen.
+    pub fn new(id: CoreId) -> CoreView {
+        CoreView {
+            id,
+            managed: true,
+            online: true,
+            running: None,
+            idle_since: None,
+            lc_busy: Signal::default(),
+            outcome: Outcome::Done,
+        }
+    }
+}
+
 impl TaskView {
+    /// A task of which nothing has been seen: no threads, and no signal has a source.
+    pub fn new(id: TaskId, limits: Limits) -> TaskView {
+        TaskView {
+            id,
+            alive: true,
+            limits,
+            running: 0,
+            waiting: 0,
+            sleeping: 0,
+            running_on: CoreSet::EMPTY,
+            queueing_delay: Signal::Absent(Absence::NotApplicable),
+            longest_run: Signal::Absent(Absence::NotApplicable),
+            delay_caused: Signal::default(),
+            latency: Signal::default(),
+            load: Signal::default(),
+            bandwidth: Signal::default(),
+            request_start: Signal::default(),
+        }
+    }
+
     /// Threads that could use a core now.
     pub fn runnable(&self) -> u32 {
         self.running + self.waiting

@@ -29,39 +29,26 @@ fn host(cores: u16, shares_cores: bool) -> Host {
 fn task(index: u32, host: &Host) -> TaskView {
     let lc = index.is_multiple_of(4);
     TaskView {
-        id: TaskId { index, generation: 0 },
-        alive: true,
-        limits: Limits {
-            class: if lc { Class::LatencyCritical } else { Class::BestEffort },
-            guaranteed: u32::from(lc && index < 400),
-            max: 8,
-            delay_target: Nanos::from_micros(10),
-            runaway_after: Nanos::from_millis(100),
-            allowed: host.topology.all(),
-        },
-        running: 0,
-        waiting: 0,
         sleeping: 4,
-        running_on: CoreSet::EMPTY,
-        queueing_delay: Signal::Absent(Absence::NotApplicable),
-        longest_run: Signal::Absent(Absence::NotApplicable),
-        delay_caused: Signal::default(),
-        latency: Signal::default(),
-        load: Signal::default(),
-        bandwidth: Signal::default(),
-        request_start: Signal::default(),
+        ..TaskView::new(
+            TaskId { index, generation: 0 },
+            Limits {
+                class: if lc { Class::LatencyCritical } else { Class::BestEffort },
+                guaranteed: u32::from(lc && index < 400),
+                max: 8,
+                delay_target: Nanos::from_micros(10),
+                runaway_after: Nanos::from_millis(100),
+                allowed: host.topology.all(),
+            },
+        )
     }
 }
 
 fn core(id: CoreId) -> CoreView {
     CoreView {
-        id,
-        managed: true,
-        online: true,
-        running: None,
         idle_since: Some(Nanos::ZERO),
         lc_busy: Signal::Measured(Permille(300)),
-        outcome: Outcome::Done,
+        ..CoreView::new(id)
     }
 }
 

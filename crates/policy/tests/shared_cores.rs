@@ -7,12 +7,17 @@ use quell_model::*;
 use quell_policy::allocator_constants::{HOLD_MAX, HOLD_MIN};
 use quell_policy::{Config, Policy, Quell, Wake};
 
-/// Long enough that a core which LC fills counts as full.
-const FILLED: Nanos = Nanos::from_secs(1);
 const MS: Nanos = Nanos::from_millis(1);
 
 fn quell(scene: &Scene) -> Quell {
     Quell::new(scene.host.clone(), Config::default())
+}
+
+/// Ticks until a core that LC fills counts as full.
+fn until_full(scene: &mut Scene, policy: &mut Quell) {
+    for _ in 0..10 {
+        scene.tick(policy, Nanos::from_millis(100));
+    }
 }
 
 #[test]
@@ -168,13 +173,13 @@ fn be_is_banned_where_lc_leaves_no_idle_time_and_frozen_where_nothing_else_is_le
     scene.demand(be, 2, 0);
     let mut policy = quell(&scene);
     scene.seen.cores[0].lc_busy = Signal::Measured(Permille(960));
-    scene.tick(&mut policy, FILLED);
+    until_full(&mut scene, &mut policy);
     assert_eq!(scene.plan.usable(be).to_string(), "1");
     assert_eq!(scene.planned(be).reason, TaskReason::FairServer);
     scene.task(lc).limits.guaranteed = 2;
     scene.task(lc).limits.max = 2;
     scene.seen.cores[1].lc_busy = Signal::Measured(Permille(960));
-    scene.tick(&mut policy, FILLED);
+    until_full(&mut scene, &mut policy);
     assert!(scene.plan.usable(be).is_empty());
     assert_eq!(scene.planned(be).reason, TaskReason::FairServer);
 }
@@ -187,7 +192,7 @@ fn without_a_freezer_be_keeps_a_core_and_the_veto_is_explained() {
     let be = scene.be(1);
     let mut policy = quell(&scene);
     scene.seen.cores[0].lc_busy = Signal::Measured(Permille(960));
-    scene.tick(&mut policy, FILLED);
+    until_full(&mut scene, &mut policy);
     assert_eq!(scene.plan.usable(be).to_string(), "0");
     let explained = policy.explain();
     assert_eq!((explained.vetoes[0].task, explained.vetoes[0].by), (be, None));

@@ -333,8 +333,7 @@ fn explain_tail(report: &mut BenchReport, case: &str) {
     let (Some(quell), Some(base)) = (wait(System::Quell), wait(BASE)) else { return };
     let note = format!(
         "{case}: p99.9 of quell is {ratio:.2} times that of {}; from a wake-up until it runs a thread of the \
-         service waits {:.0} us (99.9 %) instead of {:.0} us. What exceeds it beside this batch work is time in \
-         the kernel that a wake-up cannot interrupt.",
+         service waits {:.0} us (99.9 %) instead of {:.0} us",
         BASE.name(),
         quell.median,
         base.median

@@ -77,11 +77,11 @@ struct Part {
 /// Work of the programs of a mix up to a moment.
 pub struct Readings {
     at: Instant,
-    parts: Vec<Account>,
+    parts: Vec<Worked>,
 }
 
 /// Of one program.
-struct Account {
+struct Worked {
     /// What it published last: work, and the CPU time that it took. A program that works in cycles
     /// publishes at the end of each, so that between two readings lie whole ones.
     published: Reading,
@@ -154,10 +154,10 @@ impl BatchWork {
     /// # Errors
     /// When what one reports does not read.
     pub fn work(&self) -> Result<Readings> {
-        let account = |part: &Part| -> Result<Account> {
-            Ok(Account { published: part.progress.read()?, cpu: part.program.usage()?.cpu })
+        let worked = |part: &Part| -> Result<Worked> {
+            Ok(Worked { published: part.progress.read()?, cpu: part.program.usage()?.cpu })
         };
-        let parts: Result<_> = self.parts.iter().map(account).collect();
+        let parts: Result<_> = self.parts.iter().map(worked).collect();
         Ok(Readings { at: Instant::now(), parts: parts? })
     }
 }
@@ -167,11 +167,11 @@ impl Readings {
     /// time at the rate of the whole cycles in between. Nothing if it did not publish meanwhile.
     pub fn rates_since(&self, earlier: &Readings) -> Rates {
         let seconds = (self.at - earlier.at).as_secs_f64().max(1e-9);
-        let rate = |(now, earlier): (&Account, &Account)| {
+        let rate = |(now, earlier): (&Worked, &Worked)| {
             let cpu = now.cpu.since(earlier.cpu).0 as f64 / 1e9 / seconds;
-            let worked = now.published.cpu_ns.since(earlier.published.cpu_ns).0.max(1) as f64 / 1e9;
+            let busy = now.published.cpu_ns.since(earlier.published.cpu_ns).0.max(1) as f64 / 1e9;
             let done = now.published.ops.saturating_sub(earlier.published.ops) as f64;
-            Rate { ops: cpu * done / worked, cpu }
+            Rate { ops: cpu * done / busy, cpu }
         };
         Rates(self.parts.iter().zip(&earlier.parts).map(rate).collect())
     }

@@ -52,8 +52,8 @@ impl Canary {
         self.ring.set_enabled(true)
     }
 
-    /// Interrupts come no more; the standstills of at least `least` since [`Canary::begin`]. Says nothing of a core that idles:
-    /// waking a halted one takes its time.
+    /// Interrupts come no more; the standstills of at least `least` since [`Canary::begin`]. Says
+    /// nothing of a core that idles: waking a halted one takes its time.
     ///
     /// # Errors
     /// Never, for a canary that was started.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use quell_model::{
-    Absence, Class, CoreSet, CoreView, HostCaps, Limits, Nanos, Outcome, Permille, Plan, Signal,
-    Snapshot, TaskId, TaskView, Topology,
+    Class, CoreView, HostCaps, Limits, Nanos, Permille, Plan, Signal, Snapshot, TaskId, TaskView,
+    Topology,
 };
 use quell_policy::{Config, Host, by_name};
 
@@ -82,39 +82,26 @@ fn times(topology: &Topology, tasks: u32) -> Result<Vec<u64>> {
 fn task_view(index: u32, topology: &Topology) -> TaskView {
     let is_lc = index.is_multiple_of(4);
     TaskView {
-        id: TaskId { index, generation: 0 },
-        alive: true,
-        limits: Limits {
-            class: if is_lc { Class::LatencyCritical } else { Class::BestEffort },
-            guaranteed: u32::from(is_lc && (index as usize) < topology.len()),
-            max: 8.min(topology.len() as u32),
-            delay_target: Nanos::from_micros(10),
-            runaway_after: Nanos::from_millis(100),
-            allowed: topology.all(),
-        },
-        running: 0,
-        waiting: 0,
         sleeping: 4,
-        running_on: CoreSet::EMPTY,
-        queueing_delay: Signal::Absent(Absence::NotApplicable),
-        longest_run: Signal::Absent(Absence::NotApplicable),
-        delay_caused: Signal::default(),
-        latency: Signal::default(),
-        load: Signal::default(),
-        bandwidth: Signal::default(),
-        request_start: Signal::default(),
+        ..TaskView::new(
+            TaskId { index, generation: 0 },
+            Limits {
+                class: if is_lc { Class::LatencyCritical } else { Class::BestEffort },
+                guaranteed: u32::from(is_lc && (index as usize) < topology.len()),
+                max: 8.min(topology.len() as u32),
+                delay_target: Nanos::from_micros(10),
+                runaway_after: Nanos::from_millis(100),
+                allowed: topology.all(),
+            },
+        )
     }
 }
 
 fn core_view(id: quell_model::CoreId) -> CoreView {
     CoreView {
-        id,
-        managed: true,
-        online: true,
-        running: None,
         idle_since: Some(Nanos::ZERO),
         lc_busy: Signal::Measured(Permille(300)),
-        outcome: Outcome::Done,
+        ..CoreView::new(id)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use quell_linux::ThreadRef;
 use quell_linux::act::backend::TaskInfo;
 use quell_linux::observe::Children;
-use quell_model::{Absence, Class, CoreSet, Limits, Nanos, Signal, TaskId, TaskView};
+use quell_model::{Class, Limits, TaskId, TaskView};
 
 use super::Engine;
 use crate::command::Newcomer;
@@ -103,7 +103,7 @@ impl Engine {
             children: newcomer.children,
             problems: VecDeque::new(),
         });
-        let view = blank_task(id, newcomer.limits);
+        let view = TaskView::new(id, newcomer.limits);
         match self.seen.tasks.get_mut(id.at()) {
             Some(place) => *place = view,
             None => self.seen.tasks.push(view),
@@ -175,24 +175,5 @@ impl Engine {
         self.seen.dirty.push(id.index);
         self.events.tell(format!("task {name} left; {} changes taken back", report.restored.len()));
         vec![format!("{name}: given back ({} changes undone)", report.restored.len())]
-    }
-}
-
-fn blank_task(id: TaskId, limits: Limits) -> TaskView {
-    TaskView {
-        id,
-        alive: true,
-        limits,
-        running: 0,
-        waiting: 0,
-        sleeping: 0,
-        running_on: CoreSet::EMPTY,
-        queueing_delay: Signal::Absent(Absence::NotApplicable),
-        longest_run: Signal::Absent(Absence::NotApplicable),
-        delay_caused: Signal::<Nanos>::default(),
-        latency: Signal::default(),
-        load: Signal::default(),
-        bandwidth: Signal::default(),
-        request_start: Signal::default(),
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use quell_linux::act::Executor;
 use quell_linux::act::backend::{BackEnd, GroupUse, Groups, Notice};
 use quell_linux::observe::{HostEvent, topology::Hotplug};
-use quell_model::{Class, CoreSet, Nanos, Outcome, Plan, Reason, Rung, Snapshot, TaskPlan};
+use quell_model::{Class, CoreSet, Nanos, Plan, Reason, Rung, Snapshot, TaskPlan};
 use quell_policy::invariants::{Checker, Violation};
 use quell_policy::{Host, Policy, Wake};
 
@@ -108,13 +108,8 @@ impl Engine {
 
     fn blank_cores(&self) -> Vec<quell_model::CoreView> {
         let view = |core: &quell_model::Core| quell_model::CoreView {
-            id: core.id,
             managed: self.parts.host.managed.contains(core.id),
-            online: true,
-            running: None,
-            idle_since: None,
-            lc_busy: quell_model::Signal::default(),
-            outcome: Outcome::Done,
+            ..quell_model::CoreView::new(core.id)
         };
         self.parts.host.topology.cores().iter().map(view).collect()
     }

@@ -18,7 +18,7 @@ use super::link::{FDS_MAX, Link, Message};
 /// The shortest bound for a heartbeat's age: hypervisor stalls of 10 ms and load raise false alarms below.
 const STALE_MIN: Nanos = Nanos::from_millis(250);
 /// How often [`Guardians::tick`] looks after them: two system calls each.
-const LOOK_EVERY: Nanos = Nanos::from_millis(100);
+const LOOK_EVERY: Nanos = Nanos::from_millis(5);
 /// Between two attempts to replace a guardian.
 const RETRY_AFTER: Nanos = Nanos::from_millis(200);
 /// A guardian that is not ready by then is replaced.

@@ -20,8 +20,10 @@ pub const RETURN_BELOW: Permille = Permille(900);
 pub const HOLD: Nanos = Nanos::from_millis(200);
 /// Time constant of the mean: a core that LC fills from idle is left after 665 ms and two looks.
 pub const MEAN_OVER: Nanos = Nanos::from_millis(250);
+/// What one value of the signal tells of. After a long rest it speaks for no more than this.
+const WINDOW: Nanos = Nanos::from_millis(100);
 /// The share moves without any event; it is looked at this often while LC is busy.
-const LOOK_EVERY: Nanos = Nanos::from_millis(100);
+const LOOK_EVERY: Nanos = WINDOW;
 
 /// See the module.
 pub struct FairServer {
@@ -40,7 +42,7 @@ struct Record {
 
 impl Record {
     fn look(&mut self, now: Nanos, busy: Permille) {
-        let passed = now.since(self.looked).min(MEAN_OVER).0;
+        let passed = now.since(self.looked).min(WINDOW).0;
         self.looked = now;
         let (old, new) = (self.mean, u64::from(busy.0) * 1_000);
         self.mean = (old * (MEAN_OVER.0 - passed) + new * passed) / MEAN_OVER.0;
@@ -89,7 +91,7 @@ impl Advisor for FairServer {
 
 #[cfg(test)]
 mod tests {
-    use quell_model::{CoreId, CoreView, HostCaps, Outcome, Signal, Topology};
+    use quell_model::{CoreId, CoreView, HostCaps, Signal, Topology};
 
     use super::*;
 
@@ -108,15 +110,7 @@ mod tests {
     }
 
     fn is_banned(advisor: &mut FairServer, at: u64, busy: Signal<Permille>) -> bool {
-        let core = CoreView {
-            id: CoreId(0),
-            managed: true,
-            online: true,
-            running: None,
-            idle_since: None,
-            lc_busy: busy,
-            outcome: Outcome::Done,
-        };
+        let core = CoreView { lc_busy: busy, ..CoreView::new(CoreId(0)) };
         let now = Nanos::from_millis(at);
         let seen = Snapshot { now, cores: vec![core], ..Snapshot::default() };
         let mut advice = Advice::default();
@@ -159,6 +153,12 @@ mod tests {
         let (_, at) = after(&mut advisor, 0, 40, 830);
         let (banned, at) = after(&mut advisor, at, 1, 1_000);
         assert!(!banned && !after(&mut advisor, at, 2, 830).0);
+    }
+
+    #[test]
+    fn the_first_burst_after_a_long_rest_bans_nobody() {
+        let mut advisor = FairServer::new(&host());
+        assert!(!is_banned(&mut advisor, 60_000, Signal::Measured(Permille(1_000))));
     }
 
     #[test]

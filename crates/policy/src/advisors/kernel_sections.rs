@@ -102,27 +102,19 @@ mod tests {
 
     fn view(delay: Signal<Nanos>) -> TaskView {
         TaskView {
-            id: BE,
-            alive: true,
-            limits: Limits {
-                class: Class::BestEffort,
-                guaranteed: 0,
-                max: 1,
-                delay_target: Nanos::ZERO,
-                runaway_after: Nanos::ZERO,
-                allowed: CoreSet::EMPTY,
-            },
             running: 1,
-            waiting: 0,
-            sleeping: 0,
-            running_on: CoreSet::EMPTY,
-            queueing_delay: Signal::default(),
-            longest_run: Signal::default(),
             delay_caused: delay,
-            latency: Signal::default(),
-            load: Signal::default(),
-            bandwidth: Signal::default(),
-            request_start: Signal::default(),
+            ..TaskView::new(
+                BE,
+                Limits {
+                    class: Class::BestEffort,
+                    guaranteed: 0,
+                    max: 1,
+                    delay_target: Nanos::ZERO,
+                    runaway_after: Nanos::ZERO,
+                    allowed: CoreSet::EMPTY,
+                },
+            )
         }
     }
 

@@ -228,15 +228,10 @@ impl Scene {
     pub fn new(physical: u16, smt: u16, shares_cores: bool) -> Scene {
         let topology = Topology::regular(1, physical, smt).unwrap();
         let now = Nanos::from_secs(1);
-        let cores = topology.cores().iter().map(|core| CoreView {
-            id: core.id,
-            managed: true,
-            online: true,
-            running: None,
-            idle_since: Some(Nanos::ZERO),
-            lc_busy: Signal::default(),
-            outcome: Outcome::Done,
-        });
+        let cores = topology
+            .cores()
+            .iter()
+            .map(|core| CoreView { idle_since: Some(Nanos::ZERO), ..CoreView::new(core.id) });
         let seen = Snapshot { now, cores: cores.collect(), ..Snapshot::default() };
         let host = Host { managed: topology.all(), topology, caps: caps(shares_cores) };
         Scene { host, seen, plan: Plan::default() }

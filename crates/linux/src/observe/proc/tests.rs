@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use quell_model::{
-    Class, CoreId, CoreSet, CoreView, Limits, Nanos, Outcome, Signal, Snapshot, TaskId, TaskView,
+    Class, CoreId, CoreSet, CoreView, Limits, Nanos, Signal, Snapshot, TaskId, TaskView,
 };
 
 use super::ProcObserver;
@@ -18,19 +18,10 @@ use crate::testing::host_lock;
 const TASK: TaskId = TaskId { index: 0, generation: 3 };
 
 fn snapshot() -> Snapshot {
-    let core = |core: &quell_model::Core| CoreView {
-        id: core.id,
-        managed: true,
-        online: true,
-        running: None,
-        idle_since: None,
-        lc_busy: Signal::default(),
-        outcome: Outcome::Done,
-    };
-    let task = TaskView {
-        id: TASK,
-        alive: true,
-        limits: Limits {
+    let core = |core: &quell_model::Core| CoreView::new(core.id);
+    let task = TaskView::new(
+        TASK,
+        Limits {
             class: Class::LatencyCritical,
             guaranteed: 1,
             max: 1,
@@ -38,18 +29,7 @@ fn snapshot() -> Snapshot {
             runaway_after: Nanos::ZERO,
             allowed: CoreSet::EMPTY,
         },
-        running: 0,
-        waiting: 0,
-        sleeping: 0,
-        running_on: CoreSet::EMPTY,
-        queueing_delay: Signal::default(),
-        longest_run: Signal::default(),
-        delay_caused: Signal::default(),
-        latency: Signal::default(),
-        load: Signal::default(),
-        bandwidth: Signal::default(),
-        request_start: Signal::default(),
-    };
+    );
     Snapshot {
         cores: topology::read().unwrap().cores().iter().map(core).collect(),
         tasks: vec![task],

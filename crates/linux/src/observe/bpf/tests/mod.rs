@@ -12,9 +12,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use quell_model::{
-    Class, CoreId, CoreSet, CoreView, Limits, Nanos, Outcome, Signal, Snapshot, TaskId, TaskView,
-};
+use quell_model::{Class, CoreId, CoreSet, CoreView, Limits, Nanos, Snapshot, TaskId, TaskView};
 
 use super::{BpfConfig, BpfObserver, lineage};
 use crate::observe::{Children, HostEvent, Observer, ThreadState, ThreadView, procs, topology};
@@ -41,37 +39,19 @@ fn observer_for(max_threads: usize) -> BpfObserver {
 }
 
 fn snapshot() -> Snapshot {
-    let core = |core: &quell_model::Core| CoreView {
-        id: core.id,
-        managed: true,
-        online: true,
-        running: None,
-        idle_since: None,
-        lc_busy: Signal::default(),
-        outcome: Outcome::Done,
-    };
-    let task = |id, class| TaskView {
-        id,
-        alive: true,
-        limits: Limits {
-            class,
-            guaranteed: 1,
-            max: 1,
-            delay_target: Nanos::from_micros(10),
-            runaway_after: Nanos::ZERO,
-            allowed: CoreSet::EMPTY,
-        },
-        running: 0,
-        waiting: 0,
-        sleeping: 0,
-        running_on: CoreSet::EMPTY,
-        queueing_delay: Signal::default(),
-        longest_run: Signal::default(),
-        delay_caused: Signal::default(),
-        latency: Signal::default(),
-        load: Signal::default(),
-        bandwidth: Signal::default(),
-        request_start: Signal::default(),
+    let core = |core: &quell_model::Core| CoreView::new(core.id);
+    let task = |id, class| {
+        TaskView::new(
+            id,
+            Limits {
+                class,
+                guaranteed: 1,
+                max: 1,
+                delay_target: Nanos::from_micros(10),
+                runaway_after: Nanos::ZERO,
+                allowed: CoreSet::EMPTY,
+            },
+        )
     };
     Snapshot {
         cores: topology::read().unwrap().cores().iter().map(core).collect(),
