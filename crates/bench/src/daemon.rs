@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use crate::host::Program;
+use crate::host::{Program, folder};
 use crate::progress::Stop;
 
 /// How long a daemon may take until it manages its tasks.
@@ -128,11 +128,7 @@ impl Daemon {
     /// # Errors
     /// With the daemon's own words when it does not come up.
     pub fn start(spec: &DaemonSpec, stop: &Stop) -> Result<Daemon> {
-        let base = ["/dev/shm", "/tmp"].into_iter().map(Path::new).find(|path| path.is_dir());
-        let folder = tempfile::Builder::new()
-            .prefix("quell-bench-")
-            .tempdir_in(base.unwrap_or_else(|| Path::new(".")))
-            .context("make a run directory")?;
+        let folder = folder()?;
         let file = folder.path().join("bench.toml");
         fs::write(&file, spec.toml()).context("write the configuration")?;
         let log = File::create(folder.path().join("log")).context("write the daemon's log")?;

@@ -11,7 +11,7 @@ use quell_model::{CoreSet, Nanos};
 use tempfile::TempDir;
 
 use super::spec::Mix;
-use crate::host::Program;
+use crate::host::{Program, folder};
 
 /// How long a program may take until it serves or works.
 const START_MAX: Duration = Duration::from_secs(15);
@@ -114,7 +114,7 @@ impl BatchWork {
         mix: Mix,
         go_gc: Option<&Path>,
     ) -> Result<BatchWork> {
-        let folder = work_folder()?;
+        let folder = folder()?;
         let mut parts = Vec::new();
         for (at, words) in modes(mix).iter().enumerate() {
             let file = folder.path().join(format!("progress-{at}"));
@@ -205,14 +205,6 @@ impl Rates {
     pub fn cpu(&self) -> f64 {
         self.0.iter().map(|rate| rate.cpu).sum()
     }
-}
-
-/// A folder for a progress file: in memory, so that writing it is no disk traffic.
-fn work_folder() -> Result<TempDir> {
-    let memory = Path::new("/dev/shm");
-    let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    let folder = tempfile::Builder::new().prefix("quell-bench-").tempdir_in(base);
-    folder.context("make a folder for progress files")
 }
 
 /// How `quell-antagonist` is called for each program of a mix.

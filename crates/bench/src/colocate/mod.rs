@@ -62,7 +62,7 @@ const SAMPLES_MAX: usize = 4_000_000;
 /// or a stop was asked for. All that was started is ended in each case.
 pub fn run(spec: &ColocateSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
     let _alone = host::alone(progress, stop)?;
-    let _quiet = host::Quiet::keep();
+    let _quiet = host::Quiet::keep()?;
     let own = host::affinity(0).context("read the own affinity")?;
     host::pin(0, &CoreSet::of(spec.client)).context("leave the managed cores")?;
     let report = run_pinned(spec, progress, stop);

@@ -2,6 +2,7 @@
 //! programs, set their policies and affinities, read their accounting, and put everything back.
 
 mod canary;
+mod folder;
 mod perf;
 mod process;
 mod quiet;
@@ -10,6 +11,7 @@ mod snapshot;
 mod spinner;
 
 pub use canary::{Canary, Standstill};
+pub use folder::{folder, recover};
 pub use perf::{PerfRing, Record, Subject};
 pub use process::{Program, Usage};
 pub use quiet::Quiet;
@@ -25,14 +27,15 @@ use quell_linux::testing::{HostLock, try_host_lock};
 use crate::progress::{Progress, Stop};
 
 /// Waits until no other benchmark or test changes this host, and keeps others out while the value
-/// lives: two at once would measure, and restore, each other.
+/// lives: two at once would measure, and restore, each other. Then gives back what a killed benchmark left.
 ///
 /// # Errors
-/// When the lock cannot be taken, or a stop was asked for.
+/// When the lock cannot be taken, what was left cannot be given back, or a stop was asked for.
 pub fn alone(progress: &mut dyn Progress, stop: &Stop) -> Result<HostLock> {
     let mut told = false;
     loop {
         if let Some(lock) = try_host_lock().context("keep other tests and benchmarks out")? {
+            recover()?.iter().for_each(|line| progress.note(line));
             return Ok(lock);
         }
         if !told {

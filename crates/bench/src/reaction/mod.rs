@@ -215,7 +215,7 @@ struct Scene {
 
 impl Scene {
     fn start(spec: &ReactionSpec) -> Result<Scene> {
-        let folder = tempfile::tempdir_in("/dev/shm").context("make a folder in memory")?;
+        let folder = host::folder()?;
         let file = folder.path().join("page");
         let page = Page::create(&file).context("make the shared page")?;
         let start = |name: &str, command: &mut Command| -> Result<Program> {

@@ -315,6 +315,15 @@ impl Crash {
     }
 }
 
+impl Drop for Crash {
+    /// A test that failed has killed all that could restore.
+    fn drop(&mut self) {
+        if self.path("run").join("journal").exists() {
+            let _ = self.release().status();
+        }
+    }
+}
+
 /// Lets the group's memory run out with the daemon and its guardians as first choice, until all are dead.
 fn run_out_of_memory(group: &Group, daemon: &mut Daemon) {
     let all = daemon.living();
