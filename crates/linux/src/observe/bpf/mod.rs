@@ -28,6 +28,7 @@ mod lineage;
 mod programs;
 mod recent;
 mod sets;
+mod shared;
 mod table;
 #[cfg(test)]
 mod tests;
