@@ -25,6 +25,7 @@ mod cores;
 mod events;
 mod histogram;
 mod lineage;
+pub(crate) mod object;
 mod programs;
 mod recent;
 mod sets;
