@@ -11,7 +11,7 @@ use quell_model::{CoreId, Event, Left, Nanos, Rank, Runner, ThreadName, Transiti
 
 use super::bpf::object::{self, refused};
 use super::{ObserveError, topology};
-use crate::Tid;
+use crate::{Tid, clock};
 
 static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/transitions.bpf.o"));
 const SOURCE: &str = "bpf/transitions.bpf.c";
@@ -65,6 +65,70 @@ impl Recorder {
     pub fn lost(&self) -> u64 {
         let value = self.lost.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
         value.and_then(|bytes| bytes.first_chunk().copied()).map_or(0, u64::from_ne_bytes)
+    }
+}
+
+/// Transitions that a [`Recording`] holds at most: some 400 MB, a minute and more of two busy cores.
+const HELD_MAX: usize = 8 << 20;
+/// The ring of a [`Recording`]: seconds of two busy cores.
+const RING_BYTES: usize = 64 << 20;
+
+/// A recorder with what it recorded so far.
+pub struct Recording {
+    recorder: Recorder,
+    processes: Vec<Tid>,
+    from: Nanos,
+    held: Vec<Transition>,
+}
+
+/// A finished recording.
+#[derive(Debug, Default)]
+pub struct Record {
+    /// What was recorded, in the order of time but for neighbours on different cores.
+    pub transitions: Vec<Transition>,
+    /// Its begin.
+    pub from: Nanos,
+    /// Its end.
+    pub to: Nanos,
+    /// How many transitions were lost.
+    pub lost: u64,
+}
+
+impl Recording {
+    /// Begins to record.
+    ///
+    /// # Errors
+    /// As [`Recorder::start`].
+    pub fn start(processes: &[Tid]) -> Result<Recording, ObserveError> {
+        let recorder = Recorder::start(processes, RING_BYTES)?;
+        let from = clock::now();
+        Ok(Recording { recorder, processes: processes.to_vec(), from, held: Vec::new() })
+    }
+
+    /// Takes over what is in the ring. To be called every second or so; in a short run not at all, so that
+    /// nothing is disturbed.
+    pub fn collect(&mut self) {
+        if !self.is_full() {
+            self.held.append(&mut self.recorder.drain());
+        }
+    }
+
+    /// Whether no more is taken over.
+    pub fn is_full(&self) -> bool {
+        self.held.len() >= HELD_MAX
+    }
+
+    /// The processes whose wake-ups are recorded.
+    pub fn processes(&self) -> &[Tid] {
+        &self.processes
+    }
+
+    /// Ends it.
+    pub fn end(mut self) -> Record {
+        self.collect();
+        let to = self.held.last().map_or(self.from, |last| last.at);
+        let lost = self.recorder.lost();
+        Record { transitions: self.held, from: self.from, to, lost }
     }
 }
 
@@ -162,7 +226,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::clock;
     use crate::testing::host_lock;
 
     #[test]
