@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use libbpf_cargo::SkeletonBuilder;
 
 /// The programs, each in a file of its own.
-const PROGRAMS: [&str; 2] = ["quell", "transitions"];
+const PROGRAMS: [&str; 3] = ["quell", "transitions", "burn"];
 const HEADERS: [&str; 8] =
     ["kernel.h", "maps.h", "quell.h", "slots.h", "cores.h", "calls.h", "steal.h", "transitions.h"];
 /// In the order of preference; a plain `clang` may be too old or too new to have been tried.

@@ -17,8 +17,8 @@ pub struct Evidence {
 }
 
 impl LoadReport {
-    /// Charges the slow requests of the measured window; lists the slowest.
-    pub fn why(&self, evidence: Evidence, bound: Bound, listed: usize) -> Report {
+    /// What can be asked about the run's requests.
+    pub fn inquire(&self, evidence: Evidence) -> Inquiry {
         let core = self.spec.core.unwrap_or(CoreId(0));
         let own = self.stalls.windows.iter().map(|stall| Gap {
             core,
@@ -26,9 +26,15 @@ impl LoadReport {
             to: stall.end_ns,
             switched: stall.switched,
         });
-        let inquiry = Inquiry::new(evidence.timeline, evidence.standstills, own.collect());
+        Inquiry::new(evidence.timeline, evidence.standstills, own.collect())
+    }
+
+    /// Charges the slow requests of the measured window; lists the slowest.
+    pub fn why(&self, evidence: Evidence, bound: Bound, listed: usize) -> Report {
+        let lost = evidence.lost;
+        let inquiry = self.inquire(evidence);
         let requests = self.samples.iter();
         let requests = requests.map(|one| (one.sent_ns, one.sent_ns + one.latency_ns)).collect();
-        Report::of_requests(&inquiry, requests, bound, listed, evidence.lost)
+        Report::of_requests(&inquiry, requests, bound, listed, lost)
     }
 }

@@ -45,7 +45,9 @@ impl Recorder {
         let possible = topology::possible()?.iter().last().map_or(1, |core| core.index() + 1);
         object::size(&mut open, "steals", possible)?;
         object::size(&mut open, "transitions", ring_bytes.next_power_of_two())?;
-        choose(&mut open, processes)?;
+        let chosen: Vec<u8> =
+            processes.iter().flat_map(|process| process.0.to_ne_bytes()).collect();
+        object::constants(&mut open, &chosen)?;
         let loaded = open.load().map_err(|error| refused("loading the BPF programs", &error))?;
         let inbox = Arc::new(Mutex::new(Vec::new()));
         let ring = ring(&map(&loaded, "transitions")?, &inbox)?;
@@ -130,18 +132,6 @@ impl Recording {
         let lost = self.recorder.lost();
         Record { transitions: self.held, from: self.from, to, lost }
     }
-}
-
-/// Puts the processes into the programs' constants, before they are loaded.
-fn choose(open: &mut libbpf_rs::OpenObject, processes: &[Tid]) -> Result<(), ObserveError> {
-    let mut data = open.maps_mut().find(|map| map.name().to_string_lossy().ends_with("rodata"));
-    let constants = data.as_mut().and_then(|map| map.initial_value_mut());
-    let room = constants.and_then(|bytes| bytes.get_mut(..4 * PROCESSES_MAX));
-    let room = room.ok_or_else(|| object::broken(SOURCE, "no constants".to_owned()))?;
-    for (to, process) in room.chunks_exact_mut(4).zip(processes) {
-        to.copy_from_slice(&process.0.to_ne_bytes());
-    }
-    Ok(())
 }
 
 fn map(object: &Object, name: &str) -> Result<MapHandle, ObserveError> {
