@@ -220,7 +220,7 @@ impl Advisor for Adversary {
     }
 
     fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState> {
-        let (at, rest) = state.split_first_chunk().expect("a test's own state");
+        let (at, rest) = state.split_first_chunk().unwrap();
         (self.at, *state) = (u64::from_le_bytes(*at) as usize, rest);
         Ok(())
     }
