@@ -249,8 +249,9 @@ fn spooled(
     host: &Host,
     seen: &[Snapshot],
 ) -> Vec<Decision> {
-    let (sink, spool) = Spool::start(path, ring).unwrap();
-    let segment = spool.segment_bytes();
+    let file = NewFile::create(path, ring).unwrap();
+    let segment = file.segment_bytes();
+    let (sink, spool) = file.start().unwrap();
     let begin = |meta: Meta, policy: &dyn Policy| Recorder::new(sink, meta, segment, policy);
     let (decisions, recorder) = record(host, "quell", seen, begin);
     assert_eq!(recorder.counts(), Counts { recorded: seen.len() as u64, lost: 0 });
@@ -297,7 +298,7 @@ fn a_file_of_another_kind_is_never_overwritten_and_a_recording_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("it");
     std::fs::write(&path, "precious").unwrap();
-    let refused = Spool::start(&path, None).err().unwrap().to_string();
+    let refused = NewFile::create(&path, None).err().unwrap().to_string();
     assert!(refused.contains("exists and is not a recording"), "{refused}");
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     std::fs::remove_file(&path).unwrap();
@@ -306,5 +307,5 @@ fn a_file_of_another_kind_is_never_overwritten_and_a_recording_is_kept() {
     let first = std::fs::read(&path).unwrap();
     spooled(&path, None, &host, &seen[..5]);
     assert_eq!(std::fs::read(dir.path().join("it.old")).unwrap(), first);
-    assert!(matches!(Spool::start(&path, Some(1)), Err(SpoolError::RingTooSmall(1))));
+    assert!(matches!(NewFile::create(&path, Some(1)), Err(SpoolError::RingTooSmall(1))));
 }

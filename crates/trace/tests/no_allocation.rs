@@ -8,7 +8,7 @@ mod common;
 use common::Scene;
 use quell_model::*;
 use quell_policy::{Config, by_name};
-use quell_trace::decisions::{Clock, Meta, Recorder, Spool};
+use quell_trace::decisions::{Clock, Meta, NewFile, Recorder};
 
 #[test]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -26,8 +26,10 @@ fn a_steady_state_allocates_nothing() {
         caps: scene.host.caps,
         clock: Clock { monotonic: Nanos::ZERO, unix_ns: 0 },
     };
-    let (sink, spool) = Spool::start(&dir.path().join("ring"), Some(2 << 20)).unwrap();
-    let mut recorder = Recorder::new(sink, meta, spool.segment_bytes(), policy.as_ref());
+    let file = NewFile::create(&dir.path().join("ring"), Some(2 << 20)).unwrap();
+    let segment = file.segment_bytes();
+    let (sink, spool) = file.start().unwrap();
+    let mut recorder = Recorder::new(sink, meta, segment, policy.as_ref());
     ids.iter().for_each(|id| recorder.name(*id, "task"));
     let mut during = 0;
     for tick in 0..30_000u64 {

@@ -76,20 +76,20 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// The writer thread.
-pub struct Spool {
+/// A file that is ready for a recording.
+pub struct NewFile {
     path: PathBuf,
-    slot_bytes: Option<u64>,
-    thread: JoinHandle<io::Result<Written>>,
+    file: File,
+    preamble: Preamble,
 }
 
-impl Spool {
-    /// Begins a recording, with the calling thread's priority and cores. A recording that is there already is
-    /// kept beside it as `FILE.old`. With `ring`, the file keeps about the newest so many bytes.
+impl NewFile {
+    /// Makes the file. A recording that is there already is kept beside it as `FILE.old`. With `ring`, the
+    /// file keeps about the newest so many bytes.
     ///
     /// # Errors
-    /// When the file is something else or cannot be written, or the ring is too small.
-    pub fn start(path: &Path, ring: Option<u64>) -> Result<(RingSink, Spool), SpoolError> {
+    /// When the file is something else or cannot be made, or the ring is too small.
+    pub fn create(path: &Path, ring: Option<u64>) -> Result<NewFile, SpoolError> {
         let failed = |source| SpoolError::Io { path: path.to_owned(), source };
         if let Some(bytes) = ring.filter(|bytes| *bytes < RING_MIN) {
             return Err(SpoolError::RingTooSmall(bytes));
@@ -101,20 +101,39 @@ impl Spool {
             slots: slot_bytes.map_or(0, |_| SLOTS),
             slot_bytes: slot_bytes.unwrap_or(0),
         };
-        let (producer, ring) = RingBuffer::new(BUFFER_BYTES);
-        let mut writer = Writer { file, ring, preamble, begun: 0, written: Written::default() };
-        writer.file.write_all(&preamble.to_bytes()).map_err(failed)?;
-        writer.written.bytes = Preamble::BYTES as u64;
-        let thread = std::thread::Builder::new().name("quell-record".into());
-        let thread = thread.spawn(move || writer.run()).map_err(failed)?;
-        Ok((RingSink { ring: producer }, Spool { path: path.to_owned(), slot_bytes, thread }))
+        (&file).write_all(&preamble.to_bytes()).map_err(failed)?;
+        Ok(NewFile { path: path.to_owned(), file, preamble })
     }
 
     /// How long a segment may be.
     pub fn segment_bytes(&self) -> Option<u64> {
-        self.slot_bytes
+        (self.preamble.slots > 0).then_some(self.preamble.slot_bytes)
     }
 
+    /// Starts the writer, with the calling thread's priority and cores.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn start(self) -> Result<(RingSink, Spool), SpoolError> {
+        let NewFile { path, file, preamble } = self;
+        let (producer, ring) = RingBuffer::new(BUFFER_BYTES);
+        let written = Written { bytes: Preamble::BYTES as u64 };
+        let writer = Writer { file, ring, preamble, begun: 0, written };
+        let thread = std::thread::Builder::new().name("quell-record".into());
+        match thread.spawn(move || writer.run()) {
+            Ok(thread) => Ok((RingSink { ring: producer }, Spool { path, thread })),
+            Err(source) => Err(SpoolError::Io { path, source }),
+        }
+    }
+}
+
+/// The writer thread.
+pub struct Spool {
+    path: PathBuf,
+    thread: JoinHandle<io::Result<Written>>,
+}
+
+impl Spool {
     /// Waits until all is written, once the recorder is gone.
     ///
     /// # Errors

@@ -104,10 +104,41 @@ pub fn changes(names: &Names, before: &Plan, after: &Plan) -> Vec<String> {
     out
 }
 
+/// A time of day in UTC, to the millisecond: `2026-11-21 09:30:00.125 UTC`.
+pub fn utc(unix_ns: u64) -> String {
+    let (seconds, ms) = (unix_ns / 1_000_000_000, unix_ns / 1_000_000 % 1_000);
+    let (day, second) = (seconds / 86_400, seconds % 86_400);
+    // Howard Hinnant, "chrono-compatible low-level date algorithms": years begin on 1 March.
+    let shifted = day + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let march_month = (5 * of_year + 2) / 153;
+    let date = of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year}-{month:02}-{date:02} {hour:02}:{minute:02}:{second:02}.{ms:03} UTC")
+}
+
 /// When the policy wants to be asked again.
 pub(super) fn wake_in_words(now: Nanos, wake: Wake) -> String {
     match wake {
         Wake::At(at) => format!("asks again after {}", at.since(now)),
         Wake::OnChange => "asks again on a change".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::utc;
+
+    #[test]
+    fn times_of_day_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00.000 UTC");
+        assert_eq!(utc(951_782_399_999_000_000), "2000-02-28 23:59:59.999 UTC");
+        assert_eq!(utc(951_782_400_000_000_000), "2000-02-29 00:00:00.000 UTC");
+        assert_eq!(utc(1_798_761_599_000_000_000), "2026-12-31 23:59:59.000 UTC");
+        let _ = utc(u64::MAX);
     }
 }
