@@ -6,7 +6,7 @@
 
 use quell_model::{
     CORES_MAX, Class, CoreId, CoreMode, CorePlan, CoreSet, CoreView, Limits, Nanos, Plan, Reason,
-    Rung, Snapshot, TaskId, TaskPlan, TaskReason, TaskView,
+    Rung, Signal, Snapshot, TaskId, TaskPlan, TaskReason, TaskView,
 };
 use quell_policy::Wake;
 use serde::Serialize;
@@ -34,35 +34,54 @@ pub(super) fn take<T: DeserializeOwned>(from: &mut &[u8]) -> Result<T, Malformed
     Ok(value)
 }
 
-/// A table's entry that is written as what differs from another.
+/// A table's entry that is written as what differs from another, `passed` ago.
 trait Delta: Copy + PartialEq {
     /// What a new entry is compared with.
     fn blank() -> Self;
-    fn write(&self, before: &Self, out: &mut Vec<u8>);
-    fn read(&mut self, from: &mut &[u8]) -> Result<(), Malformed>;
+    fn write(&self, before: &Self, passed: Nanos, out: &mut Vec<u8>);
+    fn read(&mut self, passed: Nanos, from: &mut &[u8]) -> Result<(), Malformed>;
+}
+
+/// A measured age that grew with the time: what is still waited for or still runs costs one bit a tick.
+fn aged(signal: Signal<Nanos>, passed: Nanos) -> Signal<Nanos> {
+    match signal {
+        Signal::Measured(age) => Signal::Measured(Nanos(age.0.wrapping_add(passed.0))),
+        other => other,
+    }
 }
 
 macro_rules! delta_by_field {
-    ($type:ident { $($field:ident),+ } blank $blank:expr) => {
+    ($type:ident { $($field:ident),+ } ages { $($age:ident),* } blank $blank:expr) => {
         impl Delta for $type {
             fn blank() -> $type {
                 $blank
             }
 
-            fn write(&self, before: &$type, out: &mut Vec<u8>) {
-                let $type { $($field),+ } = self;
-                let changed = [$(*$field != before.$field),+];
-                let mask = changed.iter().rev().fold(0u32, |mask, &changed| mask << 1 | u32::from(changed));
+            fn write(&self, before: &$type, passed: Nanos, out: &mut Vec<u8>) {
+                let $type { $($field,)+ $($age),* } = self;
+                let _ = passed;
+                let bits = [
+                    $(*$age != before.$age && *$age == aged(before.$age, passed),)*
+                    $(*$age != before.$age && *$age != aged(before.$age, passed),)*
+                    $(*$field != before.$field),+
+                ];
+                let mask = bits.iter().rev().fold(0u32, |mask, &bit| mask << 1 | u32::from(bit));
                 put(&mask, out);
+                $(if *$age != before.$age && *$age != aged(before.$age, passed) { put($age, out); })*
                 $(if *$field != before.$field { put($field, out); })+
             }
 
-            fn read(&mut self, from: &mut &[u8]) -> Result<(), Malformed> {
+            fn read(&mut self, passed: Nanos, from: &mut &[u8]) -> Result<(), Malformed> {
+                let _ = passed;
                 let mut mask: u32 = take(from)?;
-                $(
-                    if mask & 1 == 1 { self.$field = take(from)?; }
+                let mut bit = || {
+                    let bit = mask & 1 == 1;
                     mask >>= 1;
-                )+
+                    bit
+                };
+                $(if bit() { self.$age = aged(self.$age, passed); })*
+                $(if bit() { self.$age = take(from)?; })*
+                $(if bit() { self.$field = take(from)?; })+
                 if mask == 0 { Ok(()) } else { Err(Malformed("a field that does not exist")) }
             }
         }
@@ -79,15 +98,15 @@ const NO_LIMITS: Limits = Limits {
     allowed: CoreSet::EMPTY,
 };
 
-delta_by_field!(CoreView { id, managed, online, running, idle_since, lc_busy, outcome }
+delta_by_field!(CoreView { id, managed, online, running, idle_since, lc_busy, outcome } ages {}
     blank CoreView::new(CoreId(0)));
 delta_by_field!(TaskView {
-    id, alive, limits, running, waiting, sleeping, running_on, queueing_delay, longest_run, delay_caused,
-    latency, load, bandwidth, request_start
-} blank TaskView::new(NOBODY, NO_LIMITS));
-delta_by_field!(CorePlan { id, owner, mode, reason }
+    id, alive, limits, running, waiting, sleeping, running_on, delay_caused, latency, load, bandwidth,
+    request_start
+} ages { queueing_delay, longest_run } blank TaskView::new(NOBODY, NO_LIMITS));
+delta_by_field!(CorePlan { id, owner, mode, reason } ages {}
     blank CorePlan { id: CoreId(0), owner: None, mode: CoreMode::Kernel, reason: Reason::Unwanted });
-delta_by_field!(TaskPlan { id, class, cap, rung, beneath, reason }
+delta_by_field!(TaskPlan { id, class, cap, rung, beneath, reason } ages {}
 blank TaskPlan {
     id: NOBODY,
     class: Class::BestEffort,
@@ -99,14 +118,14 @@ blank TaskPlan {
 
 /// Length, then for each entry that changed the distance to it (from 1) and its delta, then 0. Entries
 /// past the old table's end are all written.
-fn write_table<T: Delta>(before: &[T], now: &[T], out: &mut Vec<u8>) {
+fn write_table<T: Delta>(before: &[T], now: &[T], passed: Nanos, out: &mut Vec<u8>) {
     put(&now.len(), out);
     let mut unchanged = 0u32;
     for (at, entry) in now.iter().enumerate() {
         unchanged += 1;
         if before.get(at) != Some(entry) {
             put(&unchanged, out);
-            entry.write(before.get(at).unwrap_or(&T::blank()), out);
+            entry.write(before.get(at).unwrap_or(&T::blank()), passed, out);
             unchanged = 0;
         }
     }
@@ -116,6 +135,7 @@ fn write_table<T: Delta>(before: &[T], now: &[T], out: &mut Vec<u8>) {
 fn read_table<T: Delta>(
     table: &mut Vec<T>,
     most: usize,
+    passed: Nanos,
     from: &mut &[u8],
 ) -> Result<(), Malformed> {
     let length: usize = take(from)?;
@@ -136,7 +156,7 @@ fn read_table<T: Delta>(
         if at == table.len() {
             table.push(T::blank());
         }
-        table[at].read(from)?;
+        table[at].read(passed, from)?;
         next = at + 1;
     }
     if table.len() == length { Ok(()) } else { Err(Malformed("a table that lacks entries")) }
@@ -145,58 +165,79 @@ fn read_table<T: Delta>(
 /// Appends a Snapshot as what differs from `before`.
 pub(super) fn write_snapshot(before: &Snapshot, seen: &Snapshot, out: &mut Vec<u8>) {
     let Snapshot { now, cores, tasks, dirty, went_idle } = seen;
-    put(&now.0.wrapping_sub(before.now.0), out);
-    write_table(&before.cores, cores, out);
-    write_table(&before.tasks, tasks, out);
+    let passed = Nanos(now.0.wrapping_sub(before.now.0));
+    put(&passed, out);
+    write_table(&before.cores, cores, passed, out);
+    write_table(&before.tasks, tasks, passed, out);
     put(dirty, out);
     put(went_idle, out);
 }
 
 /// Brings a Snapshot up to date.
 pub(super) fn read_snapshot(seen: &mut Snapshot, from: &mut &[u8]) -> Result<(), Malformed> {
-    seen.now = Nanos(seen.now.0.wrapping_add(take(from)?));
-    read_table(&mut seen.cores, CORES_MAX, from)?;
-    read_table(&mut seen.tasks, TASKS_MAX, from)?;
+    let passed: Nanos = take(from)?;
+    seen.now = Nanos(seen.now.0.wrapping_add(passed.0));
+    read_table(&mut seen.cores, CORES_MAX, passed, from)?;
+    read_table(&mut seen.tasks, TASKS_MAX, passed, from)?;
     seen.dirty = take(from)?;
     seen.went_idle = take(from)?;
     Ok(())
 }
 
-/// Appends a Plan as what differs from `before`.
+/// Appends whether a Plan differs from `before`, and how.
 pub(super) fn write_plan(before: &Plan, plan: &Plan, out: &mut Vec<u8>) {
     let Plan { cores, tasks } = plan;
-    write_table(&before.cores, cores, out);
-    write_table(&before.tasks, tasks, out);
+    let changed = plan != before;
+    put(&changed, out);
+    if changed {
+        write_table(&before.cores, cores, Nanos::ZERO, out);
+        write_table(&before.tasks, tasks, Nanos::ZERO, out);
+    }
 }
 
 /// Brings a Plan up to date.
 pub(super) fn read_plan(plan: &mut Plan, from: &mut &[u8]) -> Result<(), Malformed> {
-    read_table(&mut plan.cores, CORES_MAX, from)?;
-    read_table(&mut plan.tasks, TASKS_MAX, from)
+    if take(from)? {
+        read_table(&mut plan.cores, CORES_MAX, Nanos::ZERO, from)?;
+        read_table(&mut plan.tasks, TASKS_MAX, Nanos::ZERO, from)?;
+    }
+    Ok(())
 }
 
 /// Appends a time as the distance from another near it, in either direction.
-pub(super) fn write_time(before: Nanos, time: Nanos, out: &mut Vec<u8>) {
-    put(&(time.0.wrapping_sub(before.0) as i64), out);
+pub(super) fn write_time(near: Nanos, time: Nanos, out: &mut Vec<u8>) {
+    put(&(time.0.wrapping_sub(near.0) as i64), out);
 }
 
-/// The time that was written as a distance from `before`.
-pub(super) fn read_time(before: Nanos, from: &mut &[u8]) -> Result<Nanos, Malformed> {
+/// The time that was written as a distance from `near`.
+pub(super) fn read_time(near: Nanos, from: &mut &[u8]) -> Result<Nanos, Malformed> {
     let distance: i64 = take(from)?;
-    Ok(Nanos(before.0.wrapping_add(distance as u64)))
+    Ok(Nanos(near.0.wrapping_add(distance as u64)))
 }
+
+// When the policy wants to be asked again: on a change, at the time that it named before, or at another.
+const ON_CHANGE: u8 = 0;
+const AS_BEFORE: u8 = 1;
+const AT: u8 = 2;
 
 /// Appends when the policy wants to be asked again.
-pub(super) fn write_wake(now: Nanos, wake: Wake, out: &mut Vec<u8>) {
-    let later = match wake {
-        Wake::At(at) => Some(at.0.wrapping_sub(now.0) as i64),
-        Wake::OnChange => None,
-    };
-    put(&later, out);
+pub(super) fn write_wake(before: Wake, now: Nanos, wake: Wake, out: &mut Vec<u8>) {
+    match wake {
+        Wake::OnChange => put(&ON_CHANGE, out),
+        Wake::At(_) if wake == before => put(&AS_BEFORE, out),
+        Wake::At(at) => {
+            put(&AT, out);
+            write_time(now, at, out);
+        }
+    }
 }
 
 /// When the policy wants to be asked again.
-pub(super) fn read_wake(now: Nanos, from: &mut &[u8]) -> Result<Wake, Malformed> {
-    let later: Option<i64> = take(from)?;
-    Ok(later.map_or(Wake::OnChange, |later| Wake::At(Nanos(now.0.wrapping_add(later as u64)))))
+pub(super) fn read_wake(before: Wake, now: Nanos, from: &mut &[u8]) -> Result<Wake, Malformed> {
+    match take(from)? {
+        ON_CHANGE => Ok(Wake::OnChange),
+        AS_BEFORE => Ok(before),
+        AT => Ok(Wake::At(read_time(now, from)?)),
+        _ => Err(Malformed("a wake of an unknown kind")),
+    }
 }

@@ -360,13 +360,14 @@ fn read_record(
             read_snapshot(&mut decision.seen, from)?;
             read_plan(&mut decision.plan, from)?;
             decision.now = decision.seen.now;
+            decision.wake = read_wake(Wake::OnChange, decision.now, from)?;
             Ok(Some(Event::Keyframe { state, lost, cut: false }))
         }
         Kind::Decision => {
             read_snapshot(&mut decision.seen, from)?;
             decision.now = read_time(decision.seen.now, from)?;
             read_plan(&mut decision.plan, from)?;
-            decision.wake = read_wake(decision.now, from)?;
+            decision.wake = read_wake(decision.wake, decision.now, from)?;
             Ok(Some(Event::Decision))
         }
     }

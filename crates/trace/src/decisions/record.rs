@@ -54,6 +54,7 @@ pub struct Recorder<S> {
     /// The last recorded decision: what the next is written against.
     seen: Snapshot,
     plan: Plan,
+    wake: Wake,
     /// By place.
     names: Vec<Option<(TaskId, String)>>,
     frames: Vec<u8>,
@@ -95,6 +96,7 @@ impl<S: Sink> Recorder<S> {
             meta: meta_bytes(&meta),
             seen: Snapshot::default(),
             plan: Plan::default(),
+            wake: Wake::OnChange,
             names: Vec::new(),
             frames: Vec::new(),
             scratch: Vec::new(),
@@ -152,6 +154,7 @@ impl<S: Sink> Recorder<S> {
         }
         copy_snapshot(&mut self.seen, seen);
         copy_plan(&mut self.plan, plan);
+        self.wake = wake;
         let full = self.segment_bytes.is_some_and(|bytes| self.left < bytes / SPARE);
         let wanted = (full || self.missing > 0) && self.sink.room() > self.keyframe_bytes;
         if now >= self.due || wanted {
@@ -161,12 +164,12 @@ impl<S: Sink> Recorder<S> {
 
     fn decision(&mut self, now: Nanos, seen: &Snapshot, plan: &Plan, wake: Wake) -> bool {
         self.frames.clear();
-        let before = (&self.seen, &self.plan);
+        let before = (&self.seen, &self.plan, self.wake);
         frame::append(&mut self.frames, &mut self.scratch, self.segment, Kind::Decision, |out| {
             write_snapshot(before.0, seen, out);
             write_time(seen.now, now, out);
             write_plan(before.1, plan, out);
-            write_wake(now, wake, out);
+            write_wake(before.2, now, wake, out);
         });
         self.hand_over()
     }
@@ -186,13 +189,14 @@ impl<S: Sink> Recorder<S> {
         }
         let segment = self.segment + u32::from(opens);
         let (seen, plan, state, missing) = (&self.seen, &self.plan, &self.state, self.missing);
-        let names = &self.names;
+        let (names, wake) = (&self.names, self.wake);
         frame::append(&mut self.frames, &mut self.scratch, segment, Kind::Keyframe, |out| {
             put(&missing, out);
             put(names, out);
             put(&state.as_slice(), out);
             write_snapshot(&Snapshot::default(), seen, out);
             write_plan(&Plan::default(), plan, out);
+            write_wake(Wake::OnChange, seen.now, wake, out);
         });
         self.keyframe_bytes = self.frames.len();
         let left = self.left;
