@@ -32,3 +32,9 @@ pub use record::{Counts, Recorder, Sink};
 pub use replay::{Difference, Options, ReplayError, Replayed, Window, replay};
 pub use spool::{NewFile, RING_MIN, RingSink, Spool, SpoolError, Written};
 pub use words::{Names, changes, utc};
+
+#[cfg(test)]
+#[path = "../../../policy/tests/common/mod.rs"]
+mod common;
+#[cfg(test)]
+mod tests;
