@@ -12,6 +12,7 @@ mod guardian;
 mod launch;
 mod load;
 mod release;
+mod replay;
 mod run;
 mod status;
 mod stop;
@@ -43,6 +44,7 @@ enum Command {
     Why(why::Args),
     Stop(stop::Args),
     Release(release::Args),
+    Replay(replay::Args),
     Doctor(doctor::Args),
     Load(load::Args),
     Bench(bench::Args),
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Why(args) => why::run(args),
         Command::Stop(args) => stop::run(args),
         Command::Release(args) => release::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Load(args) => load::run(args),
         Command::Bench(args) => bench::run(args),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use quell_daemon::RunOptions;
+use quell_daemon::{RecordTo, RunOptions};
 
 use crate::client::read_config;
 
@@ -23,6 +23,12 @@ pub struct Args {
     /// Use this policy instead of the file's
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
+    /// Record every decision to FILE, for `quell replay` (see docs/replay.md)
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    record: Option<PathBuf>,
+    /// Keep only about the newest SIZE bytes of the recording, e.g. 64M
+    #[arg(long, value_name = "SIZE", requires = "record", value_parser = size)]
+    record_ring: Option<u64>,
     /// No live status line
     #[arg(long, short)]
     quiet: bool,
@@ -38,6 +44,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         file: args.file.display().to_string(),
         policy: args.policy,
         run_dir: args.run_dir.unwrap_or_else(quell_daemon::default_run_dir),
+        record: args.record.map(|file| RecordTo { file, ring: args.record_ring }),
         live_line: !args.quiet,
     };
     match args.dry_run {
@@ -45,4 +52,30 @@ pub fn run(args: Args) -> Result<ExitCode> {
         false => quell_daemon::run(&options)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Bytes, with K, M or G for powers of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 1u64 << 30),
+        _ => (text, 1),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.ok_or_else(|| format!("`{text}` is not a size; write it like 67108864, 512K, 64M or 1G"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_read_with_their_unit_and_nothing_else_does() {
+        assert_eq!(size("64M"), Ok(64 << 20));
+        assert_eq!((size("512k"), size("7")), (Ok(512 << 10), Ok(7)));
+        for bad in ["", "M", "-1", "1.5G", "64MB", "99999999999G", "é"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -25,6 +25,7 @@ use quell_linux::observe::topology;
 use quell_linux::{Tid, own};
 use quell_model::{Nanos, Rung, Topology};
 use quell_policy::{Host, by_name};
+use quell_trace::decisions::Spool;
 
 use crate::boot_beat::BootBeat;
 use crate::command::Command;
@@ -32,6 +33,7 @@ use crate::descent;
 use crate::engine::{Engine, EngineThread, Pace, Parts, Settings, Sight};
 use crate::guardian::Guardians;
 use crate::manager::{End, Ground, LiveLine, Manager, preflight, sources};
+use crate::recording::{self, RecordTo};
 use crate::server;
 
 /// What `quell run` was told.
@@ -44,6 +46,8 @@ pub struct RunOptions {
     pub policy: Option<String>,
     /// Where socket, lock and journal are.
     pub run_dir: PathBuf,
+    /// Where decisions are recorded to.
+    pub record: Option<RecordTo>,
     /// Whether to show a live line where standard error is a terminal.
     pub live_line: bool,
 }
@@ -87,6 +91,7 @@ fn check(options: &RunOptions) -> Result<Checked> {
 pub fn run(options: &RunOptions) -> Result<()> {
     let checked = check(options)?;
     let _lock = lock(&options.run_dir)?;
+    let recording = options.record.as_ref().map(RecordTo::create).transpose()?;
     if let Some(report) = recover_stale(&options.run_dir)? {
         eprintln!("a daemon before this one did not end in order; restored: {report}");
     }
@@ -104,8 +109,12 @@ pub fn run(options: &RunOptions) -> Result<()> {
     let beat = BootBeat::start(journal, checked.host.unmanaged, rung)?;
     guardians.hold(descent::HELD, sight.held_fds()?)?;
     let signals = on_signals()?;
-    let assembled = assemble(&checked, ladder, executor, sight, Some(guardians), degraded)?;
+    let mut assembled = assemble(&checked, ladder, executor, sight, Some(guardians), degraded)?;
     own::keep_to(&checked.host.unmanaged)?;
+    let spool = match recording {
+        Some(file) => Some(recording::start(file, &mut assembled.parts, &checked.config.host)?),
+        None => None,
+    };
     let status = Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
@@ -129,8 +138,11 @@ pub fn run(options: &RunOptions) -> Result<()> {
     let mut manager = Manager::new(ground, &engine, status);
     let ended = serve(&mut manager, &checked.config, options, &signals);
     let keep = matches!(&ended, Ok(served) if served.end == End::Asked { keep: true });
-    let said = manager.shut_down(keep);
+    let mut said = manager.shut_down(keep);
     engine.join();
+    if let Some(Err(err)) = spool.map(Spool::finish) {
+        said.push(err.to_string());
+    }
     let served = ended?;
     if let Some(stop) = served.stop {
         // A client that left meanwhile misses its answer.
@@ -208,11 +220,7 @@ fn assemble(
         managed: checked.host.managed,
         caps: back_end.caps(),
     };
-    let policy = by_name(
-        &config.policy,
-        host.clone(),
-        quell_policy::Config { delay_bound: config.kernel_delay_bound },
-    )?;
+    let policy = by_name(&config.policy, host.clone(), policy_config(config))?;
     let parts = Parts {
         host,
         sight,
@@ -225,6 +233,7 @@ fn assemble(
         },
         executor,
         guardians,
+        recorder: None,
         degraded,
     };
     Ok(Assembled {
@@ -236,6 +245,11 @@ fn assemble(
         },
         signals,
     })
+}
+
+/// What the operator set about the policy.
+pub fn policy_config(host: &HostConfig) -> quell_policy::Config {
+    quell_policy::Config { delay_bound: host.kernel_delay_bound }
 }
 
 /// Prepares the managed cores; tells whether the fair server may still stop LC there.

@@ -16,11 +16,13 @@ pub mod guardian;
 mod launch;
 mod mailbox;
 mod manager;
+mod recording;
 mod server;
 
 pub use boot::{RunOptions, dry_run, release, run, socket_path};
 pub use launch::become_program;
 pub use quell_linux::own::default_run_dir;
+pub use recording::RecordTo;
 
 /// A guardian's whole life, with what the daemon's BPF programs go on to record.
 pub fn guardian_main(args: &[std::ffi::OsString]) -> std::process::ExitCode {

@@ -217,16 +217,45 @@ impl FromStr for CoreSet {
     }
 }
 
+/// People read the kernel's list; compact formats get the mask's words up to the last that is not zero.
 impl Serialize for CoreSet {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
+        if to.is_human_readable() {
+            return to.collect_str(self);
+        }
+        let used = self.words.iter().rposition(|&word| word != 0).map_or(0, |last| last + 1);
+        to.collect_seq(&self.words[..used])
     }
 }
 
 impl<'de> Deserialize<'de> for CoreSet {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let list = String::deserialize(from)?;
-        list.parse().map_err(serde::de::Error::custom)
+        if from.is_human_readable() {
+            let list = String::deserialize(from)?;
+            return list.parse().map_err(serde::de::Error::custom);
+        }
+        from.deserialize_seq(WordsVisitor)
+    }
+}
+
+struct WordsVisitor;
+
+impl<'de> serde::de::Visitor<'de> for WordsVisitor {
+    type Value = CoreSet;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {WORDS} words of a core mask")
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut words: A) -> Result<CoreSet, A::Error> {
+        let mut set = CoreSet::EMPTY;
+        let mut at = 0;
+        while let Some(word) = words.next_element()? {
+            let slot = set.words.get_mut(at);
+            *slot.ok_or_else(|| serde::de::Error::invalid_length(at + 1, &self))? = word;
+            at += 1;
+        }
+        Ok(set)
     }
 }
 

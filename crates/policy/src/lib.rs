@@ -23,6 +23,7 @@ mod host;
 pub mod invariants;
 mod quell;
 mod registry;
+mod state;
 mod static_;
 
 use quell_model::{Nanos, Plan, Snapshot};
@@ -33,6 +34,7 @@ pub use explain::{Change, CoreWhy, Explanation, Invariant, Offer, TaskWhy, Veto}
 pub use host::Host;
 pub use quell::Quell;
 pub use registry::{Config, NAMES, UnknownPolicy, by_name};
+pub use state::BadState;
 pub use static_::Static;
 
 /// When a policy wants to be asked again.
@@ -66,6 +68,17 @@ pub trait Policy: Send {
     fn explain(&self) -> Explanation {
         Explanation::default()
     }
+
+    /// Appends all that later decisions depend on besides the Snapshots to come, so that a recording can be
+    /// replayed from its middle. Allocates only where `state` has no room.
+    fn save(&self, state: &mut Vec<u8>);
+
+    /// Takes back what a policy of this name, host and configuration saved, off the front of `state`. From
+    /// there on it decides as that one did.
+    ///
+    /// # Errors
+    /// When the bytes are no such state; what the policy knew before is lost then.
+    fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState>;
 }
 
 /// Suggests; the allocator decides. Advice is given anew each tick and holds for that tick.
@@ -75,4 +88,13 @@ pub trait Advisor: Send {
 
     /// Adds what it has to say to `advice`.
     fn advise(&mut self, now: Nanos, seen: &Snapshot, advice: &mut Advice);
+
+    /// Its part of [`Policy::save`].
+    fn save(&self, state: &mut Vec<u8>);
+
+    /// Its part of [`Policy::restore`].
+    ///
+    /// # Errors
+    /// When the bytes are no such state.
+    fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState>;
 }

@@ -3,7 +3,7 @@
 use quell_model::{Nanos, Plan, Snapshot};
 
 use crate::advisors::{FairServer, KernelSections};
-use crate::{Advice, Advisor, Allocator, Config, Explanation, Host, Policy, Wake};
+use crate::{Advice, Advisor, Allocator, BadState, Config, Explanation, Host, Policy, Wake};
 
 /// The core allocator, advised. Advice adds up, so the order of the advisors changes nothing.
 pub struct Quell {
@@ -54,5 +54,15 @@ impl Policy for Quell {
 
     fn explain(&self) -> Explanation {
         self.allocator.explain()
+    }
+
+    fn save(&self, state: &mut Vec<u8>) {
+        self.allocator.save(state);
+        self.advisors.iter().for_each(|advisor| advisor.save(state));
+    }
+
+    fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState> {
+        self.allocator.restore(state)?;
+        self.advisors.iter_mut().try_for_each(|advisor| advisor.restore(state))
     }
 }

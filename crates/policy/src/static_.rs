@@ -10,7 +10,8 @@ use quell_model::{
     TaskPlan, TaskReason, TaskView,
 };
 
-use crate::{Host, Policy, Wake};
+use crate::state::{put, take};
+use crate::{BadState, Host, Policy, Wake};
 
 /// See the module.
 pub struct Static {
@@ -162,5 +163,14 @@ impl Policy for Static {
         plan.cores.clone_from(&self.plan.cores);
         plan.tasks.clone_from(&self.plan.tasks);
         Wake::OnChange
+    }
+
+    fn save(&self, state: &mut Vec<u8>) {
+        put(&(&self.usable, &self.known, &self.plan), state);
+    }
+
+    fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState> {
+        (self.usable, self.known, self.plan) = take(state)?;
+        Ok(())
     }
 }

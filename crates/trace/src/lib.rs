@@ -1,3 +1,7 @@
-//! What was recorded of a host, and what follows from it. Pure: no I/O, no clock.
+//! What happened on a host, written down and read back.
+//!
+//! * [`decisions`]: Snapshots and Plans, recorded and replayed through the same or another policy.
+//! * [`why`]: windows of time charged to what happened in them, from recorded transitions.
 
+pub mod decisions;
 pub mod why;

@@ -53,10 +53,16 @@ impl Ground {
 
     /// A running daemon with this configuration.
     pub fn run(&self, text: &str) -> Daemon<'_> {
+        self.run_with(text, &[])
+    }
+
+    /// A running daemon with this configuration and further arguments.
+    pub fn run_with(&self, text: &str, args: &[&str]) -> Daemon<'_> {
         let path = self.config(text);
         let log = fs::File::create(self.path().join("log")).unwrap();
         let child = Command::new(QUELL)
             .args(["run", "--quiet", path.to_str().unwrap()])
+            .args(args)
             .env("QUELL_RUN_DIR", self.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -108,6 +108,9 @@ impl Engine {
             Some(place) => *place = view,
             None => self.seen.tasks.push(view),
         }
+        if let Some(recorder) = &mut self.parts.recorder {
+            recorder.name(id, &self.members.name(id));
+        }
         self.parts.sight.allow(id, &allowed);
         self.seen.dirty.push(id.index);
         id

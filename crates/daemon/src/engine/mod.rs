@@ -19,6 +19,7 @@ use quell_linux::observe::{HostEvent, topology::Hotplug};
 use quell_model::{Class, CoreSet, Nanos, Plan, Reason, Rung, Snapshot, TaskPlan};
 use quell_policy::invariants::{Checker, Violation};
 use quell_policy::{Host, Policy, Wake};
+use quell_trace::decisions::{Recorder, RingSink};
 
 use crate::events::Events;
 use crate::guardian::Guardians;
@@ -48,6 +49,8 @@ pub struct Parts {
     pub executor: Executor,
     /// Who restores the host if this process dies; `None` in a dry run.
     pub guardians: Option<Guardians>,
+    /// Notes every decision, if asked to.
+    pub recorder: Option<Recorder<RingSink>>,
     /// What this host lacks, in sentences.
     pub degraded: Vec<String>,
 }
@@ -134,6 +137,7 @@ impl Engine {
             }
         }
         let wake = self.parts.policy.decide(now, &self.seen, &mut self.plan);
+        self.record(now, wake);
         self.check_invariants();
         if self.plan != self.last_plan {
             self.ticks.plans += 1;
@@ -143,6 +147,15 @@ impl Engine {
         }
         self.seen.dirty.clear();
         wake
+    }
+
+    fn record(&mut self, now: Nanos, wake: Wake) {
+        let Some(recorder) = &mut self.parts.recorder else { return };
+        let complete = recorder.counts().lost == 0;
+        recorder.record(now, &self.seen, &self.plan, wake, self.parts.policy.as_ref());
+        if complete && recorder.counts().lost > 0 {
+            self.events.tell("the recording has gaps: its writer is behind, or cannot write");
+        }
     }
 
     /// Asks for events while they can change something. Each costs the managed core a wake-up of this thread,

@@ -7,6 +7,7 @@ use std::path::Path;
 use quell_linux::Tid;
 use quell_linux::act::backend::TaskGroups;
 use quell_model::{Class, CoreId, Nanos, Signal, TaskId};
+use quell_trace::decisions::Recorder;
 
 use super::{Engine, Pace};
 use crate::command::GroupCall;
@@ -209,6 +210,9 @@ impl Engine {
         let mut lines: Vec<String> = ids.into_iter().flat_map(|id| self.leave(id)).collect();
         let report = self.parts.executor.undo_all();
         lines.push(format!("host given back: {report}"));
+        if let Some(counts) = self.parts.recorder.as_ref().map(Recorder::counts) {
+            lines.push(format!("recorded {} decisions, {} left out", counts.recorded, counts.lost));
+        }
         if let Some(guardians) = self.parts.guardians.take() {
             let _ = guardians.dismiss();
         }

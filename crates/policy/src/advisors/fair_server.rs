@@ -8,8 +8,10 @@
 //! that: a burst, or the backlog of a hypervisor stall, fills a window of 100 ms and harms nobody.
 
 use quell_model::{Nanos, Permille, Snapshot, TaskReason};
+use serde::{Deserialize, Serialize};
 
-use crate::{Advice, Advisor, BanScope, Host};
+use crate::state::{ensure, put, take};
+use crate::{Advice, Advisor, BadState, BanScope, Host};
 
 /// BE goes when LC is busy this much of the time.
 pub const LEAVE_AT: Permille = Permille(930);
@@ -31,7 +33,7 @@ pub struct FairServer {
     cores: Vec<Record>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 struct Record {
     /// Since when the ban holds.
     banned: Option<Nanos>,
@@ -86,6 +88,20 @@ impl Advisor for FairServer {
                 advice.revisit(now + LOOK_EVERY);
             }
         }
+    }
+
+    fn save(&self, state: &mut Vec<u8>) {
+        put(&self.cores, state);
+    }
+
+    fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState> {
+        let cores: Vec<Record> = take(state)?;
+        ensure(cores.len() == self.cores.len(), "a mean of LC's share for other cores")?;
+        // The highest that a signal of this type can raise it to.
+        let most = u64::from(u16::MAX) * 1_000;
+        ensure(cores.iter().all(|core| core.mean <= most), "a share beyond the whole")?;
+        self.cores = cores;
+        Ok(())
     }
 }
 

@@ -8,8 +8,10 @@
 //! task that delays LC always keeps a share, and one that does no longer is free soon.
 
 use quell_model::{Class, Nanos, Snapshot, TaskId};
+use serde::{Deserialize, Serialize};
 
-use crate::{Advice, Advisor};
+use crate::state::{ensure, put, take};
+use crate::{Advice, Advisor, BadState};
 
 /// The first quarantine.
 pub const QUARANTINE_MIN: Nanos = Nanos::from_millis(50);
@@ -25,7 +27,7 @@ pub struct KernelSections {
     tasks: Vec<Record>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 struct Record {
     id: TaskId,
     /// Length of the last quarantine; zero: none yet.
@@ -69,6 +71,18 @@ impl Advisor for KernelSections {
                 advice.revisit((record.until + TRIAL).max(now + TRIAL));
             }
         }
+    }
+
+    fn save(&self, state: &mut Vec<u8>) {
+        put(&self.tasks, state);
+    }
+
+    fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState> {
+        let tasks: Vec<Record> = take(state)?;
+        let bounded = tasks.iter().all(|record| record.length <= QUARANTINE_MAX);
+        ensure(bounded, "a quarantine longer than any")?;
+        self.tasks = tasks;
+        Ok(())
     }
 }
 

@@ -24,6 +24,7 @@ mod grant;
 mod guests;
 mod release;
 mod reserve;
+mod save;
 mod score;
 mod sync;
 mod tables;

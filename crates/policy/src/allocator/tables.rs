@@ -4,6 +4,7 @@ use quell_model::{
     Absence, Class, CoreId, CoreSet, Limits, Nanos, Outcome, Reason, Rung, Signal, TaskId,
     TaskReason,
 };
+use serde::{Deserialize, Serialize};
 
 use super::constants::{HOLD_MAX, HOLD_MIN, REFUSAL_MAX, REFUSAL_MIN};
 
@@ -11,7 +12,7 @@ use super::constants::{HOLD_MAX, HOLD_MIN, REFUSAL_MAX, REFUSAL_MIN};
 pub(super) const NONE: u32 = u32::MAX;
 
 /// One core, by its number.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct CoreState {
     /// Place of the task whose core it is.
     pub owner: u32,
@@ -63,7 +64,7 @@ impl CoreState {
 }
 
 /// The last refusal of a core.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Refusal {
     pub task: u32,
     pub errno: i32,
@@ -72,6 +73,11 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
+    /// Whether its wait is one that [`Refusal::note`] makes.
+    pub fn is_bounded(&self) -> bool {
+        self.wait <= REFUSAL_MAX
+    }
+
     /// Notes a refusal; the next one before a success doubles the wait.
     pub fn note(&mut self, task: u32, errno: i32, now: Nanos) {
         let again = self.task == task;
@@ -81,7 +87,7 @@ impl Refusal {
 }
 
 /// How long something is kept after its last use. Grows while it is given back too early.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Hold {
     pub length: Nanos,
     ended: Option<Nanos>,
@@ -89,6 +95,11 @@ pub(super) struct Hold {
 
 impl Hold {
     const NEW: Hold = Hold { length: HOLD_MIN, ended: None };
+
+    /// Whether its length is one that [`Hold::begin`] makes.
+    pub fn is_bounded(&self) -> bool {
+        self.length <= HOLD_MAX
+    }
 
     /// Wanted again: doubles the hold if it was given back too early, else forgets old mistakes.
     pub fn begin(&mut self, now: Nanos) {
@@ -103,8 +114,8 @@ impl Hold {
     }
 }
 
-/// One task, by its place.
-#[derive(Clone, Copy)]
+/// One task, by its place. What is not saved is either made anew each tick or follows from the cores.
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct TaskState {
     pub id: TaskId,
     pub alive: bool,
@@ -130,16 +141,24 @@ pub(super) struct TaskState {
     pub ran_away: Option<Nanos>,
     pub longest_run: Nanos,
     /// Allowed cores that are managed and online.
+    #[serde(skip)]
     pub allowed: CoreSet,
+    #[serde(skip)]
     pub allowed_len: u32,
     /// Of those, the ones that advice keeps it off, and whether there is any.
+    #[serde(skip)]
     pub banned: CoreSet,
+    #[serde(skip)]
     pub is_banned: bool,
     pub ban_reason: TaskReason,
     pub off_lc: Option<Nanos>,
+    #[serde(skip)]
     pub owned: CoreSet,
+    #[serde(skip)]
     pub owned_len: u32,
+    #[serde(skip)]
     pub reserved: CoreSet,
+    #[serde(skip)]
     pub reserved_len: u32,
     /// The core last granted and when.
     pub granted: (CoreId, Nanos),
@@ -152,6 +171,7 @@ pub(super) struct TaskState {
     /// BE: how many those are.
     pub hosts_len: u32,
     /// LC cores that it might share, while guests are chosen.
+    #[serde(skip)]
     pub offered: CoreSet,
     /// The guest keeps its rights until then.
     pub guest_until: Nanos,

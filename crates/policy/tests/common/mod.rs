@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot build its scene fails")]
 
 use quell_model::*;
-use quell_policy::{Advice, Advisor, BanScope, Host};
+use quell_policy::{Advice, Advisor, BadState, BanScope, Host};
 
 /// A source of choices. An exhausted one always answers zero, the simplest choice.
 pub struct Dice<'a> {
@@ -213,6 +213,16 @@ impl Advisor for Adversary {
                 _ => advice.ban(scope, core, protects, TaskReason::Banned),
             }
         }
+    }
+
+    fn save(&self, state: &mut Vec<u8>) {
+        state.extend((self.at as u64).to_le_bytes());
+    }
+
+    fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState> {
+        let (at, rest) = state.split_first_chunk().unwrap();
+        (self.at, *state) = (u64::from_le_bytes(*at) as usize, rest);
+        Ok(())
     }
 }
 
