@@ -79,7 +79,7 @@ pub enum Left {
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum CoreEvent {
     /// A thread got the core.
     Switched {
         /// Who.
@@ -113,7 +113,7 @@ pub struct Transition {
     /// Where. Of a wake-up: where the thread ran last.
     pub core: CoreId,
     /// What.
-    pub event: Event,
+    pub event: CoreEvent,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, RingBuffer, RingBufferBuilder};
-use quell_model::{CoreId, Event, Left, Nanos, Rank, Runner, ThreadName, Transition};
+use quell_model::{CoreEvent, CoreId, Left, Nanos, Rank, Runner, ThreadName, Transition};
 
 use super::bpf::object::{self, refused};
 use super::{ObserveError, topology};
@@ -170,15 +170,15 @@ fn parse(bytes: &[u8]) -> Option<Transition> {
         name: ThreadName::new(&bytes[40..]),
     };
     let event = match half(8) {
-        1 => Event::Switched {
+        1 => CoreEvent::Switched {
             next: runner(),
             left: word(20) as i32,
             how: left(word(24)),
             stolen: Nanos(word(32).into()),
         },
-        2 => Event::Woken(runner()),
-        kind @ (3 | 4) => Event::Softirq { begins: kind == 3 },
-        kind @ (5 | 6) => Event::Interrupt { begins: kind == 5 },
+        2 => CoreEvent::Woken(runner()),
+        kind @ (3 | 4) => CoreEvent::Softirq { begins: kind == 3 },
+        kind @ (5 | 6) => CoreEvent::Interrupt { begins: kind == 5 },
         _ => return None,
     };
     let at = u64::from_ne_bytes(*bytes.first_chunk()?);
@@ -251,8 +251,8 @@ mod tests {
         assert_eq!(recorder.lost(), 0);
         assert!(seen.iter().all(|one| from <= one.at && one.at <= to));
         let own = |one: &Transition, woken: bool| match one.event {
-            Event::Woken(who) => woken && who.thread == process.0,
-            Event::Switched { next, .. } => !woken && next.thread == process.0,
+            CoreEvent::Woken(who) => woken && who.thread == process.0,
+            CoreEvent::Switched { next, .. } => !woken && next.thread == process.0,
             _ => false,
         };
         let times = |woken| {

@@ -1,7 +1,7 @@
 //! Hand-made records with known answers, and any record at all.
 
 use proptest::prelude::*;
-use quell_model::{CoreId, Event, Left, Nanos, Rank, Runner, ThreadName, Transition};
+use quell_model::{CoreEvent, CoreId, Left, Nanos, Rank, Runner, ThreadName, Transition};
 
 use super::*;
 
@@ -33,17 +33,18 @@ fn idle() -> Runner {
 struct Script(Vec<Transition>);
 
 impl Script {
-    fn push(mut self, at: u64, event: Event) -> Script {
+    fn push(mut self, at: u64, event: CoreEvent) -> Script {
         self.0.push(Transition { at: Nanos::from_micros(at), core: CORE, event });
         self
     }
 
     fn switch(self, at: u64, next: Runner, left: Runner, how: Left) -> Script {
-        self.push(at, Event::Switched { next, left: left.thread, how, stolen: Nanos::ZERO })
+        self.push(at, CoreEvent::Switched { next, left: left.thread, how, stolen: Nanos::ZERO })
     }
 
     fn stolen(mut self, us: u64) -> Script {
-        if let Some(Event::Switched { stolen, .. }) = self.0.last_mut().map(|last| &mut last.event)
+        if let Some(CoreEvent::Switched { stolen, .. }) =
+            self.0.last_mut().map(|last| &mut last.event)
         {
             *stolen = Nanos::from_micros(us);
         }
@@ -51,7 +52,7 @@ impl Script {
     }
 
     fn wake(self, at: u64) -> Script {
-        self.push(at, Event::Woken(service()))
+        self.push(at, CoreEvent::Woken(service()))
     }
 
     fn inquiry(self) -> Inquiry {
@@ -118,8 +119,8 @@ fn softirqs_stops_and_stolen_time_have_their_own_names() {
         .switch(0, idle(), batch(), Left::Sleeping)
         .wake(100)
         .switch(110, service(), idle(), Left::Sleeping)
-        .push(200, Event::Softirq { begins: true })
-        .push(900, Event::Softirq { begins: false })
+        .push(200, CoreEvent::Softirq { begins: true })
+        .push(900, CoreEvent::Softirq { begins: false })
         .switch(1_000, idle(), service(), Left::Stopped)
         .wake(1_500)
         .switch(1_510, service(), idle(), Left::Sleeping)
@@ -198,11 +199,11 @@ fn any_transition() -> impl Strategy<Value = Transition> {
     ];
     let event = prop_oneof![
         (who.clone(), who.clone(), how, 0..5_000u64).prop_map(|(next, left, how, stolen)| {
-            Event::Switched { next, left: left.thread, how, stolen: Nanos(stolen) }
+            CoreEvent::Switched { next, left: left.thread, how, stolen: Nanos(stolen) }
         }),
-        who.prop_map(Event::Woken),
-        any::<bool>().prop_map(|begins| Event::Softirq { begins }),
-        any::<bool>().prop_map(|begins| Event::Interrupt { begins }),
+        who.prop_map(CoreEvent::Woken),
+        any::<bool>().prop_map(|begins| CoreEvent::Softirq { begins }),
+        any::<bool>().prop_map(|begins| CoreEvent::Interrupt { begins }),
     ];
     (0..1_000_000u64, 0..2u16, event).prop_map(|(at, core, event)| Transition {
         at: Nanos(at),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use quell_model::{CoreId, Event, Left, Nanos, Rank, Runner, Transition};
+use quell_model::{CoreEvent, CoreId, Left, Nanos, Rank, Runner, Transition};
 
 /// A wake-up that comes this shortly before its thread leaves the core belongs to that sleep: the waker and
 /// the sleeper met.
@@ -121,7 +121,7 @@ impl Builder<'_> {
         let Transition { at, core, event } = *transition;
         let open = self.cores.entry(core).or_default();
         match event {
-            Event::Switched { next, left, how, stolen } => {
+            CoreEvent::Switched { next, left, how, stolen } => {
                 if let Some((since, who)) = open.turn.replace((at, next)) {
                     let span = Span { from: since, to: at };
                     to.cores.entry(core).or_default().turns.push(Turn { span, who, stolen });
@@ -131,19 +131,19 @@ impl Builder<'_> {
                     self.turn(&next, State::Running, at, core, to);
                 }
             }
-            Event::Woken(who) if self.processes.contains(&who.process) => {
+            CoreEvent::Woken(who) if self.processes.contains(&who.process) => {
                 match self.threads.get_mut(&who.thread) {
                     Some(thread) if thread.state == State::Running => thread.woken = Some(at),
                     Some(thread) if thread.state == State::Waiting => {}
                     _ => self.turn(&who, State::Waiting, at, core, to),
                 }
             }
-            Event::Woken(_) => {}
-            Event::Softirq { begins } => {
+            CoreEvent::Woken(_) => {}
+            CoreEvent::Softirq { begins } => {
                 let spans = &mut to.cores.entry(core).or_default().softirqs;
                 spans.extend(bracket(&mut open.softirq, begins, at));
             }
-            Event::Interrupt { begins } => {
+            CoreEvent::Interrupt { begins } => {
                 let spans = &mut to.cores.entry(core).or_default().interrupts;
                 spans.extend(bracket(&mut open.interrupt, begins, at));
             }
