@@ -14,6 +14,8 @@ PACKAGES=(
     fonts-dejavu-core                             # text in PNG plots
     busybox-static cpio zstd qemu-system-x86      # the virtual machine of `make test-vm`
     iproute2 util-linux procps bc tmux shellcheck # scripts and tests
+    man-db zsh fish                               # what reads man pages and completions
+    systemd dpkg-dev debootstrap lintian          # the unit and the package of `make deb`, and their tests
 )
 # These would start, and be started at boot; Quell starts its own instances.
 SERVICES=(memcached redis-server nginx)
