@@ -33,9 +33,10 @@ test: setup test-unit test-deb test-crash test-vm ## Run every test: on this hos
 test-unit: ## Run the tests of this host only
 	$(CARGO) test --workspace $(CARGO_LOCK)
 
-test-deb: ## Install, use and purge the Debian package in a small Debian system (QUELL_SKIP_DEB=1 skips)
+test-deb: ## Install and purge the Debian package, and run the service, in a small Debian system (QUELL_SKIP_DEB=1 skips)
 	$(CARGO) build --workspace --bins $(CARGO_LOCK)
 	@scripts/test/deb.sh
+	@scripts/test/service.sh
 
 # The tests' own stand-in for the daemon is part of test-unit. Points to stop at are never in a release build.
 CRASH_QUELL := $(CURDIR)/target/debug/quell
