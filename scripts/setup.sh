@@ -102,7 +102,7 @@ command -v go >/dev/null || say "there is no Go toolchain: benchmarks leave out 
 if ! command -v apt-get >/dev/null; then
     lacking=()
     for tool in gcc make pkg-config clang memcached redis-server nginx stress-ng sysbench cpio zstd \
-        qemu-system-x86_64 busybox ip bc tmux shellcheck; do
+        qemu-system-x86_64 busybox ip bc tmux shellcheck man zsh fish; do
         command -v "$tool" >/dev/null || lacking+=("$tool")
     done
     [ ${#lacking[@]} = 0 ] && exit 0

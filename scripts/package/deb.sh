@@ -46,10 +46,8 @@ documents() {
     put 644 /usr/share/doc/quell/examples examples/*.toml
     put 644 /usr/share/doc/quell packaging/debian/copyright
     # Which library is under which licence is known to cargo alone.
-    ${CARGO:-cargo} tree --locked --offline -p quell -e normal,no-proc-macro --prefix none -f '{p} {l}' |
+    ${CARGO:-cargo} tree --locked -p quell -e normal,no-proc-macro --prefix none -f '{p} {l}' |
         grep -v '(/' | sed 's/ (\*)$//' | sort -u >"$doc/libraries.txt"
-    put 644 /usr/share/lintian/overrides packaging/debian/quell.lintian-overrides
-    mv "$share/lintian/overrides/quell.lintian-overrides" "$share/lintian/overrides/quell"
     cat >"$doc/changelog" <<END
 quell ($version) unstable; urgency=medium
 

