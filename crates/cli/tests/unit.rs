@@ -183,7 +183,7 @@ fn what_the_installed_file_shows_is_a_configuration() {
     let uncommented: Vec<&str> = EXAMPLE
         .lines()
         .map(|line| match line.strip_prefix("# ") {
-            Some(rest) if rest.starts_with('[') || rest.contains(" = ") => rest,
+            Some(rest) if rest.starts_with('[') || rest.split(' ').nth(1) == Some("=") => rest,
             _ => line,
         })
         .collect();
