@@ -10,7 +10,7 @@ DEMO       := $(QUELL) bench colocate --quick --json bench/results/demo.json
 BENCHES    := colocate overhead reaction mechanism
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-unit test-crash test-vm bench docs lint clean
+.PHONY: help setup build deb demo test test-unit test-deb test-crash test-vm bench docs lint clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,14 +21,22 @@ setup: ## Install what is missing (Debian packages only; needs root or sudo the 
 build: ## Build target/release/quell, and the antagonist programs beside it
 	$(CARGO) build --release --workspace --bins $(CARGO_LOCK)
 
+deb: setup build ## Build the Debian package: target/debian/quell_VERSION_ARCH.deb
+	@scripts/package/deb.sh
+
 demo: setup build ## Set up, build, and show a service beside batch work, Quell beside plain Linux
 	@mkdir -p bench/results
 	$(DEMO)
 
-test: setup test-unit test-crash test-vm ## Run every test: on this host, then on an 8-core virtual machine
+test: setup test-unit test-deb test-crash test-vm ## Run every test: on this host, then on an 8-core virtual machine
 
 test-unit: ## Run the tests of this host only
 	$(CARGO) test --workspace $(CARGO_LOCK)
+
+test-deb: ## Install and purge the Debian package, and run the service, in a small Debian system (QUELL_SKIP_DEB=1 skips)
+	$(CARGO) build --workspace --bins $(CARGO_LOCK)
+	@scripts/test/deb.sh
+	@scripts/test/service.sh
 
 # The tests' own stand-in for the daemon is part of test-unit. Points to stop at are never in a release build.
 CRASH_QUELL := $(CURDIR)/target/debug/quell
@@ -54,7 +62,7 @@ docs: ## Build the reference of all crates (target/doc)
 lint: ## Check format, Rust lints and shell scripts
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets $(CARGO_LOCK) -- -D warnings
-	shellcheck -x .ci/run scripts/vm/init $$(git ls-files '*.sh')
+	shellcheck -x .ci/run scripts/vm/init packaging/debian/p* $$(git ls-files '*.sh')
 
 clean: ## Remove everything that was built or fetched
 	$(CARGO) clean

@@ -14,6 +14,8 @@ PACKAGES=(
     fonts-dejavu-core                             # text in PNG plots
     busybox-static cpio zstd qemu-system-x86      # the virtual machine of `make test-vm`
     iproute2 util-linux procps bc tmux shellcheck # scripts and tests
+    man-db zsh fish                               # what reads man pages and completions
+    systemd dpkg-dev debootstrap lintian          # the unit and the package of `make deb`, and their tests
 )
 # These would start, and be started at boot; Quell starts its own instances.
 SERVICES=(memcached redis-server nginx)
@@ -100,7 +102,7 @@ command -v go >/dev/null || say "there is no Go toolchain: benchmarks leave out 
 if ! command -v apt-get >/dev/null; then
     lacking=()
     for tool in gcc make pkg-config clang memcached redis-server nginx stress-ng sysbench cpio zstd \
-        qemu-system-x86_64 busybox ip bc tmux shellcheck; do
+        qemu-system-x86_64 busybox ip bc tmux shellcheck man zsh fish; do
         command -v "$tool" >/dev/null || lacking+=("$tool")
     done
     [ ${#lacking[@]} = 0 ] && exit 0

@@ -8,6 +8,7 @@ mod bench;
 mod client;
 mod doctor;
 mod drain;
+mod generate;
 mod guardian;
 mod launch;
 mod load;
@@ -21,7 +22,7 @@ mod why;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Latency-critical services and batch work on one Linux host: the service keeps the tail latency it has
 /// alone, the batch work gets all that is left. No changed kernel, no changed program.
@@ -50,6 +51,8 @@ enum Command {
     Bench(bench::Args),
 
     #[command(hide = true)]
+    Generate(generate::Args),
+    #[command(hide = true)]
     Guardian(guardian::Args),
     #[command(hide = true)]
     Launch(launch::Args),
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(args),
         Command::Bench(args) => bench::run(args),
 
+        Command::Generate(args) => generate::run(args, Cli::command()),
         Command::Guardian(args) => guardian::run(args),
         Command::Launch(args) => launch::run(args),
     };

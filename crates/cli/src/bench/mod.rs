@@ -77,11 +77,12 @@ fn command_line() -> String {
     format!("quell {}", args.join(" "))
 }
 
-/// A program that is built beside this one.
+/// A program that is built beside this one; a package puts it into `libexec`.
 fn beside(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe()?;
-    let path = own.with_file_name(name);
-    path.exists().then_some(path).with_context(|| {
+    let packaged = own.with_file_name("../libexec/quell").join(name);
+    let found = [own.with_file_name(name), packaged].into_iter().find(|path| path.exists());
+    found.with_context(|| {
         format!(
             "{name} is not beside {}; build it with `cargo build --release --bins`",
             own.display()

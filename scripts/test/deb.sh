@@ -1,0 +1,67 @@
+#!/bin/bash
+# Builds the Debian package of the debug build, and installs, uses, removes and purges it in a chroot of a small Debian
+# system.
+#   exit 0: passed, or skipped by name    1: failed
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+# shellcheck source=scripts/test/debian.sh
+. scripts/test/debian.sh
+
+enter_namespaces
+make_root
+mount --rbind /sys "$root/sys"
+# `quell doctor` tries what it tells.
+lock_host
+
+# Files of the system. What dpkg and man-db write about themselves is not the package's.
+files() {
+    (cd "$root" && find . -xdev ! -path './var/lib/dpkg/*' ! -path './var/log/*' ! -path './var/cache/man/*' | sort)
+}
+
+files >"$root/run/before"
+inside dpkg -i /quell.deb >"$root/run/log" 2>&1 || fail "dpkg -i: $(cat "$root/run/log")"
+ok "dpkg -i installs it"
+[ -z "$(inside dpkg -V quell)" ] || fail "dpkg -V: $(inside dpkg -V quell)"
+ok "dpkg -V finds every file as it was packed"
+[ "$(inside quell --version)" = "quell $(dpkg-deb -f "$deb" Version)" ] || fail "quell --version: $(inside quell --version)"
+ok "quell --version"
+# 1 says that the host lacks something.
+doctor=0
+inside quell doctor --spin-ms 50 --json >"$root/run/doctor.json" || doctor=$?
+[ "$doctor" -le 1 ] || fail "quell doctor exits with $doctor"
+grep -q '"id": "realtime"' "$root/run/doctor.json" || fail "quell doctor --json says: $(head -c 500 "$root/run/doctor.json")"
+ok "quell doctor --json"
+inside man quell-run 2>&1 | grep -q 'Manage cores and tasks' || fail "man quell-run"
+ok "man quell-run"
+# There is no memcached in there, and that has to be all that it misses.
+inside quell bench colocate --quick >"$root/run/log" 2>&1 && fail "quell bench colocate ran without memcached"
+grep -q 'start memcached' "$root/run/log" || fail "quell bench colocate: $(cat "$root/run/log")"
+ok "quell bench finds its programs"
+[ ! -e "$root/etc/systemd/system/multi-user.target.wants/quell.service" ] || fail "the service is enabled"
+ok "the service is not enabled"
+inside bash -c 'source /usr/share/bash-completion/completions/quell; complete -p quell' >/dev/null || fail "bash completion"
+ok "bash loads the completion"
+
+echo '# edited' >>"$root/etc/quell/quell.toml"
+inside dpkg -i /quell.deb >"$root/run/log" 2>&1 || fail "dpkg -i again: $(cat "$root/run/log")"
+grep -q '# edited' "$root/etc/quell/quell.toml" || fail "an edited /etc/quell/quell.toml was overwritten"
+inside dpkg --remove quell >"$root/run/log" 2>&1 || fail "dpkg --remove: $(cat "$root/run/log")"
+grep -q '# edited' "$root/etc/quell/quell.toml" || fail "an edited /etc/quell/quell.toml was removed before the purge"
+[ ! -e "$root/usr/bin/quell" ] || fail "the program is still there"
+inside dpkg -i /quell.deb >"$root/run/log" 2>&1 || fail "dpkg -i after remove: $(cat "$root/run/log")"
+grep -q '# edited' "$root/etc/quell/quell.toml" || fail "an edited /etc/quell/quell.toml was lost in a reinstallation"
+ok "an edited configuration stays over an upgrade, a removal and a reinstallation"
+
+inside dpkg --purge quell >"$root/run/log" 2>&1 || fail "dpkg --purge: $(cat "$root/run/log")"
+files >"$root/run/after"
+diff "$root/run/before" "$root/run/after" >"$root/run/differs" || fail "files after the purge: $(cat "$root/run/differs")"
+[ ! -e "$root/run/quell" ] || fail "/run/quell is left"
+ok "dpkg --purge leaves nothing"
+
+if command -v lintian >/dev/null; then
+    lintian --allow-root --fail-on error,warning "$deb" || fail "lintian"
+    ok "lintian finds no error and no warning"
+else
+    echo "deb: no lintian here, so the package was not checked against Debian's policy"
+fi
+echo "deb: passed"
