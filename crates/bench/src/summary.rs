@@ -2,6 +2,7 @@
 
 use crate::report::{BenchReport, Row};
 use crate::table::{Table, number};
+use crate::why::CAUSES;
 
 /// The system that the others are compared with.
 const BASE: &str = "alone-warm";
@@ -54,6 +55,7 @@ pub fn sections(report: &BenchReport) -> Vec<Section> {
         let systems = report.systems(case);
         if systems.iter().any(|system| report.row(case, system, "lc_p999_us").is_some()) {
             sections.push(Section { title: case.to_owned(), table: colocation(report, case) });
+            sections.extend(slowest(report, case));
         } else {
             rest.push(case);
         }
@@ -128,6 +130,29 @@ fn colocation(report: &BenchReport, case: &str) -> Table {
         table.row(std::iter::once(system.to_owned()).chain(cells));
     }
     table
+}
+
+/// Why the slowest requests were slow: a column for each cause that occurs.
+fn slowest(report: &BenchReport, case: &str) -> Option<Section> {
+    let systems = served(report, case);
+    let occurs = |metric: &str| {
+        let mut rows = systems.iter().filter_map(|system| report.row(case, system, metric));
+        rows.any(|row| row.median > 0.0)
+    };
+    let columns: Vec<_> = CAUSES.into_iter().filter(|(_, metric, _)| occurs(metric)).collect();
+    if columns.is_empty() {
+        return None;
+    }
+    let headings = columns.iter().map(|(.., heading)| *heading);
+    let mut table = Table::new(["system"].into_iter().chain(headings));
+    for system in systems {
+        let cells = columns
+            .iter()
+            .map(|(_, metric, _)| Show::Percent.text(report.row(case, system, metric)));
+        table.row(std::iter::once(system.to_owned()).chain(cells));
+    }
+    let title = format!("{case}: what the slowest 0.1 % of the requests waited for most");
+    Some(Section { title, table })
 }
 
 /// Cases with the same metrics share a table: a line for each case and system, a column a metric.

@@ -17,6 +17,7 @@ mod run;
 mod status;
 mod stop;
 mod table;
+mod why;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,7 @@ enum Command {
     Apply(apply::Args),
     Drain(drain::Args),
     Status(status::Args),
+    Why(why::Args),
     Stop(stop::Args),
     Release(release::Args),
     Replay(replay::Args),
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Apply(args) => apply::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Status(args) => status::run(args),
+        Command::Why(args) => why::run(args),
         Command::Stop(args) => stop::run(args),
         Command::Release(args) => release::run(args),
         Command::Replay(args) => replay::run(args),

@@ -27,6 +27,7 @@ mod rusage;
 mod search;
 mod spec;
 mod stall;
+mod why;
 
 pub use arrivals::{Arrivals, Step};
 pub use clock::{now, thread_cpu_time};
@@ -38,3 +39,4 @@ pub use run::{Interval, Progress, Silent, run};
 pub use search::{PeakReport, Probe, SearchSpec, search_peak};
 pub use spec::LoadSpec;
 pub use stall::{Activity, STALL_THRESHOLD, Stall, StallClock, Stalls};
+pub use why::Evidence;

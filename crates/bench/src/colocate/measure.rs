@@ -12,6 +12,7 @@ use super::spec::System;
 use super::watch::{CoreWatch, StallWatch};
 use crate::host::{PauseLoop, Usage, set_nice};
 use crate::stall::{Evidence, Filtered, Gap, Holder, Request, Windows};
+use crate::why;
 
 /// Nice value of the client's thread: a foreign thread on its core would be measured as latency.
 /// Not FIFO: that would starve the core's softirq thread.
@@ -68,6 +69,8 @@ pub fn measure(system: System, scene: Scene) -> Result<Run> {
     if let Some(stalls) = &mut stalls {
         stalls.begin()?;
     }
+    // Whoever may not record measures all the same: the observer says why.
+    let recording = watch.is_some().then(|| why::record(lc.program.pid())).transpose()?;
     let before = Account::read(lc, be, pause)?;
     // The generator's thread inherits the value.
     set_nice(0, CLIENT_NICE).context("favour the client")?;
@@ -105,6 +108,7 @@ pub fn measure(system: System, scene: Scene) -> Result<Run> {
             run.values.extend(time.map(|time| (name, time.0 as f64 / 1e3)));
         }
     }
+    run.values.extend(recording.into_iter().flat_map(|recording| why::shares(&report, recording)));
     run.pause_turns = after.turns.zip(before.turns).map(|(now, then)| (now - then) as f64 / passed);
     run.covered = covered;
     run.client_lost = client_lost.0 as f64 / duration(&report).0.max(1) as f64;

@@ -5,6 +5,7 @@ mod mechanism;
 mod overhead;
 mod reaction;
 mod report;
+mod why;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ enum Command {
     Mechanism(mechanism::Args),
     Reaction(reaction::Args),
     Overhead(overhead::Args),
+    Why(why::Args),
     Report(report::Args),
 }
 
@@ -38,6 +40,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Mechanism(args) => mechanism::run(args),
         Command::Reaction(args) => reaction::run(args),
         Command::Overhead(args) => overhead::run(args),
+        Command::Why(args) => why::run(args),
         Command::Report(args) => report::run(args),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use quell_linux::observe::transitions::Recording;
 use quell_load::{Interval, LimitedBy, LoadReport, LoadSpec, Progress};
 
 use super::workload::{Common, Keys, Work};
@@ -46,7 +47,9 @@ pub fn synthetic(args: Synthetic) -> Result<ExitCode> {
 }
 
 fn offer(spec: &LoadSpec, common: &Common) -> Result<ExitCode> {
-    let mut live = Live { stop: interrupted()?, shown: std::io::stderr().is_terminal() };
+    let recording = common.why.start()?;
+    let shown = std::io::stderr().is_terminal();
+    let mut live = Live { stop: interrupted()?, shown, recording };
     let report = quell_load::run(spec, &mut live)?;
     match &common.json {
         Some(path) if path.as_os_str() == "-" => {
@@ -58,6 +61,9 @@ fn offer(spec: &LoadSpec, common: &Common) -> Result<ExitCode> {
             print!("{}", in_words(&report));
         }
         None => print!("{}", in_words(&report)),
+    }
+    if let Some(recording) = live.recording {
+        common.why.tell(recording, &report)?;
     }
     Ok(if report.limited_by == LimitedBy::Generator {
         ExitCode::from(1)
@@ -79,6 +85,7 @@ pub fn interrupted() -> Result<Arc<AtomicBool>> {
 struct Live {
     stop: Arc<AtomicBool>,
     shown: bool,
+    recording: Option<Recording>,
 }
 
 impl Progress for Live {
@@ -92,6 +99,9 @@ impl Progress for Live {
     }
 
     fn stop(&mut self) -> bool {
+        if let Some(recording) = &mut self.recording {
+            recording.collect();
+        }
         // Relaxed: a flag alone, nothing is published by it.
         self.stop.load(Ordering::Relaxed)
     }

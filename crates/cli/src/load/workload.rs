@@ -10,6 +10,8 @@ use quell_load::protocol::synthetic::{ServiceTime, SyntheticSpec};
 use quell_load::{Arrivals, LoadSpec, ProtocolSpec, Step};
 use quell_model::{CoreId, Nanos};
 
+use crate::why::OfRequests;
+
 /// How gaps between requests are drawn.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Gaps {
@@ -52,6 +54,8 @@ pub struct Common {
     /// Write the report as JSON to this file, `-` for standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub why: OfRequests,
 }
 
 /// Flags of memcached's workload.

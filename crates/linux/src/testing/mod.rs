@@ -1,7 +1,11 @@
 //! Help for tests that change the host.
 
+mod softirq;
+
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+
+pub use softirq::SoftirqBurner;
 
 /// Held while a test changes host-wide state or needs the machine quiet; released on drop.
 pub struct HostLock {

@@ -1,0 +1,104 @@
+//! `quell bench why`: whether planted causes of delay are found.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use quell_load::protocol::memcached::MemcachedSpec;
+use quell_load::{LoadReport, LoadSpec, ProtocolSpec, Silent};
+use quell_model::{CoreSet, Nanos};
+use quell_trace::why::Inquiry;
+
+use super::plants::{Plant, Planted};
+use super::{CAUSES, WhySpec, evidence, record};
+use crate::colocate::{Memcached, lc_priority};
+use crate::host::{self, Policy};
+use crate::progress::{Progress, Stop};
+use crate::report::BenchReport;
+
+/// Requests a second: the service sleeps most of the time, so that what is planted stands out.
+const RATE_RPS: f64 = 5_000.0;
+/// A gap of the spinning load generator that counts as a planted stall.
+const STALL_MIN: Nanos = Nanos::from_micros(200);
+
+/// Plants each cause beside a memcached under load, and asks of each request that was in flight meanwhile and
+/// slow what its main cause was.
+///
+/// # Errors
+/// When a program cannot be started, recording is not allowed, or a stop was asked for.
+pub fn run(spec: &WhySpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
+    let _alone = host::alone(progress, stop)?;
+    let own = host::affinity(0).context("read the own affinity")?;
+    host::pin(0, &CoreSet::of(spec.client)).context("leave the managed cores")?;
+    let mut report = BenchReport::new("why", &spec.command);
+    let steps = Plant::ALL.len() * spec.rounds;
+    let mut values: BTreeMap<(usize, &str), Vec<f64>> = BTreeMap::new();
+    let measured = (0..steps).try_for_each(|step| -> Result<()> {
+        let at = step % Plant::ALL.len();
+        stop.check()?;
+        progress.step(step, steps, Plant::ALL[at].name());
+        for (metric, value) in measure(Plant::ALL[at], spec)? {
+            values.entry((at, metric)).or_default().push(value);
+        }
+        Ok(())
+    });
+    host::pin(0, &own).context("take back the own affinity")?;
+    measured?;
+    for ((at, metric), rounds) in values {
+        report.push(Plant::ALL[at].name(), "quell", metric, rounds);
+    }
+    Ok(report)
+}
+
+/// How many requests were planted on, and which share of them was found to have which cause.
+fn measure(plant: Plant, spec: &WhySpec) -> Result<Vec<(&'static str, f64)>> {
+    let service = Memcached::start(&spec.managed)?;
+    service.program.set_policy(Policy::Fifo(lc_priority()), 0)?;
+    let protocol =
+        ProtocolSpec::Memcached(MemcachedSpec { keys: 1_000, ..MemcachedSpec::default() });
+    let mut load = LoadSpec::new(service.addr, protocol, RATE_RPS, spec.duration);
+    load.core = Some(spec.client);
+    let recording = record(service.program.pid())?;
+    let planted = Planted::begin(plant, spec, service.program.pid())?;
+    let done = quell_load::run(&load, &mut Silent).context("offer load");
+    let windows = planted.end()?;
+    let done = done?;
+    let windows = match plant {
+        Plant::Stall => Some(stalls(&done)),
+        _ => windows,
+    };
+    let inquiry = done.inquire(evidence(recording));
+    let kinds = kinds(&done, &inquiry, windows.as_deref(), plant.bound());
+    let share = |kind: &str| {
+        kinds.iter().filter(|found| **found == kind).count() as f64 / kinds.len().max(1) as f64
+    };
+    let mut values = vec![("planted_requests", kinds.len() as f64)];
+    values.extend((!kinds.is_empty()).then(|| ("found_share", share(plant.kind()))));
+    let others = CAUSES.iter().filter(|(kind, ..)| *kind != plant.kind());
+    values.extend(others.map(|(kind, metric, _)| (*metric, share(kind))).filter(|one| one.1 > 0.0));
+    Ok(values)
+}
+
+/// The kinds of the main causes of slow requests that were in flight in one of the windows.
+fn kinds(
+    report: &LoadReport,
+    inquiry: &Inquiry,
+    windows: Option<&[(Nanos, Nanos)]>,
+    bound: Nanos,
+) -> Vec<&'static str> {
+    let slow = report.samples.iter().filter(|sample| sample.latency_ns >= bound);
+    let met = slow.filter(|sample| {
+        let done = sample.sent_ns + sample.latency_ns;
+        let meets = |(from, to): &(Nanos, Nanos)| sample.sent_ns < *to && *from < done;
+        windows.is_none_or(|windows| windows.iter().any(meets))
+    });
+    let main = met.map(|sample| {
+        inquiry.request(sample.sent_ns, sample.sent_ns + sample.latency_ns).main().kind()
+    });
+    main.collect()
+}
+
+fn stalls(report: &LoadReport) -> Vec<(Nanos, Nanos)> {
+    let gaps = report.stalls.windows.iter().filter(|gap| !gap.switched);
+    let long = gaps.filter(|gap| gap.end_ns.since(gap.start_ns) >= STALL_MIN);
+    long.map(|gap| (gap.start_ns, gap.end_ns)).collect()
+}
