@@ -210,7 +210,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::memcached::{Memcached, MemcachedSpec};
+    use crate::protocol::{keyvalue::KeyValueSpec, memcached::Memcached};
     use proptest::prelude::*;
     use std::net::TcpListener;
 
@@ -235,7 +235,7 @@ mod tests {
     }
 
     fn get_only() -> Memcached {
-        Memcached::new(&MemcachedSpec { get_permille: 1_000, ..MemcachedSpec::default() }).unwrap()
+        Memcached::new(&KeyValueSpec { get_permille: 1_000, ..KeyValueSpec::default() }).unwrap()
     }
 
     /// Receives until the server's side is closed; the replies, and why it ended.

@@ -200,7 +200,7 @@ pub(crate) fn verdict(overall: &StepReport, generator: &GeneratorReport) -> (Lim
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{ProtocolSpec, memcached::MemcachedSpec};
+    use crate::protocol::{ProtocolSpec, keyvalue::KeyValueSpec};
     use crate::stall::Activity;
 
     fn part(totals: Totals, achieved_rps: f64) -> StepReport {
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn requests_in_flight_during_a_window_are_cut_and_no_other() {
         let addr = "127.0.0.1:1".parse().unwrap();
-        let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+        let protocol = ProtocolSpec::Memcached(KeyValueSpec::default());
         let sample = |sent, latency| Sample { sent_ns: Nanos(sent), latency_ns: Nanos(latency) };
         let report = LoadReport {
             spec: LoadSpec::new(addr, protocol, 1.0, Nanos(1)),

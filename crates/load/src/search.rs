@@ -169,10 +169,10 @@ fn limit_of(failed: &Probe) -> LimitedBy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{ProtocolSpec, memcached::MemcachedSpec};
+    use crate::protocol::{ProtocolSpec, keyvalue::KeyValueSpec};
 
     fn spec() -> SearchSpec {
-        let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+        let protocol = ProtocolSpec::Memcached(KeyValueSpec::default());
         let addr = "127.0.0.1:1".parse().unwrap();
         SearchSpec::new(LoadSpec::new(addr, protocol, 1.0, Nanos::from_millis(1)))
     }

@@ -104,10 +104,10 @@ impl LoadSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::memcached::MemcachedSpec;
+    use crate::protocol::keyvalue::KeyValueSpec;
 
     fn spec() -> LoadSpec {
-        let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+        let protocol = ProtocolSpec::Memcached(KeyValueSpec::default());
         LoadSpec::new("127.0.0.1:1".parse().unwrap(), protocol, 1_000.0, Nanos::from_secs(1))
     }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use quell_linux::act::Ladder;
 use quell_load::go::build_gc;
-use quell_load::protocol::memcached::MemcachedSpec;
+use quell_load::protocol::keyvalue::KeyValueSpec;
 use quell_load::{LoadSpec, ProtocolSpec, SearchSpec, search_peak};
 use quell_model::{CoreSet, Nanos, Rung};
 use rand::seq::SliceRandom as _;
@@ -135,7 +135,7 @@ fn run_pinned(
 
 /// The load of every measurement but for its seed.
 fn base_load(spec: &ColocateSpec, lc: &Memcached, rate_rps: f64) -> LoadSpec {
-    let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+    let protocol = ProtocolSpec::Memcached(KeyValueSpec::default());
     let nanos = |time: Duration| Nanos(time.as_nanos() as u64);
     let mut load = LoadSpec::new(lc.addr, protocol, rate_rps, nanos(spec.duration));
     load.warmup = nanos(spec.warmup);

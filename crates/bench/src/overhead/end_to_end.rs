@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use quell_load::protocol::memcached::MemcachedSpec;
+use quell_load::protocol::keyvalue::KeyValueSpec;
 use quell_load::{LoadSpec, ProtocolSpec};
 use quell_model::{Class, Nanos};
 use rand::SeedableRng as _;
@@ -30,7 +30,7 @@ pub fn run(
 ) -> Result<()> {
     let lc = Memcached::start(&spec.managed)?;
     let be = BatchWork::start(&spec.antagonist, &spec.managed, Mix::Hog, None)?;
-    let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+    let protocol = ProtocolSpec::Memcached(KeyValueSpec::default());
     let duration = Nanos(spec.duration.as_nanos() as u64);
     let mut load = LoadSpec::new(lc.addr, protocol, spec.rate_rps, duration);
     load.core = Some(spec.client);

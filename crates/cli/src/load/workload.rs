@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use quell_load::protocol::memcached::MemcachedSpec;
+use quell_load::protocol::http::HttpSpec;
+use quell_load::protocol::keyvalue::KeyValueSpec;
 use quell_load::protocol::synthetic::{ServiceTime, SyntheticSpec};
 use quell_load::{Arrivals, LoadSpec, ProtocolSpec, Step};
 use quell_model::{CoreId, Nanos};
@@ -46,7 +47,7 @@ pub struct Common {
     /// The core to spin on [default: wherever the kernel likes]
     #[arg(long)]
     core: Option<u16>,
-    /// Do not prepare the server first (memcached: store all keys)
+    /// Do not prepare the server first (memcached, Redis: store all keys)
     #[arg(long)]
     no_preload: bool,
     /// Write the report as JSON to this file, `-` for standard output
@@ -54,7 +55,7 @@ pub struct Common {
     pub json: Option<PathBuf>,
 }
 
-/// Flags of memcached's workload.
+/// Flags of a key-value workload: memcached's and Redis'.
 #[derive(Args)]
 pub struct Keys {
     /// Keys that exist
@@ -71,6 +72,17 @@ pub struct Keys {
     get_permille: u16,
 }
 
+/// Flags of an HTTP workload.
+#[derive(Args)]
+pub struct Pages {
+    /// Path to ask for; several are asked for equally often
+    #[arg(long = "path", value_name = "PATH", default_value = "/")]
+    paths: Vec<String>,
+    /// The `Host` field [default: HOST:PORT as given]
+    #[arg(long)]
+    host: Option<String>,
+}
+
 /// Flags of the fake work.
 #[derive(Args)]
 pub struct Work {
@@ -80,13 +92,22 @@ pub struct Work {
 }
 
 impl Keys {
-    pub fn protocol(&self) -> ProtocolSpec {
-        ProtocolSpec::Memcached(MemcachedSpec {
+    /// In the protocol that `speak` makes of it.
+    pub fn protocol(&self, speak: fn(KeyValueSpec) -> ProtocolSpec) -> ProtocolSpec {
+        speak(KeyValueSpec {
             keys: self.keys,
             key_bytes: self.key_bytes.clone(),
             value_bytes: self.value_bytes,
             get_permille: self.get_permille,
         })
+    }
+}
+
+impl Pages {
+    /// As asked of the server at `addr`.
+    pub fn protocol(&self, addr: &str) -> ProtocolSpec {
+        let host = self.host.clone().unwrap_or_else(|| addr.to_owned());
+        ProtocolSpec::Http(HttpSpec { host, paths: self.paths.clone() })
     }
 }
 
