@@ -80,6 +80,7 @@ impl<'a> Generator<'a> {
         spec: &LoadSpec,
         protocol: Box<dyn Protocol>,
         connections: Vec<Connection>,
+        schedule: Schedule,
         start: Nanos,
         stop: &'a AtomicBool,
         mailbox: &'a Mailbox,
@@ -96,7 +97,8 @@ impl<'a> Generator<'a> {
         Ok(Generator {
             protocol,
             rng,
-            schedule: Schedule::new(spec.arrivals, spec.warmup, &spec.steps, spec.seed).peekable(),
+            books: Books::open(spec, samples_room(&schedule).min(spec.samples_max), start),
+            schedule: schedule.peekable(),
             start,
             end: start + spec.warmup + spec.measured(),
             alive: connections.len(),
@@ -104,7 +106,6 @@ impl<'a> Generator<'a> {
             turn: 0,
             last_loss: String::new(),
             poller,
-            books: Books::open(spec, start),
             effort: Effort::default(),
             stop,
             mailbox,
@@ -310,6 +311,12 @@ impl<'a> Generator<'a> {
             }
         }
     }
+}
+
+/// Room for the requests of the measured window, with five standard deviations to spare.
+fn samples_room(schedule: &Schedule) -> usize {
+    let mean: f64 = schedule.expected().iter().sum();
+    (mean + 5.0 * mean.sqrt() + 16.0) as usize
 }
 
 /// Has the poller watch for room in a blocked socket, and no longer in another.

@@ -27,8 +27,10 @@ mod rusage;
 mod search;
 mod spec;
 mod stall;
+mod timeline;
+mod trace;
 
-pub use arrivals::{Arrivals, Step};
+pub use arrivals::{Arrivals, Bursts, Step};
 pub use clock::{now, thread_cpu_time};
 pub use error::LoadError;
 pub use latency::{Latency, Recorder};
@@ -38,3 +40,5 @@ pub use run::{Interval, Progress, Silent, run};
 pub use search::{PeakReport, Probe, SearchSpec, search_peak};
 pub use spec::LoadSpec;
 pub use stall::{Activity, STALL_THRESHOLD, Stall, StallClock, Stalls};
+pub use timeline::TimePoint;
+pub use trace::Trace;

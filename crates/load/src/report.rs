@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::latency::{Latency, Recorder};
 use crate::spec::LoadSpec;
 use crate::stall::{Stall, Stalls};
+use crate::timeline::TimePoint;
 
 /// What held the throughput back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +69,7 @@ pub struct StepReport {
     pub start_ns: Nanos,
     /// Its end.
     pub end_ns: Nanos,
-    /// Rate that was asked for (the mean over the steps for the whole window).
+    /// Rate that was asked for: the mean over bursts, traces, and steps for the whole window.
     pub target_rps: f64,
     /// Requests due in it, a second.
     pub offered_rps: f64,
@@ -116,6 +117,8 @@ pub struct LoadReport {
     pub overall: StepReport,
     /// Each step.
     pub steps: Vec<StepReport>,
+    /// The measured window in short intervals, made of `samples`.
+    pub timeline: Vec<TimePoint>,
     /// What held the throughput back.
     pub limited_by: LimitedBy,
     /// Why, in one sentence.
@@ -240,6 +243,7 @@ mod tests {
             spec: LoadSpec::new(addr, protocol, 1.0, Nanos(1)),
             overall: part(Totals::default(), 0.0),
             steps: Vec::new(),
+            timeline: Vec::new(),
             limited_by: LimitedBy::None,
             limited_because: String::new(),
             generator: GeneratorReport::default(),

@@ -3,7 +3,7 @@
 use quell_model::Nanos;
 use serde::{Deserialize, Serialize};
 
-use crate::arrivals::Step;
+use crate::arrivals::{Arrivals, Step};
 use crate::error::LoadError;
 use crate::report::{LimitedBy, LoadReport};
 use crate::run::{Silent, run};
@@ -85,6 +85,12 @@ pub fn search_peak(
     if !(spec.start_rps >= 1.0 && spec.start_rps <= spec.max_rps && spec.precision > 0.0) {
         return Err(LoadError::Spec(
             "search: start_rps must be in 1..=max_rps and precision above 0".into(),
+        ));
+    }
+    if !matches!(spec.load.arrivals, Arrivals::Poisson | Arrivals::Uniform) {
+        return Err(LoadError::Spec(
+            "search: arrivals must be poisson or uniform; bursts and traces have rates of their own"
+                .into(),
         ));
     }
     let mut load = spec.load.clone();

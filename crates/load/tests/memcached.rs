@@ -6,8 +6,8 @@ mod common;
 use common::{Server, books_balance};
 use quell_load::protocol::keyvalue::KeyValueSpec;
 use quell_load::{
-    Arrivals, Interval, LimitedBy, LoadReport, LoadSpec, Progress, ProtocolSpec, SearchSpec,
-    Silent, Step, run, search_peak,
+    Arrivals, Bursts, Interval, LimitedBy, LoadReport, LoadSpec, Progress, ProtocolSpec,
+    SearchSpec, Silent, Step, run, search_peak,
 };
 use quell_model::Nanos;
 
@@ -58,6 +58,45 @@ fn steps_are_reported_one_by_one_and_samples_fall_into_them() {
         let samples = report.samples.iter().filter(inside).count();
         assert_eq!(samples as u64, step.totals.scheduled);
     }
+}
+
+#[test]
+fn a_trace_is_offered_as_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("arrivals");
+    // 100 together, then 100 a millisecond apart; the last ten come after the window.
+    let gaps = "0\n".repeat(100) + &"1\n".repeat(100);
+    std::fs::write(&file, format!("gaps ms\n{gaps}")).unwrap();
+    let server = Server::memcached();
+    let mut spec = spec(&server, 1_000.0, 91);
+    spec.arrivals = Arrivals::Trace { file: file.clone() };
+    let report = run(&spec, &mut Silent).unwrap();
+    books_balance(&report);
+    assert_eq!(report.overall.totals.scheduled, 190);
+    assert!((report.overall.target_rps - 190.0 / 0.091).abs() < 1.0);
+    let counts: Vec<u64> = report.timeline.iter().map(|point| point.latency.count).collect();
+    assert_eq!(counts[..2], [109, 10]);
+    assert_eq!(counts.iter().sum::<u64>(), 190);
+    std::fs::remove_file(&file).unwrap();
+    assert!(run(&spec, &mut Silent).unwrap_err().to_string().contains("arrivals: "));
+}
+
+#[test]
+fn bursts_are_offered_and_seen_over_time() {
+    let server = Server::memcached();
+    let mut spec = spec(&server, 1_000.0, 400);
+    let (period, length) = (Nanos::from_millis(200), Nanos::from_millis(50));
+    spec.arrivals = Arrivals::Bursts(Bursts { rate_rps: 20_000.0, period, length });
+    let report = run(&spec, &mut Silent).unwrap();
+    books_balance(&report);
+    assert!((report.overall.target_rps - 5_750.0).abs() < 1e-6);
+    let start = report.timeline[0].start_ns;
+    for point in &report.timeline {
+        let in_burst = point.start_ns.since(start).0 % period.0 < length.0;
+        assert_eq!(point.offered_rps > 5_000.0, in_burst, "{point:?}");
+    }
+    let error = search_peak(&SearchSpec::new(spec), &mut |_| true).unwrap_err().to_string();
+    assert!(error.contains("rates of their own"), "{error}");
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! `quell load PROTOCOL`: offer load, show it live, report it.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use quell_bench::plot;
 use quell_load::{Interval, LimitedBy, LoadReport, LoadSpec, Progress, ProtocolSpec};
 
 use super::workload::Common;
@@ -19,6 +21,9 @@ pub struct Args<W: clap::Args> {
     addr: Option<String>,
     #[command(flatten)]
     common: Common,
+    /// Plot latency and rates over time, as SVG and PNG (FILE.svg and FILE.png)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     #[command(flatten)]
     workload: W,
 }
@@ -32,10 +37,19 @@ pub fn run<W: clap::Args>(
 ) -> Result<ExitCode> {
     let addr = args.addr.as_deref().or(usual).context("say where the server is, as HOST:PORT")?;
     let spec = args.common.spec(addr, protocol(&args.workload, addr))?;
-    offer(&spec, &args.common)
+    let report = offer(&spec, &args.common)?;
+    if let Some(path) = &args.plot {
+        for file in plot::timeline(&report, addr, path)? {
+            eprintln!("wrote {}", file.display());
+        }
+    }
+    Ok(match report.limited_by {
+        LimitedBy::Generator => ExitCode::from(1),
+        LimitedBy::Server | LimitedBy::None => ExitCode::SUCCESS,
+    })
 }
 
-fn offer(spec: &LoadSpec, common: &Common) -> Result<ExitCode> {
+fn offer(spec: &LoadSpec, common: &Common) -> Result<LoadReport> {
     let mut live = Live { stop: interrupted()?, shown: std::io::stderr().is_terminal() };
     let report = quell_load::run(spec, &mut live)?;
     match &common.json {
@@ -49,11 +63,7 @@ fn offer(spec: &LoadSpec, common: &Common) -> Result<ExitCode> {
         }
         None => print!("{}", in_words(&report)),
     }
-    Ok(if report.limited_by == LimitedBy::Generator {
-        ExitCode::from(1)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(report)
 }
 
 /// Set by the first Ctrl-C, which ends the run in order; a second one kills.
