@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use quell_bench::colocate::{ColocateSpec, Mix, System};
+use quell_bench::colocate::{ColocateSpec, Lc, Mix, System};
 use quell_bench::host::HostSnapshot;
 use quell_bench::{BenchReport, Silent, Stop, colocate};
 use quell_model::{CoreId, CoreSet};
@@ -29,6 +29,7 @@ fn spec(systems: &[System]) -> ColocateSpec {
     let (quell, antagonist) = programs();
     ColocateSpec {
         name: "colocate".into(),
+        lc: Lc::Memcached,
         command: "test".into(),
         mixes: vec![Mix::Hog],
         systems: systems.to_vec(),
