@@ -129,6 +129,8 @@ pub struct LoadReport {
     pub stalls: Stalls,
     /// Connections that broke.
     pub connections_lost: usize,
+    /// Times that the server ended a connection and another one took its place.
+    pub connections_reopened: u64,
     /// Why the run ended before its time, if it did.
     pub ended_early: Option<String>,
     /// Requests of the window that found no room in `samples`.
@@ -249,6 +251,7 @@ mod tests {
             generator: GeneratorReport::default(),
             stalls: Stalls::default(),
             connections_lost: 0,
+            connections_reopened: 0,
             ended_early: None,
             samples_missing: 0,
             samples: vec![

@@ -234,6 +234,7 @@ fn report(spec: &LoadSpec, expected: &[f64], begin: Nanos, raw: Raw) -> LoadRepo
         generator: raw.generator,
         stalls: raw.stalls,
         connections_lost: raw.connections_lost,
+        connections_reopened: raw.connections_reopened,
         ended_early: raw.ended_early,
         samples_missing: raw.books.samples_missing,
         samples: raw.books.samples,

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use common::{Server, books_balance};
 use quell_load::protocol::http::HttpSpec;
 use quell_load::protocol::keyvalue::KeyValueSpec;
-use quell_load::{LoadReport, LoadSpec, ProtocolSpec, Silent, Totals, run};
+use quell_load::{LoadReport, LoadSpec, Progress, ProtocolSpec, Silent, Totals, run};
 use quell_model::Nanos;
 
 fn keys() -> KeyValueSpec {
@@ -136,6 +136,36 @@ fn statuses_tell_pages_that_are_absent_from_a_server_that_fails() {
     assert_eq!(all_answered(&spec(server.addr, pages(&["/moved"]))).misses, 0);
     let (_, totals) = offer(&spec(server.addr, pages(&["/fails"])));
     assert_eq!((totals.errors, totals.answered), (totals.scheduled, 0));
+}
+
+#[test]
+fn connections_that_the_server_ends_are_opened_again_and_nothing_is_lost() {
+    for requests in [1, 7] {
+        let server = Server::nginx(&format!("keepalive_requests {requests};"));
+        let mut spec = spec(server.addr, pages(&["/page", "/absent"]));
+        spec.connections = 3;
+        let (report, totals) = offer(&spec);
+        assert_eq!((totals.answered, totals.errors), (totals.scheduled, 0), "{totals:?}");
+        assert_eq!((report.connections_lost, report.ended_early), (0, None));
+        assert!(report.connections_reopened >= totals.scheduled / requests / 2);
+    }
+}
+
+#[test]
+fn a_server_that_dies_ends_the_run_of_a_protocol_that_opens_connections_again() {
+    struct KillServer(Option<Server>);
+    impl Progress for KillServer {
+        fn begin(&mut self, _at: Nanos) {
+            self.0 = None;
+        }
+    }
+    let server = Server::nginx("");
+    let mut spec = spec(server.addr, pages(&["/page"]));
+    spec.steps[0].duration = Nanos::from_secs(60);
+    let report = run(&spec, &mut KillServer(Some(server))).unwrap();
+    books_balance(&report);
+    assert_eq!(report.connections_lost, spec.connections);
+    assert!(report.ended_early.unwrap().contains("connection"));
 }
 
 #[test]

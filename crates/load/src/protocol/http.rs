@@ -78,7 +78,14 @@ impl Protocol for Http {
     fn encode(&mut self, rng: &mut WorkloadRng, out: &mut Vec<u8>) -> Token {
         let which = rng.random_range(0..self.requests.len());
         out.extend_from_slice(&self.requests[which]);
-        Token::default()
+        Token(which as u64)
+    }
+
+    /// Servers end connections after a number of requests or a time, and a GET may be asked again (RFC
+    /// 9110, section 9.2.2).
+    fn encode_again(&self, token: Token, out: &mut Vec<u8>) -> bool {
+        let request = self.requests.get(token.0 as usize);
+        request.map(|request| out.extend_from_slice(request)).is_some()
     }
 
     fn encode_preload(&mut self, _index: u64, _out: &mut Vec<u8>) -> Option<Token> {

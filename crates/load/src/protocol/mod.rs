@@ -65,6 +65,14 @@ pub trait Protocol: Send {
     /// answered with [`Status::Ok`].
     fn encode_preload(&mut self, index: u64, out: &mut Vec<u8>) -> Option<Token>;
 
+    /// Appends the request that `token` stands for once more; `false` where that cannot be done, or
+    /// where asking twice is not the same as asking once.
+    ///
+    /// What was in flight on a connection that the server closed is asked again on a new one.
+    fn encode_again(&self, _token: Token, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
     /// Looks for one reply at the front of `input` to the request that `token` stands for.
     ///
     /// # Errors

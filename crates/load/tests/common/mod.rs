@@ -50,8 +50,8 @@ impl Server {
         })
     }
 
-    /// Serves [`PAGE`], and what else `locations` says.
-    pub fn nginx(locations: &str) -> Server {
+    /// Serves [`PAGE`], and what else its `server` block says.
+    pub fn nginx(server: &str) -> Server {
         Server::start("nginx", |command, addr, folder| {
             let root = rustix::process::getuid().is_root();
             let user = if root { "user root;" } else { "" };
@@ -59,11 +59,11 @@ impl Server {
                 "{user} daemon off; worker_processes 1; pid {folder}/pid;
                  events {{ worker_connections 256; }}
                  http {{
-                   access_log off; keepalive_requests 1000000;
+                   access_log off;
                    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
                    fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi;
                    scgi_temp_path {folder}/scgi;
-                   server {{ listen {addr}; root {folder}; {locations} }}
+                   server {{ listen {addr}; root {folder}; {server} }}
                  }}"
             );
             fs::write(format!("{folder}/conf"), configuration).unwrap();
