@@ -7,6 +7,7 @@
 #define QUELL_CORES_H
 
 #include "slots.h"
+#include "steal.h"
 
 struct turn {
 	__u32 kind;
@@ -86,23 +87,6 @@ static __always_inline void core_turn(struct core *core, __u32 sets_now, struct 
 			delta -= QUELL_WAITING_ONE;
 		set_add(set, delta, now);
 	}
-}
-
-/*
- * The steal clock of this core's run queue, in ns: what the hypervisor took.
- * 0 where the kernel does not keep it. The per-CPU `runqueues` symbol is not
- * in every kallsyms; any task on this CPU leads to its run queue.
- */
-static __always_inline __u64 steal_clock(struct task_struct *p)
-{
-	struct cfs_rq *cfs_rq;
-
-	if (!bpf_core_field_exists(struct rq, prev_steal_time_rq) ||
-	    !bpf_core_field_exists(struct sched_entity, cfs_rq) ||
-	    !bpf_core_field_exists(struct cfs_rq, rq))
-		return 0;
-	cfs_rq = p->se.cfs_rq;
-	return cfs_rq ? cfs_rq->rq->prev_steal_time_rq : 0;
 }
 
 static __always_inline void note_steal(struct core *core, struct task_struct *prev,

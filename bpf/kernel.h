@@ -82,9 +82,12 @@ struct task_struct {
 	int on_cpu;
 	int on_rq;
 	struct sched_entity se;
+	int prio;
+	unsigned int policy;
 	int pid;
 	int tgid;
 	__u64 start_boottime;
+	char comm[16];
 };
 
 struct linux_binprm {

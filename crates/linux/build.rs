@@ -1,4 +1,4 @@
-//! Compiles the BPF programs of `bpf/` into `OUT_DIR/quell.bpf.o`.
+//! Compiles the BPF programs of `bpf/` into `OUT_DIR/NAME.bpf.o`.
 
 use std::env;
 use std::path::PathBuf;
@@ -6,6 +6,10 @@ use std::process::{Command, ExitCode};
 
 use libbpf_cargo::SkeletonBuilder;
 
+/// The programs, each in a file of its own.
+const PROGRAMS: [&str; 2] = ["quell", "transitions"];
+const HEADERS: [&str; 8] =
+    ["kernel.h", "maps.h", "quell.h", "slots.h", "cores.h", "calls.h", "steal.h", "transitions.h"];
 /// In the order of preference; a plain `clang` may be too old or too new to have been tried.
 const COMPILERS: [&str; 3] = ["clang-16", "clang-19", "clang"];
 
@@ -23,18 +27,23 @@ fn build() -> Result<(), String> {
     println!("cargo::rerun-if-env-changed=CLANG");
     let directory = |name| env::var_os(name).map(PathBuf::from).ok_or(format!("{name} is not set"));
     let sources = directory("CARGO_MANIFEST_DIR")?.join("../../bpf");
-    for file in ["kernel.h", "maps.h", "quell.h", "slots.h", "cores.h", "calls.h", "quell.bpf.c"] {
-        println!("cargo::rerun-if-changed={}", sources.join(file).display());
+    for header in HEADERS {
+        println!("cargo::rerun-if-changed={}", sources.join(header).display());
     }
     let clang = compiler()?;
-    SkeletonBuilder::new()
-        .source(sources.join("quell.bpf.c"))
-        .obj(directory("OUT_DIR")?.join("quell.bpf.o"))
-        .clang(&clang)
-        // v3 has the 32-bit atomics and is what clang-16 knows at most.
-        .clang_args(["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"])
-        .build()
-        .map_err(|error| format!("compiling the BPF programs with {clang}: {error:#}"))
+    for program in PROGRAMS {
+        let source = sources.join(program).with_extension("bpf.c");
+        println!("cargo::rerun-if-changed={}", source.display());
+        SkeletonBuilder::new()
+            .source(source)
+            .obj(directory("OUT_DIR")?.join(program).with_extension("bpf.o"))
+            .clang(&clang)
+            // v3 has the 32-bit atomics and is what clang-16 knows at most.
+            .clang_args(["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"])
+            .build()
+            .map_err(|error| format!("compiling the BPF programs with {clang}: {error:#}"))?;
+    }
+    Ok(())
 }
 
 fn compiler() -> Result<String, String> {

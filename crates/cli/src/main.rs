@@ -16,6 +16,7 @@ mod run;
 mod status;
 mod stop;
 mod table;
+mod why;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ enum Command {
     Apply(apply::Args),
     Drain(drain::Args),
     Status(status::Args),
+    Why(why::Args),
     Stop(stop::Args),
     Release(release::Args),
     Doctor(doctor::Args),
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Command::Apply(args) => apply::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Status(args) => status::run(args),
+        Command::Why(args) => why::run(args),
         Command::Stop(args) => stop::run(args),
         Command::Release(args) => release::run(args),
         Command::Doctor(args) => doctor::run(args),

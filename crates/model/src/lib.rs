@@ -17,6 +17,7 @@ mod signal;
 mod snapshot;
 mod task;
 mod topology;
+mod transition;
 mod units;
 mod words;
 
@@ -29,4 +30,5 @@ pub use signal::{Absence, Estimate, Signal};
 pub use snapshot::{CoreView, Snapshot, TaskView};
 pub use task::{Class, Limits, TaskId};
 pub use topology::{Core, Topology, TopologyError};
+pub use transition::{Event, Left, Rank, Runner, ThreadName, Transition};
 pub use units::{Bytes, BytesPerSec, Nanos, Permille, RequestsPerSec};

@@ -5,6 +5,8 @@ mod peak;
 mod serve;
 mod workload;
 
+pub use offer::interrupted;
+
 use std::process::ExitCode;
 
 use anyhow::Result;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use quell_bench::plot;
+use quell_linux::observe::transitions::Recording;
 use quell_load::{Interval, LimitedBy, LoadReport, LoadSpec, Progress, ProtocolSpec};
 
 use super::workload::Common;
@@ -50,7 +51,9 @@ pub fn run<W: clap::Args>(
 }
 
 fn offer(spec: &LoadSpec, common: &Common) -> Result<LoadReport> {
-    let mut live = Live { stop: interrupted()?, shown: std::io::stderr().is_terminal() };
+    let recording = common.why.start()?;
+    let shown = std::io::stderr().is_terminal();
+    let mut live = Live { stop: interrupted()?, shown, recording };
     let report = quell_load::run(spec, &mut live)?;
     match &common.json {
         Some(path) if path.as_os_str() == "-" => {
@@ -62,6 +65,9 @@ fn offer(spec: &LoadSpec, common: &Common) -> Result<LoadReport> {
             print!("{}", in_words(&report));
         }
         None => print!("{}", in_words(&report)),
+    }
+    if let Some(recording) = live.recording {
+        common.why.tell(recording, &report)?;
     }
     Ok(report)
 }
@@ -79,6 +85,7 @@ pub fn interrupted() -> Result<Arc<AtomicBool>> {
 struct Live {
     stop: Arc<AtomicBool>,
     shown: bool,
+    recording: Option<Recording>,
 }
 
 impl Progress for Live {
@@ -92,6 +99,9 @@ impl Progress for Live {
     }
 
     fn stop(&mut self) -> bool {
+        if let Some(recording) = &mut self.recording {
+            recording.collect();
+        }
         // Relaxed: a flag alone, nothing is published by it.
         self.stop.load(Ordering::Relaxed)
     }

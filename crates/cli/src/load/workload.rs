@@ -11,6 +11,8 @@ use quell_load::protocol::synthetic::{ServiceTime, SyntheticSpec};
 use quell_load::{Arrivals, Bursts, LoadSpec, ProtocolSpec, Step, Trace};
 use quell_model::{CoreId, Nanos};
 
+use crate::why::OfRequests;
+
 /// Flags of every load.
 #[derive(Args)]
 pub struct Common {
@@ -45,6 +47,8 @@ pub struct Common {
     /// Write the report as JSON to this file, `-` for standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub why: OfRequests,
 }
 
 /// Flags of a key-value workload: memcached's and Redis'.

@@ -13,6 +13,7 @@ pub mod bpf;
 pub mod proc;
 pub mod procs;
 pub mod topology;
+pub mod transitions;
 
 /// What to do with threads and processes that a watched thread creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

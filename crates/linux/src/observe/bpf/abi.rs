@@ -3,11 +3,12 @@
 //! Every field is an atomic, since a BPF program may write it at any time. The loader compares the sizes
 //! with those that the programs were compiled with.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use quell_model::Nanos;
 
 use super::BpfConfig;
+use super::shared::coherent;
 use crate::{ThreadRef, Tid};
 
 pub(super) const SETS: usize = 16;
@@ -96,7 +97,7 @@ pub(super) struct SlotCopy {
 impl Slot {
     /// A coherent copy, and how often it had to be tried again. `None` if a writer never left.
     pub fn read(&self) -> (Option<SlotCopy>, u32) {
-        coherent(&self.seq, || SlotCopy {
+        coherent(&self.seq, READ_TRIES, || SlotCopy {
             state: load(&self.state),
             since: Nanos(load_wide(&self.since)),
             awake_since: Nanos(load_wide(&self.awake_since)),
@@ -157,7 +158,7 @@ pub(super) struct CoreCopy {
 impl Core {
     /// As [`Slot::read`].
     pub fn read(&self) -> (Option<CoreCopy>, u32) {
-        coherent(&self.seq, || CoreCopy {
+        coherent(&self.seq, READ_TRIES, || CoreCopy {
             kind: load(&self.kind),
             since: Nanos(load_wide(&self.since)),
             total: std::array::from_fn(|kind| Nanos(load_wide(&self.total[kind]))),
@@ -327,23 +328,6 @@ fn load_wide(word: &AtomicU64) -> u64 {
     word.load(Ordering::Relaxed)
 }
 
-/// Reads while no writer is at it. The first load of `seq` pairs with the writer's last exchange, the fence
-/// with its first: what lies between is either all old or all new.
-fn coherent<T>(seq: &AtomicU32, read: impl Fn() -> T) -> (Option<T>, u32) {
-    for retries in 0..READ_TRIES {
-        let before = seq.load(Ordering::Acquire);
-        if before & 1 == 0 {
-            let copy = read();
-            fence(Ordering::Acquire);
-            if seq.load(Ordering::Relaxed) == before {
-                return (Some(copy), retries);
-            }
-        }
-        std::hint::spin_loop();
-    }
-    (None, READ_TRIES)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -357,13 +341,5 @@ mod tests {
         }
         assert_eq!((size_of::<Control>(), size_of::<Totals>()), (64, 128));
         assert_eq!(size_of::<WatchArgs>(), WatchArgs::BYTES);
-    }
-
-    #[test]
-    fn a_writer_that_never_leaves_is_given_up() {
-        let seq = AtomicU32::new(1);
-        assert_eq!(coherent(&seq, || 7), (None, READ_TRIES));
-        seq.store(2, Ordering::Relaxed);
-        assert_eq!(coherent(&seq, || 7), (Some(7), 0));
     }
 }

@@ -25,9 +25,11 @@ mod cores;
 mod events;
 mod histogram;
 mod lineage;
+pub(crate) mod object;
 mod programs;
 mod recent;
 mod sets;
+mod shared;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -3,20 +3,17 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Once;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use libbpf_rs::{
-    Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramInput,
-    set_print,
-};
+use libbpf_rs::{Link, MapCore, MapHandle, Object, ProgramInput};
 use quell_model::CoreId;
 
 use super::abi::{
     Control, Core, CoreOrder, Histograms, SETS, SetOfCores, Shared, Slot, Task, Totals, WatchArgs,
 };
 use super::calls::{self, Counts};
+use super::object::{self, kernel, refused};
 use super::table::Table;
 use super::{BpfConfig, ProgramCost};
 use crate::observe::{ObserveError, topology};
@@ -25,6 +22,7 @@ use crate::observe::{ObserveError, topology};
 const TEST_RUN_ON_CPU: u32 = 1;
 
 static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/quell.bpf.o"));
+const SOURCE: &str = "bpf/quell.bpf.c";
 
 /// The loaded programs. Dropping them detaches those that nobody else holds.
 pub(super) struct Programs {
@@ -44,7 +42,6 @@ pub(super) struct Programs {
 impl Programs {
     /// Loads and attaches the programs.
     pub fn load(config: &BpfConfig) -> Result<Programs, ObserveError> {
-        quiet_libbpf();
         let possible = topology::possible()?.iter().last().map_or(1, |core| core.index() + 1);
         let words = config.max_threads.div_ceil(64).max(1);
         let max_tasks = config.max_tasks.max(1);
@@ -58,12 +55,9 @@ impl Programs {
             ("histograms", max_tasks),
             ("events", config.ring_bytes.next_power_of_two().max(rustix::param::page_size())),
         ];
-        let mut open = open()?;
+        let mut open = object::open("quell", CODE)?;
         for (name, size) in sizes {
-            let mut map = open.maps_mut().find(|map| map.name() == OsStr::new(name));
-            let map = map.as_mut().ok_or_else(|| broken(format!("no map `{name}`")))?;
-            map.set_max_entries(size as u32)
-                .map_err(|error| refused("sizing a BPF map", &error))?;
+            object::size(&mut open, name, size)?;
         }
         let object = open.load().map_err(|error| refused("loading the BPF programs", &error))?;
         let mut programs = Programs {
@@ -80,18 +74,8 @@ impl Programs {
             links: Vec::new(),
         };
         programs.control[0].configure(config, words as u32);
-        programs.attach()?;
+        programs.links = object::attach(&programs.object)?;
         Ok(programs)
-    }
-
-    fn attach(&mut self) -> Result<(), ObserveError> {
-        for program in self.object.progs_mut() {
-            if program.section().to_string_lossy().starts_with("tp_btf/") {
-                let what = format!("attaching to {}", program.section().display());
-                self.links.push(program.attach().map_err(|error| refused(&what, &error))?);
-            }
-        }
-        Ok(())
     }
 
     /// The links, which keep the programs running whoever holds them.
@@ -102,7 +86,7 @@ impl Programs {
     /// A map, held on its own.
     pub fn map(&self, name: &str) -> Result<MapHandle, ObserveError> {
         let map = self.object.maps().find(|map| map.name() == OsStr::new(name));
-        let map = map.ok_or_else(|| broken(format!("no map `{name}`")))?;
+        let map = map.ok_or_else(|| object::broken(SOURCE, format!("no map `{name}`")))?;
         MapHandle::try_from(&map).map_err(|error| refused("holding a BPF map", &error))
     }
 
@@ -148,70 +132,14 @@ impl Programs {
     }
 }
 
-fn open() -> Result<OpenObject, ObserveError> {
-    // libelf reads headers in place: the code has to be aligned as they are.
-    let mut aligned = vec![0u64; CODE.len().div_ceil(8)];
-    for (to, from) in aligned.iter_mut().zip(CODE.chunks(8)) {
-        let mut bytes = [0; 8];
-        bytes[..from.len()].copy_from_slice(from);
-        *to = u64::from_ne_bytes(bytes);
-    }
-    let bytes: Vec<u8> = aligned.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let mut builder = ObjectBuilder::default();
-    builder.name("quell").map_err(|error| refused("naming the BPF object", &error))?;
-    builder
-        .open_memory(&bytes[..CODE.len()])
-        .map_err(|error| refused("reading the BPF object", &error))
-}
-
 fn table<T: Shared>(object: &Object, name: &str, len: usize) -> Result<Table<T>, ObserveError> {
     let map = object.maps().find(|map| map.name() == OsStr::new(name));
-    let map = map.ok_or_else(|| broken(format!("no map `{name}`")))?;
+    let map = map.ok_or_else(|| object::broken(SOURCE, format!("no map `{name}`")))?;
     if map.value_size() as usize != size_of::<T>() || map.max_entries() as usize != len {
-        return Err(broken(format!("the map `{name}` has another shape")));
+        return Err(object::broken(SOURCE, format!("the map `{name}` has another shape")));
     }
     Table::map(map.as_fd(), len, true).map_err(|source| ObserveError::Kernel {
         what: format!("mapping the BPF map {name}"),
         source,
     })
-}
-
-fn broken(what: String) -> ObserveError {
-    ObserveError::Format { path: "bpf/quell.bpf.c".to_owned(), what }
-}
-
-fn refused(what: &str, error: &libbpf_rs::Error) -> ObserveError {
-    let source = kernel(error);
-    let what = match source.kind() {
-        io::ErrorKind::PermissionDenied => format!(
-            "{what} (needs root, or CAP_BPF and CAP_PERFMON; lockdown=confidentiality forbids it)"
-        ),
-        _ if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() => {
-            format!("{what} (this kernel has no BTF; it needs CONFIG_DEBUG_INFO_BTF)")
-        }
-        _ => what.to_owned(),
-    };
-    ObserveError::Kernel { what, source }
-}
-
-fn kernel(error: &libbpf_rs::Error) -> io::Error {
-    use libbpf_rs::ErrorKind;
-    let kind = match error.kind() {
-        ErrorKind::NotFound => io::ErrorKind::NotFound,
-        ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
-        ErrorKind::InvalidInput => io::ErrorKind::InvalidInput,
-        ErrorKind::OutOfMemory => io::ErrorKind::OutOfMemory,
-        _ => io::ErrorKind::Other,
-    };
-    io::Error::new(kind, error.to_string())
-}
-
-/// What libbpf would print on stderr goes to the log: a refusal is reported as an error anyway.
-fn quiet_libbpf() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        set_print(Some((PrintLevel::Info, |_, message| {
-            tracing::debug!(target: "libbpf", "{}", message.trim_end());
-        })));
-    });
 }

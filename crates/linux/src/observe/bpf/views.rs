@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quell_model::{Absence, CoreId, Nanos, Signal, Snapshot, TaskId};
 
 use super::abi::{RUNNING, SLEEPING, Slot, SlotCopy, WAITING};
+use super::shared::take_marks;
 use crate::ThreadRef;
 use crate::observe::{ThreadState, ThreadView};
 
@@ -81,13 +82,7 @@ impl Views {
     /// Copies the slots that changed since the last call.
     pub fn refresh(&mut self, dirty: &[AtomicU64], slots: &[Slot]) {
         for (at, word) in dirty.iter().enumerate() {
-            // A plain load first: most words are clean, and an exchange takes the line from other CPUs.
-            if word.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            // Orders the reads of the slots after the clearing. Pairs with the exchange that ends each
-            // write of a slot and precedes the writer's look at this word.
-            let mut bits = word.swap(0, Ordering::SeqCst);
+            let mut bits = take_marks(word);
             while bits != 0 {
                 let slot = at * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;

@@ -1,0 +1,142 @@
+//! What happens on cores, as a recorder tells it: who gets a core, who is woken, what interrupts.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CoreId, Nanos};
+
+/// The name of a thread: at most 15 bytes, as the kernel keeps it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThreadName([u8; 16]);
+
+impl ThreadName {
+    /// From the kernel's bytes: up to the first zero.
+    pub fn new(bytes: &[u8]) -> ThreadName {
+        let mut name = [0; 16];
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()).min(15);
+        name[..end].copy_from_slice(&bytes[..end]);
+        ThreadName(name)
+    }
+}
+
+impl fmt::Display for ThreadName {
+    /// Any program chooses its name: what is no plain character is escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(self.0.len());
+        write!(f, "{}", self.0[..end].escape_ascii())
+    }
+}
+
+/// How a thread stands to others in the kernel's eyes: a lower number preempts a higher one at once
+/// (sched(7)); equals take turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Rank(u16);
+
+impl Rank {
+    /// SCHED_DEADLINE.
+    pub const DEADLINE: Rank = Rank(0);
+    /// SCHED_OTHER and SCHED_BATCH, whatever the nice value.
+    pub const FAIR: Rank = Rank(200);
+    /// SCHED_IDLE.
+    pub const BENEATH: Rank = Rank(300);
+    /// The idle thread of a core.
+    pub const NOBODY: Rank = Rank(400);
+
+    /// SCHED_FIFO or SCHED_RR with a priority from 1 to 99.
+    pub fn realtime(priority: u8) -> Rank {
+        Rank(100 - u16::from(priority.clamp(1, 99)))
+    }
+}
+
+/// A thread on a core, or on its way there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runner {
+    /// The kernel's number; 0 is a core's idle thread.
+    pub thread: i32,
+    /// The number of its process.
+    pub process: i32,
+    /// Whom it preempts.
+    pub rank: Rank,
+    /// Its name.
+    pub name: ThreadName,
+}
+
+/// How a thread left its core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It would have gone on: it waits.
+    Preempted,
+    /// It sleeps and anything may wake it.
+    Sleeping,
+    /// It waits for a device or a lock of the kernel.
+    Blocked,
+    /// A signal or a debugger stopped it.
+    Stopped,
+    /// It ended.
+    Dead,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A thread got the core.
+    Switched {
+        /// Who.
+        next: Runner,
+        /// Who had it.
+        left: i32,
+        /// How that one left.
+        how: Left,
+        /// Time that the hypervisor took from the core since its last switch.
+        stolen: Nanos,
+    },
+    /// A thread became runnable.
+    Woken(Runner),
+    /// A softirq began or ended.
+    Softirq {
+        /// Whether it began.
+        begins: bool,
+    },
+    /// The handler of a device's interrupt began or ended.
+    Interrupt {
+        /// Whether it began.
+        begins: bool,
+    },
+}
+
+/// Something that happened on a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// When.
+    pub at: Nanos,
+    /// Where. Of a wake-up: where the thread ran last.
+    pub core: CoreId,
+    /// What.
+    pub event: Event,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_preempts_whom_is_the_order_of_ranks() {
+        let ranks = [
+            Rank::DEADLINE,
+            Rank::realtime(99),
+            Rank::realtime(1),
+            Rank::FAIR,
+            Rank::BENEATH,
+            Rank::NOBODY,
+        ];
+        assert!(ranks.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn names_end_at_a_zero_and_are_plain() {
+        assert_eq!(ThreadName::new(b"memcached\0\0junk").to_string(), "memcached");
+        assert_eq!(ThreadName::new(b"a\x1b[2Jb").to_string(), "a\\x1b[2Jb");
+        assert_eq!(ThreadName::new(&[b'x'; 40]).to_string(), "x".repeat(15));
+    }
+}

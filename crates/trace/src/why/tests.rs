@@ -1,0 +1,226 @@
+//! Hand-made records with known answers, and any record at all.
+
+use proptest::prelude::*;
+use quell_model::{CoreId, Event, Left, Nanos, Rank, Runner, ThreadName, Transition};
+
+use super::*;
+
+const SERVICE: i32 = 10;
+const CORE: CoreId = CoreId(1);
+
+fn runner(thread: i32, rank: Rank, name: &str) -> Runner {
+    Runner { thread, process: thread, rank, name: ThreadName::new(name.as_bytes()) }
+}
+
+fn service() -> Runner {
+    runner(SERVICE, Rank::realtime(10), "service")
+}
+
+fn batch() -> Runner {
+    runner(20, Rank::BENEATH, "batch")
+}
+
+fn hog() -> Runner {
+    runner(30, Rank::realtime(50), "hog")
+}
+
+fn idle() -> Runner {
+    runner(0, Rank::NOBODY, "swapper")
+}
+
+/// A record of one core, in microseconds.
+#[derive(Default)]
+struct Script(Vec<Transition>);
+
+impl Script {
+    fn push(mut self, at: u64, event: Event) -> Script {
+        self.0.push(Transition { at: Nanos::from_micros(at), core: CORE, event });
+        self
+    }
+
+    fn switch(self, at: u64, next: Runner, left: Runner, how: Left) -> Script {
+        self.push(at, Event::Switched { next, left: left.thread, how, stolen: Nanos::ZERO })
+    }
+
+    fn stolen(mut self, us: u64) -> Script {
+        if let Some(Event::Switched { stolen, .. }) = self.0.last_mut().map(|last| &mut last.event)
+        {
+            *stolen = Nanos::from_micros(us);
+        }
+        self
+    }
+
+    fn wake(self, at: u64) -> Script {
+        self.push(at, Event::Woken(service()))
+    }
+
+    fn inquiry(self) -> Inquiry {
+        let timeline = Timeline::new(self.0, &[SERVICE], Nanos::ZERO, Nanos::from_secs(1));
+        Inquiry::new(timeline, Vec::new(), Vec::new())
+    }
+
+    fn request(self, from: u64, to: u64) -> Blame {
+        self.inquiry().request(Nanos::from_micros(from), Nanos::from_micros(to))
+    }
+}
+
+fn us(blame: &Blame, cause: Cause) -> u64 {
+    blame.of(cause).as_micros()
+}
+
+#[test]
+fn waiting_beneath_a_hog_is_charged_to_it_and_behind_batch_work_to_its_kernel_section() {
+    for (who, cause) in [
+        (hog(), Cause::Behind(hog().name)),
+        (batch(), Cause::KernelSection(batch().name)),
+        (idle(), Cause::IdleCore),
+    ] {
+        let blame = Script::default()
+            .switch(0, who, idle(), Left::Sleeping)
+            .wake(100)
+            .switch(900, service(), who, Left::Preempted)
+            .switch(950, who, service(), Left::Sleeping)
+            .request(90, 960);
+        assert_eq!(us(&blame, cause), 800, "{blame:?}");
+        assert_eq!(us(&blame, Cause::Service), 50);
+        assert_eq!(us(&blame, Cause::Unexplained), 20);
+        assert_eq!(blame.main(), cause);
+        assert_eq!(blame.total(), Nanos::from_micros(870));
+    }
+}
+
+#[test]
+fn a_request_that_queues_behind_a_backlog_is_charged_to_what_made_it() {
+    let blame = Script::default()
+        .switch(0, hog(), idle(), Left::Sleeping)
+        .wake(100)
+        .switch(5_100, service(), hog(), Left::Sleeping)
+        .switch(7_000, idle(), service(), Left::Sleeping)
+        .request(5_200, 6_900);
+    assert_eq!(us(&blame, Cause::Behind(hog().name)), 1_700, "{blame:?}");
+    assert_eq!(us(&blame, Cause::Service), 0);
+}
+
+#[test]
+fn a_long_request_of_the_service_is_its_own() {
+    let blame = Script::default()
+        .switch(0, idle(), batch(), Left::Sleeping)
+        .wake(100)
+        .switch(105, service(), idle(), Left::Sleeping)
+        .switch(2_000, idle(), service(), Left::Sleeping)
+        .request(90, 2_010);
+    assert_eq!((blame.main(), us(&blame, Cause::Service)), (Cause::Service, 1_895));
+}
+
+#[test]
+fn softirqs_stops_and_stolen_time_have_their_own_names() {
+    let blame = Script::default()
+        .switch(0, idle(), batch(), Left::Sleeping)
+        .wake(100)
+        .switch(110, service(), idle(), Left::Sleeping)
+        .push(200, Event::Softirq { begins: true })
+        .push(900, Event::Softirq { begins: false })
+        .switch(1_000, idle(), service(), Left::Stopped)
+        .wake(1_500)
+        .switch(1_510, service(), idle(), Left::Sleeping)
+        .switch(1_700, idle(), service(), Left::Sleeping)
+        .stolen(90)
+        .request(100, 1_700);
+    assert_eq!(us(&blame, Cause::Softirq), 700, "{blame:?}");
+    assert_eq!(us(&blame, Cause::Stopped), 500);
+    assert_eq!(us(&blame, Cause::Hypervisor), 90);
+    assert_eq!(us(&blame, Cause::IdleCore), 20);
+    assert_eq!(us(&blame, Cause::Service), 290);
+}
+
+#[test]
+fn a_gap_of_the_load_generator_explains_what_the_service_did_not_see() {
+    let script = Script::default()
+        .switch(0, idle(), batch(), Left::Sleeping)
+        .wake(1_000)
+        .switch(1_010, service(), idle(), Left::Sleeping)
+        .switch(1_020, idle(), service(), Left::Sleeping);
+    let timeline = Timeline::new(script.0, &[SERVICE], Nanos::ZERO, Nanos::from_secs(1));
+    let gap = |from, to, switched| Gap {
+        core: CoreId(0),
+        from: Nanos::from_micros(from),
+        to: Nanos::from_micros(to),
+        switched,
+    };
+    let client = vec![gap(100, 400, true), gap(500, 990, false)];
+    let inquiry = Inquiry::new(timeline, Vec::new(), client);
+    let blame = inquiry.request(Nanos::from_micros(100), Nanos::from_micros(1_025));
+    assert_eq!(us(&blame, Cause::Generator), 300, "{blame:?}");
+    assert_eq!(us(&blame, Cause::Hypervisor), 490);
+    assert_eq!(us(&blame, Cause::Unexplained), 115);
+}
+
+#[test]
+fn a_wake_up_that_meets_the_falling_asleep_is_a_wait() {
+    let inquiry = Script::default()
+        .switch(0, service(), idle(), Left::Sleeping)
+        .wake(99)
+        .switch(100, batch(), service(), Left::Sleeping)
+        .switch(400, service(), batch(), Left::Preempted)
+        .inquiry();
+    let waits = inquiry.waits(Nanos::from_micros(200));
+    assert_eq!(waits.len(), 1);
+    assert_eq!(waits[0].2.main(), Cause::KernelSection(batch().name));
+}
+
+#[test]
+fn the_report_counts_the_slow_ones_by_main_cause() {
+    let inquiry = Script::default()
+        .switch(0, hog(), idle(), Left::Sleeping)
+        .wake(100)
+        .switch(900, service(), hog(), Left::Sleeping)
+        .switch(950, idle(), service(), Left::Sleeping)
+        .inquiry();
+    let at = Nanos::from_micros;
+    let requests = vec![(at(90), at(960)), (at(890), at(940)), (at(2_000_000), at(3_000_000))];
+    let slow = Report::of_requests(&inquiry, requests.clone(), Bound::AtLeast(at(500)), 5, 0);
+    assert_eq!((slow.all, slow.slow), (3, 1), "what is not in the record does not count");
+    assert_eq!(slow.share_of("behind"), 1.0);
+    assert!(slow.to_string().contains("waiting behind hog"), "{slow}");
+    let half = Report::of_requests(&inquiry, requests, Bound::Slowest(0.5), 5, 3);
+    assert_eq!((half.slow, half.bound_us), (1, 870.0));
+    assert!(half.to_string().contains("3 transitions were lost"));
+}
+
+fn any_transition() -> impl Strategy<Value = Transition> {
+    let who = prop_oneof![Just(service()), Just(batch()), Just(hog()), Just(idle())];
+    let how = prop_oneof![
+        Just(Left::Preempted),
+        Just(Left::Sleeping),
+        Just(Left::Blocked),
+        Just(Left::Stopped),
+        Just(Left::Dead)
+    ];
+    let event = prop_oneof![
+        (who.clone(), who.clone(), how, 0..5_000u64).prop_map(|(next, left, how, stolen)| {
+            Event::Switched { next, left: left.thread, how, stolen: Nanos(stolen) }
+        }),
+        who.prop_map(Event::Woken),
+        any::<bool>().prop_map(|begins| Event::Softirq { begins }),
+        any::<bool>().prop_map(|begins| Event::Interrupt { begins }),
+    ];
+    (0..1_000_000u64, 0..2u16, event).prop_map(|(at, core, event)| Transition {
+        at: Nanos(at),
+        core: CoreId(core),
+        event,
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_was_recorded_a_window_is_charged_in_full_and_no_more(
+        record in proptest::collection::vec(any_transition(), 0..200),
+        from in 0..1_000_000u64,
+        length in 1..500_000u64,
+    ) {
+        let timeline = Timeline::new(record, &[SERVICE], Nanos::ZERO, Nanos(1_000_000));
+        let inquiry = Inquiry::new(timeline, Vec::new(), Vec::new());
+        let blame = inquiry.request(Nanos(from), Nanos(from + length));
+        prop_assert_eq!(blame.total(), Nanos(length), "{:?}", blame);
+    }
+}

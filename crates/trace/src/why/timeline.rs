@@ -1,0 +1,213 @@
+//! From transitions to who had each core, and what each thread of the service did.
+
+use std::collections::{BTreeMap, HashMap};
+
+use quell_model::{CoreId, Event, Left, Nanos, Rank, Runner, Transition};
+
+/// A wake-up that comes this shortly before its thread leaves the core belongs to that sleep: the waker and
+/// the sleeper met.
+const WAKES_ITS_SLEEP: Nanos = Nanos::from_micros(50);
+
+/// A span of time, its end not included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub from: Nanos,
+    pub to: Nanos,
+}
+
+impl Span {
+    /// What two spans share.
+    pub fn overlap(self, other: Span) -> Option<Span> {
+        let span = Span { from: self.from.max(other.from), to: self.to.min(other.to) };
+        (span.from < span.to).then_some(span)
+    }
+
+    pub fn length(self) -> Nanos {
+        self.to.since(self.from)
+    }
+}
+
+/// One thread's time on a core.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    pub span: Span,
+    pub who: Runner,
+    /// What the hypervisor took of it.
+    pub stolen: Nanos,
+}
+
+/// What happened on one core.
+#[derive(Debug, Default)]
+pub(super) struct CoreLine {
+    pub turns: Vec<Turn>,
+    pub softirqs: Vec<Span>,
+    pub interrupts: Vec<Span>,
+}
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Running,
+    Waiting,
+    Sleeping,
+    Blocked,
+    Stopped,
+}
+
+/// A time in which a thread did one thing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    pub span: Span,
+    pub state: State,
+    /// Where it ran, or got to run in the end.
+    pub core: CoreId,
+    pub rank: Rank,
+}
+
+/// Who had each core, and what each thread of some processes did.
+#[derive(Debug)]
+pub struct Timeline {
+    pub(super) cores: BTreeMap<CoreId, CoreLine>,
+    /// By the thread's number; stretches in the order of time.
+    pub(super) threads: BTreeMap<i32, Vec<Stretch>>,
+    pub(super) span: Span,
+}
+
+impl Timeline {
+    /// Builds it from what was recorded between two times, in any order. Threads of `processes` are followed.
+    pub fn new(
+        mut transitions: Vec<Transition>,
+        processes: &[i32],
+        from: Nanos,
+        to: Nanos,
+    ) -> Timeline {
+        transitions.sort_by_key(|transition| transition.at);
+        let mut builder = Builder { processes, cores: HashMap::new(), threads: HashMap::new() };
+        let mut timeline =
+            Timeline { cores: BTreeMap::new(), threads: BTreeMap::new(), span: Span { from, to } };
+        for transition in &transitions {
+            builder.take(transition, &mut timeline);
+        }
+        builder.end(to, &mut timeline);
+        timeline
+    }
+}
+
+/// What goes on at the present of the builder.
+struct Builder<'p> {
+    processes: &'p [i32],
+    cores: HashMap<CoreId, OpenCore>,
+    threads: HashMap<i32, OpenThread>,
+}
+
+#[derive(Default)]
+struct OpenCore {
+    turn: Option<(Nanos, Runner)>,
+    softirq: Option<Nanos>,
+    interrupt: Option<Nanos>,
+}
+
+struct OpenThread {
+    since: Nanos,
+    state: State,
+    core: CoreId,
+    rank: Rank,
+    /// When it was woken although it ran.
+    woken: Option<Nanos>,
+}
+
+impl Builder<'_> {
+    fn take(&mut self, transition: &Transition, to: &mut Timeline) {
+        let Transition { at, core, event } = *transition;
+        let open = self.cores.entry(core).or_default();
+        match event {
+            Event::Switched { next, left, how, stolen } => {
+                if let Some((since, who)) = open.turn.replace((at, next)) {
+                    let span = Span { from: since, to: at };
+                    to.cores.entry(core).or_default().turns.push(Turn { span, who, stolen });
+                }
+                self.leave(left, how, at, core, to);
+                if self.processes.contains(&next.process) {
+                    self.turn(&next, State::Running, at, core, to);
+                }
+            }
+            Event::Woken(who) if self.processes.contains(&who.process) => {
+                match self.threads.get_mut(&who.thread) {
+                    Some(thread) if thread.state == State::Running => thread.woken = Some(at),
+                    Some(thread) if thread.state == State::Waiting => {}
+                    _ => self.turn(&who, State::Waiting, at, core, to),
+                }
+            }
+            Event::Woken(_) => {}
+            Event::Softirq { begins } => {
+                let spans = &mut to.cores.entry(core).or_default().softirqs;
+                spans.extend(bracket(&mut open.softirq, begins, at));
+            }
+            Event::Interrupt { begins } => {
+                let spans = &mut to.cores.entry(core).or_default().interrupts;
+                spans.extend(bracket(&mut open.interrupt, begins, at));
+            }
+        }
+    }
+
+    /// A thread leaves the core.
+    fn leave(&mut self, thread: i32, how: Left, at: Nanos, core: CoreId, to: &mut Timeline) {
+        let Some(open) = self.threads.get(&thread) else { return };
+        let woken = open.woken.is_some_and(|woken| at.since(woken) <= WAKES_ITS_SLEEP);
+        let state = match how {
+            Left::Preempted => State::Waiting,
+            _ if woken => State::Waiting,
+            Left::Sleeping => State::Sleeping,
+            Left::Blocked => State::Blocked,
+            Left::Stopped => State::Stopped,
+            Left::Dead => {
+                self.close(thread, at, None, to);
+                self.threads.remove(&thread);
+                return;
+            }
+        };
+        let rank = open.rank;
+        self.close(thread, at, None, to);
+        self.threads.insert(thread, OpenThread { since: at, state, core, rank, woken: None });
+    }
+
+    /// A thread is woken or gets a core.
+    fn turn(&mut self, who: &Runner, state: State, at: Nanos, core: CoreId, to: &mut Timeline) {
+        self.close(who.thread, at, (state == State::Running).then_some(core), to);
+        let open = OpenThread { since: at, state, core, rank: who.rank, woken: None };
+        self.threads.insert(who.thread, open);
+    }
+
+    /// Notes the stretch in progress. A wait belongs to the core on which it ended.
+    fn close(&mut self, thread: i32, at: Nanos, ended_on: Option<CoreId>, to: &mut Timeline) {
+        let Some(open) = self.threads.get(&thread) else { return };
+        let core = ended_on.filter(|_| open.state == State::Waiting).unwrap_or(open.core);
+        let span = Span { from: open.since, to: at };
+        let stretch = Stretch { span, state: open.state, core, rank: open.rank };
+        to.threads.entry(thread).or_default().push(stretch);
+    }
+
+    /// The record ends: what goes on is cut off.
+    fn end(mut self, at: Nanos, to: &mut Timeline) {
+        let threads: Vec<i32> = self.threads.keys().copied().collect();
+        threads.into_iter().for_each(|thread| self.close(thread, at, None, to));
+        for (core, open) in self.cores {
+            let line = to.cores.entry(core).or_default();
+            if let Some((since, who)) = open.turn {
+                let span = Span { from: since, to: at.max(since) };
+                line.turns.push(Turn { span, who, stolen: Nanos::ZERO });
+            }
+            line.softirqs.extend(open.softirq.map(|from| Span { from, to: at.max(from) }));
+            line.interrupts.extend(open.interrupt.map(|from| Span { from, to: at.max(from) }));
+        }
+    }
+}
+
+/// The span that ends, of something that begins and ends.
+fn bracket(open: &mut Option<Nanos>, begins: bool, at: Nanos) -> Option<Span> {
+    if begins {
+        *open = Some(at);
+        return None;
+    }
+    open.take().map(|from| Span { from, to: at })
+}
