@@ -84,6 +84,18 @@ fn every_system_is_measured_and_the_host_is_as_before() {
 }
 
 #[test]
+fn other_services_are_measured_the_same_way() {
+    for lc in [Lc::Redis, Lc::Nginx] {
+        let systems = [System::AloneWarm, System::SchedRr, System::Quell];
+        let name = lc.report_name("colocate");
+        let spec = ColocateSpec { lc, name: name.clone(), ..spec(&systems) };
+        let report = colocate::run(&spec, &mut Silent, &Stop::default()).unwrap();
+        check(&report, &systems);
+        assert_eq!((report.bench.as_str(), report.service()), (name.as_str(), Some(lc.name())));
+    }
+}
+
+#[test]
 fn a_stop_ends_everything_that_was_started() {
     let stop = Stop::default();
     let asked = stop.clone();
