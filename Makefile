@@ -7,7 +7,7 @@ QUELL      := target/release/quell
 # What `make demo` runs: the colocation benchmark, short.
 DEMO       := $(QUELL) bench colocate --quick --json bench/results/demo.json
 # The figures that the docs quote: every benchmark, at full length.
-BENCHES    := colocate overhead reaction mechanism
+BENCHES    := colocate colocate-redis colocate-nginx overhead reaction mechanism
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build deb demo test test-unit test-deb test-crash test-vm bench docs lint clean
@@ -52,8 +52,12 @@ test-vm: ## Boot 8 cores with hyperthreads and two nodes, and test Quell there (
 bench: setup build ## Run every benchmark at full length into bench/results/
 	@mkdir -p bench/results
 	@for name in $(BENCHES); do \
-		echo "$(QUELL) bench $$name --json bench/results/$$name.json"; \
-		$(QUELL) bench $$name --json bench/results/$$name.json || exit; \
+		case $$name in \
+		colocate-*) bench="colocate --lc $${name#colocate-}" ;; \
+		*) bench=$$name ;; \
+		esac; \
+		echo "$(QUELL) bench $$bench --json bench/results/$$name.json"; \
+		$(QUELL) bench $$bench --json bench/results/$$name.json || exit; \
 	done
 
 docs: ## Build the reference of all crates (target/doc)

@@ -1,10 +1,12 @@
 //! `docs/results.md` and the figures in the README, made of `bench/results/*.json` and nothing else.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::colocate::Lc;
 use crate::plot;
 use crate::report::BenchReport;
 use crate::summary;
@@ -14,6 +16,8 @@ use crate::table::{Table, number};
 const RESULTS: &str = "bench/results";
 /// Where plots go, below the repository's root.
 const PLOTS: &str = "docs/plots";
+/// The benchmark that has a report for each service.
+const COLOCATE: &str = "colocate";
 /// The generated page.
 const PAGE: &str = "docs/results.md";
 /// Files whose marked figures are replaced.
@@ -92,18 +96,34 @@ fn page(reports: &[BenchReport]) -> String {
         round, and their intervals are seeded bootstrap 95 % intervals. The JSON files beside this page \
         keep the value of every round.\n"
         .to_owned();
-    for report in reports {
-        out += &chapter(report);
-    }
+    let measured = reports.iter().map(|report| (report.bench.clone(), chapter(report)));
+    let missing = Lc::ALL.iter().filter_map(|&lc| not_measured(lc, reports));
+    let chapters: BTreeMap<String, String> = missing.chain(measured).collect();
+    out.extend(chapters.into_values());
     out
+}
+
+/// What stands where a service has no co-location yet: the name of the chapter and its text.
+fn not_measured(lc: Lc, reports: &[BenchReport]) -> Option<(String, String)> {
+    let bench = lc.report_name(COLOCATE);
+    if reports.iter().any(|report| report.bench == bench) {
+        return None;
+    }
+    let text = format!(
+        "\n## {bench}\n\nNot measured yet. This does it: `quell bench {COLOCATE} --lc {} --json \
+         {RESULTS}/{bench}.json`\n",
+        lc.name()
+    );
+    Some((bench, text))
 }
 
 fn chapter(report: &BenchReport) -> String {
     let mut out = format!(
-        "\n## {}\n\nMake it again: `{}` (measured at commit `{}`).\n\n{}",
+        "\n## {}\n\nMake it again: `{}` (measured at commit `{}`).{}\n\n{}",
         report.bench,
         report.command,
         report.commit,
+        report.service().map(|name| format!(" The service is {name}.")).unwrap_or_default(),
         machine(report).markdown()
     );
     for section in summary::sections(report) {
@@ -257,6 +277,20 @@ mod tests {
         assert!(stale(root.path()).unwrap().is_empty());
         let page = fs::read_to_string(root.path().join(PAGE)).unwrap();
         assert!(page.contains("## colocate") && page.contains("`quell bench colocate`"), "{page}");
+    }
+
+    #[test]
+    fn services_that_were_not_measured_are_named_and_those_that_were_are_not() {
+        let mut nginx = sample();
+        nginx.bench = "colocate-nginx".into();
+        nginx.push("load", "nginx", "peak_rps", vec![30_000.0]);
+        let page = page(&[nginx, sample()]);
+        let chapters: Vec<&str> = page.lines().filter(|line| line.starts_with("## ")).collect();
+        assert_eq!(chapters, ["## colocate", "## colocate-nginx", "## colocate-redis"]);
+        assert!(page.contains("The service is nginx."));
+        assert_eq!(page.matches("Not measured yet").count(), 1);
+        let redis = &page[page.find("## colocate-redis").unwrap()..];
+        assert!(redis.contains("--lc redis --json bench/results/colocate-redis.json"), "{redis}");
     }
 
     /// The committed page and README say what the committed reports say.

@@ -84,6 +84,9 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
+/// The case that holds what was offered to the service, which is its system.
+pub(crate) const LOAD_CASE: &str = "load";
+
 impl BenchReport {
     /// An empty report of `bench` on this machine.
     pub fn new(bench: &str, command: &str) -> BenchReport {
@@ -160,6 +163,11 @@ impl BenchReport {
     /// The systems of a case in the order in which they first appear.
     pub fn systems(&self, case: &str) -> Vec<&str> {
         distinct(self.rows.iter().filter(|row| row.case == case).map(|row| row.system.as_str()))
+    }
+
+    /// The service that was offered load, where there was one.
+    pub fn service(&self) -> Option<&str> {
+        self.systems(LOAD_CASE).first().copied()
     }
 
     /// Writes the report as JSON; the file is complete or absent.

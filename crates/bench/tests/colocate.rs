@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use quell_bench::colocate::{ColocateSpec, Mix, System};
+use quell_bench::colocate::{ColocateSpec, Lc, Mix, System};
 use quell_bench::host::HostSnapshot;
 use quell_bench::{BenchReport, Silent, Stop, colocate};
 use quell_model::{CoreId, CoreSet};
@@ -29,6 +29,7 @@ fn spec(systems: &[System]) -> ColocateSpec {
     let (quell, antagonist) = programs();
     ColocateSpec {
         name: "colocate".into(),
+        lc: Lc::Memcached,
         command: "test".into(),
         mixes: vec![Mix::Hog],
         systems: systems.to_vec(),
@@ -80,6 +81,18 @@ fn every_system_is_measured_and_the_host_is_as_before() {
     let _quiet = quell_linux::testing::host_lock().unwrap();
     let settled = before.differences(&HostSnapshot::take(), &own);
     assert!(settled.is_empty(), "{left:?}, then {settled:?}");
+}
+
+#[test]
+fn other_services_are_measured_the_same_way() {
+    for lc in [Lc::Redis, Lc::Nginx] {
+        let systems = [System::AloneWarm, System::SchedRr, System::Quell];
+        let name = lc.report_name("colocate");
+        let spec = ColocateSpec { lc, name: name.clone(), ..spec(&systems) };
+        let report = colocate::run(&spec, &mut Silent, &Stop::default()).unwrap();
+        check(&report, &systems);
+        assert_eq!((report.bench.as_str(), report.service()), (name.as_str(), Some(lc.name())));
+    }
 }
 
 #[test]

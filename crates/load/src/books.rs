@@ -72,8 +72,9 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// Empty books, all their memory touched: the loop never faults a page in.
-    pub fn open(spec: &LoadSpec, start: Nanos) -> Books {
+    /// Empty books with room for `samples_max` samples, all their memory touched: the loop never faults
+    /// a page in.
+    pub fn open(spec: &LoadSpec, samples_max: usize, start: Nanos) -> Books {
         let mut end = start + spec.warmup;
         let mut accounts = vec![Account::new(start, end)];
         for step in &spec.steps {
@@ -82,7 +83,7 @@ impl Books {
             accounts.push(Account::new(begin, end));
         }
         let unset = Sample { sent_ns: Nanos::MAX, latency_ns: Nanos::MAX };
-        let mut samples = vec![unset; spec.samples_expected()];
+        let mut samples = vec![unset; samples_max];
         samples.clear();
         Books {
             accounts,

@@ -65,8 +65,22 @@ pub(crate) struct Connection {
     in_start: usize,
     in_end: usize,
     pending: VecDeque<Pending>,
+    /// A reply has come.
+    answered: bool,
     /// The socket took less than was there; the poller tells when it has room again.
     pub blocked: bool,
+}
+
+impl Lost {
+    /// Whether the server ended the connection, as it may between two requests.
+    fn is_closed(&self) -> bool {
+        use ErrorKind::{BrokenPipe, ConnectionReset};
+        match self {
+            Lost::Closed => true,
+            Lost::Io(error) => matches!(error.kind(), BrokenPipe | ConnectionReset),
+            Lost::Malformed(_) => false,
+        }
+    }
 }
 
 impl Connection {
@@ -89,8 +103,32 @@ impl Connection {
             in_start: 0,
             in_end: 0,
             pending: VecDeque::with_capacity(PENDING_ROOM),
+            answered: false,
             blocked: false,
         })
+    }
+
+    /// Begins to connect anew in the place of a connection that was `lost`, and queues what waits for a
+    /// reply once more: blocked until the poller tells that the socket can be written. `false` where
+    /// that cannot be: the server did not end it, gave no reply on it (it would do so again, without
+    /// end), or the protocol cannot ask again.
+    pub fn reopen(&mut self, addr: SocketAddr, lost: &Lost, protocol: &dyn Protocol) -> bool {
+        if !lost.is_closed() || !self.answered {
+            return false;
+        }
+        let Ok(stream) = connect_later(addr) else { return false };
+        self.out.clear();
+        for pending in &mut self.pending {
+            if !protocol.encode_again(pending.token, &mut self.out) {
+                return false;
+            }
+            pending.end = self.out.len() as u64;
+        }
+        self.stream = stream;
+        (self.out_start, self.in_start, self.in_end) = (0, 0, 0);
+        (self.queued, self.written) = (self.out.len() as u64, 0);
+        (self.answered, self.blocked) = (false, true);
+        true
     }
 
     /// The socket.
@@ -174,6 +212,7 @@ impl Connection {
                 Parsed::Incomplete => break,
                 Parsed::Reply { len, status } => {
                     self.in_start += len;
+                    self.answered = true;
                     if let Some(done) = self.pending.pop_front() {
                         on_reply(done, status);
                     }
@@ -207,10 +246,23 @@ impl Connection {
     }
 }
 
+/// A nonblocking socket on its way to `addr`.
+fn connect_later(addr: SocketAddr) -> std::io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let stream = TcpStream::from(socket_with(family, SocketType::STREAM, flags, None)?);
+    stream.set_nodelay(true)?;
+    match connect(&stream, &addr) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(stream),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::memcached::{Memcached, MemcachedSpec};
+    use crate::protocol::{keyvalue::KeyValueSpec, memcached::Memcached};
     use proptest::prelude::*;
     use std::net::TcpListener;
 
@@ -235,7 +287,7 @@ mod tests {
     }
 
     fn get_only() -> Memcached {
-        Memcached::new(&MemcachedSpec { get_permille: 1_000, ..MemcachedSpec::default() }).unwrap()
+        Memcached::new(&KeyValueSpec { get_permille: 1_000, ..KeyValueSpec::default() }).unwrap()
     }
 
     /// Receives until the server's side is closed; the replies, and why it ended.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a run, a server or an antagonist's progress file failed.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,16 @@ pub enum LoadError {
         /// The server's address.
         addr: SocketAddr,
         /// What went wrong.
+        reason: String,
+    },
+    /// A file of arrivals cannot be used.
+    #[error("{}: {reason}", place(path, *line))]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// The line at fault, counted from 1; 0 where it is the file as a whole.
+        line: usize,
+        /// What is wrong.
         reason: String,
     },
     /// The synthetic server could not listen.
@@ -58,6 +68,12 @@ pub enum LoadError {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+/// `file:line`
+fn place(path: &Path, line: usize) -> String {
+    let path = path.display();
+    if line == 0 { path.to_string() } else { format!("{path}:{line}") }
 }
 
 impl LoadError {

@@ -5,6 +5,7 @@
 //! dropped: the [`Books`] hold each one's end.
 
 use std::iter::Peekable;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quell_model::Nanos;
@@ -42,6 +43,7 @@ pub(crate) struct Raw {
     pub generator: GeneratorReport,
     pub stalls: Stalls,
     pub connections_lost: usize,
+    pub connections_reopened: u64,
     pub ended_early: Option<String>,
 }
 
@@ -56,6 +58,7 @@ struct Effort {
 
 pub(crate) struct Generator<'a> {
     protocol: Box<dyn Protocol>,
+    addr: SocketAddr,
     rng: WorkloadRng,
     schedule: Peekable<Schedule>,
     start: Nanos,
@@ -65,6 +68,8 @@ pub(crate) struct Generator<'a> {
     connections: Vec<Option<Connection>>,
     alive: usize,
     turn: usize,
+    /// Connections that the server ended and that were opened again.
+    reopened: u64,
     last_loss: String,
     poller: OwnedFd,
     books: Books,
@@ -80,6 +85,7 @@ impl<'a> Generator<'a> {
         spec: &LoadSpec,
         protocol: Box<dyn Protocol>,
         connections: Vec<Connection>,
+        schedule: Schedule,
         start: Nanos,
         stop: &'a AtomicBool,
         mailbox: &'a Mailbox,
@@ -87,24 +93,25 @@ impl<'a> Generator<'a> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(LoadError::system("epoll_create"))?;
         for (index, connection) in connections.iter().enumerate() {
-            let data = epoll::EventData::new_u64(index as u64);
-            epoll::add(&poller, connection.fd(), data, epoll::EventFlags::IN)
+            epoll::add(&poller, connection.fd(), data(index), interest(connection))
                 .map_err(LoadError::system("epoll_ctl"))?;
         }
         let mut rng = WorkloadRng::seed_from_u64(spec.seed);
         rng.set_stream(WORKLOAD_STREAM);
         Ok(Generator {
             protocol,
+            addr: spec.addr,
             rng,
-            schedule: Schedule::new(spec.arrivals, spec.warmup, &spec.steps, spec.seed).peekable(),
+            books: Books::open(spec, samples_room(&schedule).min(spec.samples_max), start),
+            schedule: schedule.peekable(),
             start,
             end: start + spec.warmup + spec.measured(),
             alive: connections.len(),
             connections: connections.into_iter().map(Some).collect(),
             turn: 0,
+            reopened: 0,
             last_loss: String::new(),
             poller,
-            books: Books::open(spec, start),
             effort: Effort::default(),
             stop,
             mailbox,
@@ -152,6 +159,7 @@ impl<'a> Generator<'a> {
             generator,
             stalls: clock.finish(),
             connections_lost: self.connections.len() - self.alive,
+            connections_reopened: self.reopened,
             ended_early,
             books: self.books,
         }
@@ -282,9 +290,18 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Gives a connection up, and with it all that waits there.
+    /// Opens a connection again if the server may have ended it for its own reasons, else gives it up,
+    /// and with it all that waits there.
     fn lose(&mut self, index: usize, lost: &Lost) {
         let Some(mut connection) = self.connections[index].take() else { return };
+        // The old socket is closed by now, which took it off the poller.
+        if connection.reopen(self.addr, lost, &*self.protocol)
+            && epoll::add(&self.poller, connection.fd(), data(index), interest(&connection)).is_ok()
+        {
+            self.connections[index] = Some(connection);
+            self.reopened += 1;
+            return;
+        }
         self.alive -= 1;
         self.last_loss = lost.to_string();
         for (pending, sent) in connection.abandon() {
@@ -312,10 +329,26 @@ impl<'a> Generator<'a> {
     }
 }
 
-/// Has the poller watch for room in a blocked socket, and no longer in another.
-fn watch(poller: &OwnedFd, index: usize, connection: &Connection) -> Result<(), Lost> {
+/// Room for the requests of the measured window, with five standard deviations to spare.
+fn samples_room(schedule: &Schedule) -> usize {
+    let mean: f64 = schedule.expected().iter().sum();
+    (mean + 5.0 * mean.sqrt() + 16.0) as usize
+}
+
+/// How the poller names a connection.
+fn data(index: usize) -> epoll::EventData {
+    epoll::EventData::new_u64(index as u64)
+}
+
+/// What the poller is to tell of a connection: bytes that came, and room in a blocked socket.
+fn interest(connection: &Connection) -> epoll::EventFlags {
     let mut flags = epoll::EventFlags::IN;
     flags.set(epoll::EventFlags::OUT, connection.blocked);
-    let data = epoll::EventData::new_u64(index as u64);
-    epoll::modify(poller, connection.fd(), data, flags).map_err(|errno| Lost::Io(errno.into()))
+    flags
+}
+
+/// Has the poller watch for room in a blocked socket, and no longer in another.
+fn watch(poller: &OwnedFd, index: usize, connection: &Connection) -> Result<(), Lost> {
+    epoll::modify(poller, connection.fd(), data(index), interest(connection))
+        .map_err(|errno| Lost::Io(errno.into()))
 }

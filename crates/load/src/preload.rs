@@ -38,7 +38,9 @@ pub(crate) fn preload(addr: SocketAddr, protocol: &mut dyn Protocol) -> Result<(
             .receive(protocol, |_, status| refused += u64::from(status != Status::Ok))
             .map_err(|lost| failed(lost.to_string()))?;
         if refused > 0 {
-            return Err(failed("the server refused a request; is it full?".into()));
+            return Err(failed(
+                "the server refused a request; is it full, or does it want a password?".into(),
+            ));
         }
     }
     Ok(())

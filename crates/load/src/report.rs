@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::latency::{Latency, Recorder};
 use crate::spec::LoadSpec;
 use crate::stall::{Stall, Stalls};
+use crate::timeline::TimePoint;
 
 /// What held the throughput back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +69,7 @@ pub struct StepReport {
     pub start_ns: Nanos,
     /// Its end.
     pub end_ns: Nanos,
-    /// Rate that was asked for (the mean over the steps for the whole window).
+    /// Rate that was asked for: the mean over bursts, traces, and steps for the whole window.
     pub target_rps: f64,
     /// Requests due in it, a second.
     pub offered_rps: f64,
@@ -116,6 +117,8 @@ pub struct LoadReport {
     pub overall: StepReport,
     /// Each step.
     pub steps: Vec<StepReport>,
+    /// The measured window in short intervals, made of `samples`.
+    pub timeline: Vec<TimePoint>,
     /// What held the throughput back.
     pub limited_by: LimitedBy,
     /// Why, in one sentence.
@@ -126,6 +129,8 @@ pub struct LoadReport {
     pub stalls: Stalls,
     /// Connections that broke.
     pub connections_lost: usize,
+    /// Times that the server ended a connection and another one took its place.
+    pub connections_reopened: u64,
     /// Why the run ended before its time, if it did.
     pub ended_early: Option<String>,
     /// Requests of the window that found no room in `samples`.
@@ -200,7 +205,7 @@ pub(crate) fn verdict(overall: &StepReport, generator: &GeneratorReport) -> (Lim
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{ProtocolSpec, memcached::MemcachedSpec};
+    use crate::protocol::{ProtocolSpec, keyvalue::KeyValueSpec};
     use crate::stall::Activity;
 
     fn part(totals: Totals, achieved_rps: f64) -> StepReport {
@@ -234,17 +239,19 @@ mod tests {
     #[test]
     fn requests_in_flight_during_a_window_are_cut_and_no_other() {
         let addr = "127.0.0.1:1".parse().unwrap();
-        let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+        let protocol = ProtocolSpec::Memcached(KeyValueSpec::default());
         let sample = |sent, latency| Sample { sent_ns: Nanos(sent), latency_ns: Nanos(latency) };
         let report = LoadReport {
             spec: LoadSpec::new(addr, protocol, 1.0, Nanos(1)),
             overall: part(Totals::default(), 0.0),
             steps: Vec::new(),
+            timeline: Vec::new(),
             limited_by: LimitedBy::None,
             limited_because: String::new(),
             generator: GeneratorReport::default(),
             stalls: Stalls::default(),
             connections_lost: 0,
+            connections_reopened: 0,
             ended_early: None,
             samples_missing: 0,
             samples: vec![

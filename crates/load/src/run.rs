@@ -10,6 +10,7 @@ use std::time::Duration;
 use quell_model::{CoreId, Nanos};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::arrivals::Schedule;
 use crate::books::{Account, Tally};
 use crate::clock::now;
 use crate::connection::Connection;
@@ -19,6 +20,7 @@ use crate::latency::Recorder;
 use crate::preload::preload;
 use crate::report::{LoadReport, StepReport, Totals, verdict};
 use crate::spec::LoadSpec;
+use crate::timeline::timeline;
 
 /// From set-up to the first request: the generator's thread must be up by then.
 const LEAD: Nanos = Nanos::from_millis(20);
@@ -120,6 +122,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn run(spec: &LoadSpec, progress: &mut dyn Progress) -> Result<LoadReport, LoadError> {
     spec.check()?;
     let mut protocol = spec.protocol.build().map_err(LoadError::Spec)?;
+    let schedule = Schedule::new(spec)?;
+    let expected = schedule.expected();
     if spec.preload {
         preload(spec.addr, &mut *protocol)?;
     }
@@ -129,7 +133,7 @@ pub fn run(spec: &LoadSpec, progress: &mut dyn Progress) -> Result<LoadReport, L
     let (stop, mailbox) = (AtomicBool::new(false), Mailbox::default());
     let over = (Mutex::new(false), Condvar::new());
     let start = now() + LEAD;
-    let generator = Generator::new(spec, protocol, connections, start, &stop, &mailbox)?;
+    let generator = Generator::new(spec, protocol, connections, schedule, start, &stop, &mailbox)?;
     let core = spec.core;
     let raw = std::thread::scope(|scope| {
         let spinning = std::thread::Builder::new()
@@ -144,7 +148,7 @@ pub fn run(spec: &LoadSpec, progress: &mut dyn Progress) -> Result<LoadReport, L
         watch(spec, start, progress, (&mailbox, &stop, &over));
         spinning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
-    Ok(report(spec, start + spec.warmup, raw))
+    Ok(report(spec, &expected, start + spec.warmup, raw))
 }
 
 fn pin(core: Option<CoreId>) -> Result<(), LoadError> {
@@ -194,21 +198,21 @@ fn watch(
     }
 }
 
-fn report(spec: &LoadSpec, begin: Nanos, raw: Raw) -> LoadReport {
+/// `expected` is how many requests each step has by the schedule.
+fn report(spec: &LoadSpec, expected: &[f64], begin: Nanos, raw: Raw) -> LoadReport {
     let over = raw.finish;
     let accounts = raw.books.accounts.iter().skip(1);
     let mut totals = Totals::default();
     let (mut latency, mut lateness) = (Recorder::new(), Recorder::new());
     let mut replies = 0;
     let mut steps = Vec::new();
-    for (account, step) in accounts.zip(&spec.steps) {
+    for (account, requests) in accounts.zip(expected) {
         totals.add(&account.totals);
         latency.merge(&account.latency);
         lateness.merge(&account.lateness);
         replies += account.replies_in_window;
-        steps.push(step_report(account, step.rate_rps, over));
+        steps.push(step_report(account, *requests, over));
     }
-    let requests: f64 = spec.steps.iter().map(|s| s.rate_rps * s.duration.0 as f64).sum();
     let whole = Account {
         totals,
         replies_in_window: replies,
@@ -217,10 +221,12 @@ fn report(spec: &LoadSpec, begin: Nanos, raw: Raw) -> LoadReport {
         start: begin,
         end: begin + spec.measured(),
     };
-    let overall = step_report(&whole, requests / spec.measured().0 as f64, over);
+    let overall = step_report(&whole, expected.iter().sum(), over);
     let (limited_by, limited_because) = verdict(&overall, &raw.generator);
+    let window = (overall.start_ns, overall.end_ns);
     LoadReport {
         spec: spec.clone(),
+        timeline: timeline(&raw.books.samples, window, raw.books.deadline),
         overall,
         steps,
         limited_by,
@@ -228,6 +234,7 @@ fn report(spec: &LoadSpec, begin: Nanos, raw: Raw) -> LoadReport {
         generator: raw.generator,
         stalls: raw.stalls,
         connections_lost: raw.connections_lost,
+        connections_reopened: raw.connections_reopened,
         ended_early: raw.ended_early,
         samples_missing: raw.books.samples_missing,
         samples: raw.books.samples,
@@ -235,13 +242,14 @@ fn report(spec: &LoadSpec, begin: Nanos, raw: Raw) -> LoadReport {
     }
 }
 
-fn step_report(account: &Account, target_rps: f64, over: Nanos) -> StepReport {
+fn step_report(account: &Account, expected: f64, over: Nanos) -> StepReport {
     let end_ns = account.end.min(over).max(account.start);
-    let seconds = end_ns.since(account.start).0.max(1) as f64 / 1e9;
+    let seconds_until = |end: Nanos| end.since(account.start).0.max(1) as f64 / 1e9;
+    let seconds = seconds_until(end_ns);
     StepReport {
         start_ns: account.start,
         end_ns,
-        target_rps,
+        target_rps: expected / seconds_until(account.end),
         offered_rps: account.totals.scheduled as f64 / seconds,
         achieved_rps: account.replies_in_window as f64 / seconds,
         totals: account.totals,

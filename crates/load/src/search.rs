@@ -3,7 +3,7 @@
 use quell_model::Nanos;
 use serde::{Deserialize, Serialize};
 
-use crate::arrivals::Step;
+use crate::arrivals::{Arrivals, Step};
 use crate::error::LoadError;
 use crate::report::{LimitedBy, LoadReport};
 use crate::run::{Silent, run};
@@ -85,6 +85,12 @@ pub fn search_peak(
     if !(spec.start_rps >= 1.0 && spec.start_rps <= spec.max_rps && spec.precision > 0.0) {
         return Err(LoadError::Spec(
             "search: start_rps must be in 1..=max_rps and precision above 0".into(),
+        ));
+    }
+    if !matches!(spec.load.arrivals, Arrivals::Poisson | Arrivals::Uniform) {
+        return Err(LoadError::Spec(
+            "search: arrivals must be poisson or uniform; bursts and traces have rates of their own"
+                .into(),
         ));
     }
     let mut load = spec.load.clone();
@@ -169,10 +175,10 @@ fn limit_of(failed: &Probe) -> LimitedBy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{ProtocolSpec, memcached::MemcachedSpec};
+    use crate::protocol::{ProtocolSpec, keyvalue::KeyValueSpec};
 
     fn spec() -> SearchSpec {
-        let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+        let protocol = ProtocolSpec::Memcached(KeyValueSpec::default());
         let addr = "127.0.0.1:1".parse().unwrap();
         SearchSpec::new(LoadSpec::new(addr, protocol, 1.0, Nanos::from_millis(1)))
     }

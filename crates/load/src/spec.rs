@@ -13,6 +13,8 @@ use crate::protocol::ProtocolSpec;
 const CONNECTIONS_MAX: usize = 10_000;
 /// Longest run.
 const DURATION_MAX: Nanos = Nanos::from_secs(7 * 24 * 3_600);
+/// Shortest period of bursts.
+const PERIOD_MIN: Nanos = Nanos::from_millis(1);
 /// Highest rate asked for; far above what one thread can send.
 const RATE_MAX_RPS: f64 = 1e8;
 
@@ -26,7 +28,7 @@ pub struct LoadSpec {
     /// TCP connections, opened before the run. Requests go round them in turn; those that are due
     /// at the same moment share a connection and one write.
     pub connections: usize,
-    /// How the gaps between requests are drawn.
+    /// When requests are due.
     pub arrivals: Arrivals,
     /// The load, step by step.
     pub steps: Vec<Step>,
@@ -88,26 +90,35 @@ impl LoadSpec {
         if self.measured() + self.warmup + self.grace > DURATION_MAX {
             return refuse(format!("longer than {DURATION_MAX}"));
         }
-        match self.steps.iter().find(|step| !(0.0..=RATE_MAX_RPS).contains(&step.rate_rps)) {
-            Some(step) => refuse(format!("rate {} is not in 0..={RATE_MAX_RPS}", step.rate_rps)),
-            None => Ok(()),
+        let bursts = match &self.arrivals {
+            Arrivals::Bursts(bursts) => Some(bursts),
+            _ => None,
+        };
+        let step_rates = self.steps.iter().map(|step| step.rate_rps);
+        let mut rates = step_rates.chain(bursts.map(|bursts| bursts.rate_rps));
+        if let Some(rate) = rates.find(|rate| !(0.0..=RATE_MAX_RPS).contains(rate)) {
+            return refuse(format!("rate {rate} is not in 0..={RATE_MAX_RPS}"));
         }
-    }
-
-    /// Requests expected in the measured window, with five standard deviations to spare.
-    pub(crate) fn samples_expected(&self) -> usize {
-        let mean: f64 = self.steps.iter().map(|s| s.rate_rps * s.duration.0 as f64 / 1e9).sum();
-        ((mean + 5.0 * mean.sqrt() + 16.0) as usize).min(self.samples_max)
+        match bursts {
+            Some(bursts) if bursts.period < PERIOD_MIN || bursts.length > bursts.period => {
+                refuse(format!(
+                    "bursts of {} every {}; a period is {PERIOD_MIN} or longer, a burst no longer than it",
+                    bursts.length, bursts.period
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::memcached::MemcachedSpec;
+    use crate::arrivals::Bursts;
+    use crate::protocol::keyvalue::KeyValueSpec;
 
     fn spec() -> LoadSpec {
-        let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+        let protocol = ProtocolSpec::Memcached(KeyValueSpec::default());
         LoadSpec::new("127.0.0.1:1".parse().unwrap(), protocol, 1_000.0, Nanos::from_secs(1))
     }
 
@@ -130,8 +141,28 @@ mod tests {
     }
 
     #[test]
+    fn bursts_that_make_no_sense_are_refused() {
+        let refused = |rate_rps: f64, period_ms: u64, length_ms: u64| {
+            let (period, length) = (Nanos::from_millis(period_ms), Nanos::from_millis(length_ms));
+            let arrivals = Arrivals::Bursts(Bursts { rate_rps, period, length });
+            LoadSpec { arrivals, ..spec() }.check().is_err()
+        };
+        assert!(!refused(10.0, 1_000, 100) && !refused(0.0, 1, 1));
+        assert!(refused(-1.0, 1_000, 100) && refused(f64::NAN, 1_000, 100));
+        assert!(refused(10.0, 0, 0) && refused(10.0, 100, 101));
+    }
+
+    #[test]
     fn a_spec_survives_json() {
-        let json = serde_json::to_string(&spec()).unwrap();
-        assert_eq!(serde_json::from_str::<LoadSpec>(&json).unwrap(), spec());
+        let (rate_rps, period, length) = (1.5, Nanos(2_000_000), Nanos(7));
+        for arrivals in [
+            Arrivals::Poisson,
+            Arrivals::Bursts(Bursts { rate_rps, period, length }),
+            Arrivals::Trace { file: "arrivals.txt".into() },
+        ] {
+            let spec = LoadSpec { arrivals, ..spec() };
+            let json = serde_json::to_string(&spec).unwrap();
+            assert_eq!(serde_json::from_str::<LoadSpec>(&json).unwrap(), spec);
+        }
     }
 }

@@ -3,36 +3,25 @@
 
 mod common;
 
-use common::Memcached;
-use quell_load::protocol::memcached::MemcachedSpec;
+use common::{Server, books_balance};
+use quell_load::protocol::keyvalue::KeyValueSpec;
 use quell_load::{
-    Arrivals, Interval, LimitedBy, LoadReport, LoadSpec, Progress, ProtocolSpec, SearchSpec,
-    Silent, Step, run, search_peak,
+    Arrivals, Bursts, Interval, LimitedBy, LoadReport, LoadSpec, Progress, ProtocolSpec,
+    SearchSpec, Silent, Step, run, search_peak,
 };
 use quell_model::Nanos;
 
-fn spec(server: &Memcached, rate_rps: f64, ms: u64) -> LoadSpec {
-    let workload = MemcachedSpec { keys: 1_000, ..MemcachedSpec::default() };
+fn spec(server: &Server, rate_rps: f64, ms: u64) -> LoadSpec {
+    let workload = KeyValueSpec { keys: 1_000, ..KeyValueSpec::default() };
     let protocol = ProtocolSpec::Memcached(workload);
     let mut spec = LoadSpec::new(server.addr, protocol, rate_rps, Nanos::from_millis(ms));
     spec.warmup = Nanos::from_millis(50);
     spec
 }
 
-fn books_balance(report: &LoadReport) {
-    for part in report.steps.iter().chain([&report.overall]) {
-        let totals = part.totals;
-        assert_eq!(totals.scheduled, totals.sent + totals.unsent);
-        assert_eq!(totals.sent, totals.answered + totals.errors + totals.unanswered);
-        assert_eq!(part.latency.count, totals.scheduled);
-    }
-    let kept = report.samples.len() as u64 + report.samples_missing;
-    assert_eq!(kept, report.overall.totals.scheduled);
-}
-
 #[test]
 fn every_request_is_answered_and_every_key_is_found() {
-    let server = Memcached::start();
+    let server = Server::memcached();
     let report = run(&spec(&server, 5_000.0, 400), &mut Silent).unwrap();
     books_balance(&report);
     let totals = report.overall.totals;
@@ -43,7 +32,7 @@ fn every_request_is_answered_and_every_key_is_found() {
 
 #[test]
 fn keys_that_were_never_stored_count_as_misses_and_not_as_errors() {
-    let server = Memcached::start();
+    let server = Server::memcached();
     let mut spec = spec(&server, 2_000.0, 200);
     spec.preload = false;
     let report = run(&spec, &mut Silent).unwrap();
@@ -54,7 +43,7 @@ fn keys_that_were_never_stored_count_as_misses_and_not_as_errors() {
 
 #[test]
 fn steps_are_reported_one_by_one_and_samples_fall_into_them() {
-    let server = Memcached::start();
+    let server = Server::memcached();
     let mut spec = spec(&server, 0.0, 1);
     spec.arrivals = Arrivals::Uniform;
     let step = |rate_rps| Step { rate_rps, duration: Nanos::from_millis(100) };
@@ -72,14 +61,53 @@ fn steps_are_reported_one_by_one_and_samples_fall_into_them() {
 }
 
 #[test]
+fn a_trace_is_offered_as_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("arrivals");
+    // 100 together, then 100 a millisecond apart; the last ten come after the window.
+    let gaps = "0\n".repeat(100) + &"1\n".repeat(100);
+    std::fs::write(&file, format!("gaps ms\n{gaps}")).unwrap();
+    let server = Server::memcached();
+    let mut spec = spec(&server, 1_000.0, 91);
+    spec.arrivals = Arrivals::Trace { file: file.clone() };
+    let report = run(&spec, &mut Silent).unwrap();
+    books_balance(&report);
+    assert_eq!(report.overall.totals.scheduled, 190);
+    assert!((report.overall.target_rps - 190.0 / 0.091).abs() < 1.0);
+    let counts: Vec<u64> = report.timeline.iter().map(|point| point.latency.count).collect();
+    assert_eq!(counts[..2], [109, 10]);
+    assert_eq!(counts.iter().sum::<u64>(), 190);
+    std::fs::remove_file(&file).unwrap();
+    assert!(run(&spec, &mut Silent).unwrap_err().to_string().contains("arrivals: "));
+}
+
+#[test]
+fn bursts_are_offered_and_seen_over_time() {
+    let server = Server::memcached();
+    let mut spec = spec(&server, 1_000.0, 400);
+    let (period, length) = (Nanos::from_millis(200), Nanos::from_millis(50));
+    spec.arrivals = Arrivals::Bursts(Bursts { rate_rps: 20_000.0, period, length });
+    let report = run(&spec, &mut Silent).unwrap();
+    books_balance(&report);
+    assert!((report.overall.target_rps - 5_750.0).abs() < 1e-6);
+    let start = report.timeline[0].start_ns;
+    for point in &report.timeline {
+        let in_burst = point.start_ns.since(start).0 % period.0 < length.0;
+        assert_eq!(point.offered_rps > 5_000.0, in_burst, "{point:?}");
+    }
+    let error = search_peak(&SearchSpec::new(spec), &mut |_| true).unwrap_err().to_string();
+    assert!(error.contains("rates of their own"), "{error}");
+}
+
+#[test]
 fn large_values_come_back_whole() {
-    let server = Memcached::start();
+    let server = Server::memcached();
     let mut spec = spec(&server, 500.0, 200);
-    spec.protocol = ProtocolSpec::Memcached(MemcachedSpec {
+    spec.protocol = ProtocolSpec::Memcached(KeyValueSpec {
         keys: 50,
         value_bytes: 200_000,
         get_permille: 500,
-        ..MemcachedSpec::default()
+        ..KeyValueSpec::default()
     });
     let report = run(&spec, &mut Silent).unwrap();
     books_balance(&report);
@@ -89,13 +117,13 @@ fn large_values_come_back_whole() {
 
 #[test]
 fn a_server_that_dies_ends_the_run_with_its_reason_and_balanced_books() {
-    struct KillServer(Option<Memcached>);
+    struct KillServer(Option<Server>);
     impl Progress for KillServer {
         fn begin(&mut self, _at: Nanos) {
             self.0 = None;
         }
     }
-    let server = Memcached::start();
+    let server = Server::memcached();
     let spec = spec(&server, 5_000.0, 60_000);
     let report = run(&spec, &mut KillServer(Some(server))).unwrap();
     books_balance(&report);
@@ -115,7 +143,7 @@ fn progress_is_shown_and_can_stop_the_run() {
             !self.0.is_empty()
         }
     }
-    let server = Memcached::start();
+    let server = Server::memcached();
     let mut progress = StopAfterOne::default();
     let report = run(&spec(&server, 1_000.0, 600_000), &mut progress).unwrap();
     books_balance(&report);
@@ -125,7 +153,7 @@ fn progress_is_shown_and_can_stop_the_run() {
 
 #[test]
 fn a_rate_beyond_the_generators_own_shows_as_late_sends() {
-    let server = Memcached::start();
+    let server = Server::memcached();
     let mut spec = spec(&server, 20_000_000.0, 10);
     spec.warmup = Nanos::ZERO;
     spec.arrivals = Arrivals::Uniform;
@@ -141,7 +169,7 @@ fn a_rate_beyond_the_generators_own_shows_as_late_sends() {
 
 #[test]
 fn the_peak_is_the_highest_rate_that_was_sustained() {
-    let server = Memcached::start();
+    let server = Server::memcached();
     let mut search = SearchSpec::new(spec(&server, 0.0, 1));
     (search.start_rps, search.max_rps) = (1_000.0, 4_000.0);
     (search.run, search.attempts) = (Nanos::from_millis(100), 1);
@@ -158,9 +186,9 @@ fn the_peak_is_the_highest_rate_that_was_sustained() {
 
 #[test]
 fn a_server_that_refuses_the_preload_is_named() {
-    let server = Memcached::start_with(&["-m", "8", "-M"]);
+    let server = Server::memcached_with(&["-m", "8", "-M"]);
     let mut spec = spec(&server, 100.0, 10);
-    let workload = MemcachedSpec { keys: 1_000, value_bytes: 200_000, ..MemcachedSpec::default() };
+    let workload = KeyValueSpec { keys: 1_000, value_bytes: 200_000, ..KeyValueSpec::default() };
     spec.protocol = ProtocolSpec::Memcached(workload);
     let error = run(&spec, &mut Silent).unwrap_err().to_string();
     assert!(error.contains("preload") && error.contains("refused"), "{error}");
@@ -168,7 +196,7 @@ fn a_server_that_refuses_the_preload_is_named() {
 
 #[test]
 fn a_report_survives_json() {
-    let server = Memcached::start();
+    let server = Server::memcached();
     let report = run(&spec(&server, 1_000.0, 50), &mut Silent).unwrap();
     let json = serde_json::to_string(&report).unwrap();
     let back: LoadReport = serde_json::from_str(&json).unwrap();
@@ -179,7 +207,7 @@ fn a_report_survives_json() {
 #[test]
 fn a_server_that_is_not_there_is_named() {
     let addr = common::free_addr();
-    let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+    let protocol = ProtocolSpec::Memcached(KeyValueSpec::default());
     let spec = LoadSpec::new(addr, protocol, 100.0, Nanos::from_millis(10));
     let error = run(&spec, &mut Silent).unwrap_err().to_string();
     assert!(error.contains(&addr.to_string()), "{error}");

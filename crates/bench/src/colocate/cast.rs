@@ -1,67 +1,17 @@
-//! The programs of a co-location: an unmodified memcached, and batch work.
+//! The batch work of a co-location.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use quell_load::be::{Progress, Reading};
 use quell_model::{CoreSet, Nanos};
 use tempfile::TempDir;
 
+use super::lc::START_MAX;
 use super::spec::Mix;
 use crate::host::{Program, folder};
-
-/// How long a program may take until it serves or works.
-const START_MAX: Duration = Duration::from_secs(15);
-
-/// Debian's memcached with one worker, on a free port of the loopback device.
-pub struct Memcached {
-    /// The process.
-    pub program: Program,
-    /// Where it listens.
-    pub addr: SocketAddr,
-}
-
-impl Memcached {
-    /// Starts it on the managed cores and waits until it accepts connections.
-    ///
-    /// # Errors
-    /// When it cannot be started or does not listen in time.
-    pub fn start(managed: &CoreSet) -> Result<Memcached> {
-        let addr = free_address()?;
-        let mut command = Command::new("memcached");
-        command
-            // All that is stored fits, so nothing has to be evicted. The thread that would look for it
-            // gets the worker's priority wherever the service is elevated as a whole, and the worker
-            // then waits behind it for up to 8 ms, with batch work or without (measured).
-            .args(["-o", "no_lru_maintainer,no_lru_crawler,hashpower=20"])
-            // It refuses to run as root unless told which user to be.
-            .args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-m", "256", "-c", "256"])
-            .args(["-p", &addr.port().to_string()])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let mut program = Program::start("memcached", &mut command)
-            .context("is the package memcached installed? `scripts/setup.sh` does it")?;
-        let until = Instant::now() + START_MAX;
-        while TcpStream::connect(addr).is_err() {
-            program.check()?;
-            if Instant::now() > until {
-                bail!("memcached does not accept connections on {addr} after {START_MAX:?}");
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        program.pin(managed)?;
-        Ok(Memcached { program, addr })
-    }
-}
-
-/// An address that nobody listens on now.
-pub(super) fn free_address() -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
-    listener.local_addr().context("find a free port")
-}
 
 /// The batch programs of a mix, which count what they do.
 pub struct BatchWork {

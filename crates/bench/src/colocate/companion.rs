@@ -1,13 +1,13 @@
-//! A second service beside memcached: the synthetic server, and a client for it that sleeps between
+//! A second service beside the first: the synthetic server, and a client for it that sleeps between
 //! requests, so that it leaves the client's core to the other load generator.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use quell_load::now;
 use quell_load::protocol::synthetic::{FRAME_BYTES, Op, Request};
 use quell_load::serve::send_runaway;
@@ -15,13 +15,11 @@ use quell_model::Nanos;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::cast::free_address;
+use super::lc::{accepts, free_address};
 use super::spec::ColocateSpec;
 use crate::host::{Policy, Program, set_policy};
 use crate::stats;
 
-/// How long the server may take until it answers: it measures the machine's speed first.
-const START_MAX: Duration = Duration::from_secs(15);
 /// How long to wait for answers after the last request was due.
 const GRACE: Duration = Duration::from_secs(1);
 /// The sender's priority: it works for microseconds at a time beside a client that spins.
@@ -67,14 +65,7 @@ impl Companion {
         command.args(["load", "serve", &addr.to_string(), "--allow-runaway"]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut program = Program::start("quell load serve", &mut command)?;
-        let until = Instant::now() + START_MAX;
-        while TcpStream::connect(addr).is_err() {
-            program.check()?;
-            if Instant::now() > until {
-                bail!("quell load serve does not accept connections on {addr} after {START_MAX:?}");
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        accepts(&mut program, addr)?;
         offer(addr, &[now()], Nanos::from_micros(1)).context("talk to the second server")?;
         program.pin(&spec.managed)?;
         Ok(Companion { program, addr })

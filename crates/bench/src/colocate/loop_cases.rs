@@ -38,7 +38,7 @@ const LONGER: u32 = 2;
 /// The cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoopCase {
-    /// Load steps of 20, 80, 20 % for memcached and the synthetic server.
+    /// Load steps of 20, 80, 20 % for the service and the synthetic server.
     TwoLcSteps,
     /// A worker of the synthetic server spins for most of the time.
     Runaway,
@@ -67,7 +67,7 @@ impl LoopCase {
         }
     }
 
-    /// Rates of memcached, of half its peak.
+    /// Rates of the service, of half its peak.
     fn rates(self, peak_rps: f64) -> [f64; 3] {
         match self {
             LoopCase::TwoLcSteps => STEPS.map(|part| part * 0.5 * peak_rps),

@@ -7,7 +7,8 @@ use quell_load::{LoadReport, LoadSpec};
 use quell_model::Nanos;
 
 use super::analysis::Run;
-use super::cast::{BatchWork, Memcached, Readings};
+use super::cast::{BatchWork, Readings};
+use super::lc::Server;
 use super::spec::System;
 use super::watch::{CoreWatch, StallWatch};
 use crate::host::{PauseLoop, Usage, set_nice};
@@ -27,7 +28,7 @@ struct Account {
 }
 
 impl Account {
-    fn read(lc: &Memcached, be: &BatchWork, pause: Option<&PauseLoop>) -> Result<Account> {
+    fn read(lc: &Server, be: &BatchWork, pause: Option<&PauseLoop>) -> Result<Account> {
         Ok(Account {
             at: Instant::now(),
             lc: lc.program.usage()?,
@@ -40,7 +41,7 @@ impl Account {
 /// Who is measured, and by what.
 pub struct Scene<'a> {
     /// The service.
-    pub lc: &'a Memcached,
+    pub lc: &'a Server,
     /// The batch programs.
     pub be: &'a BatchWork,
     /// The load to offer.

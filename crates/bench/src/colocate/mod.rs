@@ -1,7 +1,7 @@
 //! `quell bench colocate`: a real service and real batch work share cores; who keeps the tail, who
 //! gets the rest?
 //!
-//! An unmodified memcached and one batch program share the managed core; the open-loop client has an
+//! An unmodified service (memcached, Redis or nginx) and one batch program share the managed core; the open-loop client has an
 //! unmanaged core to itself. In each round and for each mix, batch work is measured alone, and then
 //! every system in an order drawn anew, all with the same arrivals. The load is a fixed part of the
 //! peak, which is searched for once. Latencies count from the intended send time; hypervisor stalls
@@ -10,6 +10,7 @@
 pub mod analysis;
 mod cast;
 mod companion;
+mod lc;
 mod loop_cases;
 mod measure;
 mod spec;
@@ -22,16 +23,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use quell_linux::act::Ladder;
 use quell_load::go::build_gc;
-use quell_load::protocol::memcached::MemcachedSpec;
-use quell_load::{LoadSpec, ProtocolSpec, SearchSpec, search_peak};
+use quell_load::{LoadSpec, SearchSpec, search_peak};
 use quell_model::{CoreSet, Nanos, Rung};
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use self::analysis::{MANY, Round, Run};
+pub(crate) use self::cast::BatchWork;
 use self::cast::Rates;
-pub(crate) use self::cast::{BatchWork, Memcached};
+pub use self::lc::Lc;
+pub(crate) use self::lc::Server;
 use self::loop_cases::LoopCase;
 use self::measure::{Scene, measure};
 pub use self::spec::{ColocateSpec, Mix, System};
@@ -39,7 +41,7 @@ use self::system::{Entered, Service};
 use self::watch::{CoreWatch, StallWatch};
 use crate::host::{self, PauseLoop, Policy};
 use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
+use crate::report::{BenchReport, LOAD_CASE};
 use crate::switch_cost;
 
 /// The priority of an LC thread on its Quell rung, on this host.
@@ -76,7 +78,7 @@ fn run_pinned(
     stop: &Stop,
 ) -> Result<BenchReport> {
     let mut report = BenchReport::new(&spec.name, &spec.command);
-    let lc = Memcached::start(&spec.managed)?;
+    let lc = Server::start(spec.lc, &spec.managed)?;
     let watch = core_watch(spec, &lc, &mut report.notes);
     let mut stalls = stall_watch(spec, &mut report.notes);
     progress.note("searching for the peak load");
@@ -89,9 +91,9 @@ fn run_pinned(
         .note(&format!("peak {peak_rps:.0} requests/s; offering {:.0} % of it", spec.load * 100.0));
     let core = spec.managed.first().context("no core is managed")?;
     let switch_us = switch_cost::measure(core)?;
-    report.push("load", "memcached", "peak_rps", vec![peak_rps]);
-    report.push("load", "memcached", "offered_rps", vec![peak_rps * spec.load]);
-    report.push("load", "memcached", "switch_us", vec![switch_us]);
+    report.push(LOAD_CASE, spec.lc.name(), "peak_rps", vec![peak_rps]);
+    report.push(LOAD_CASE, spec.lc.name(), "offered_rps", vec![peak_rps * spec.load]);
+    report.push(LOAD_CASE, spec.lc.name(), "switch_us", vec![switch_us]);
     let mut total = spec.mixes.len() * (spec.systems.len() + 1) * spec.rounds;
     if spec.loop_cases {
         total += LoopCase::ALL.len() * loop_cases::SYSTEMS.len() * loop_cases::rounds(spec);
@@ -134,10 +136,9 @@ fn run_pinned(
 }
 
 /// The load of every measurement but for its seed.
-fn base_load(spec: &ColocateSpec, lc: &Memcached, rate_rps: f64) -> LoadSpec {
-    let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
+fn base_load(spec: &ColocateSpec, lc: &Server, rate_rps: f64) -> LoadSpec {
     let nanos = |time: Duration| Nanos(time.as_nanos() as u64);
-    let mut load = LoadSpec::new(lc.addr, protocol, rate_rps, nanos(spec.duration));
+    let mut load = LoadSpec::new(lc.addr, lc.lc.protocol(), rate_rps, nanos(spec.duration));
     load.warmup = nanos(spec.warmup);
     load.core = Some(spec.client);
     load.samples_max = SAMPLES_MAX;
@@ -147,12 +148,12 @@ fn base_load(spec: &ColocateSpec, lc: &Memcached, rate_rps: f64) -> LoadSpec {
 /// The highest load that the service sustains on its rung, alone, watched as in every measurement.
 fn search(
     spec: &ColocateSpec,
-    lc: &Memcached,
+    lc: &Server,
     mut stalls: Option<&mut StallWatch>,
     stop: &Stop,
 ) -> Result<f64> {
     let mut search = SearchSpec::new(base_load(spec, lc, 1.0));
-    search.start_rps = 40_000.0;
+    search.start_rps = spec.lc.search_from_rps();
     search.load.warmup = Nanos::from_millis(100);
     search.run = Nanos::from_millis(400);
     search.precision = 0.08;
@@ -169,13 +170,13 @@ fn search(
     stop.check()?;
     if found.peak_rps < search.start_rps / 16.0 {
         let last = found.probes.last();
-        bail!("memcached sustains no load worth measuring; the last attempt: {last:?}");
+        bail!("{} sustains no load worth measuring; the last attempt: {last:?}", spec.lc.name());
     }
     Ok(found.peak_rps)
 }
 
 /// The observer of the managed cores, where the host has BPF.
-fn core_watch(spec: &ColocateSpec, lc: &Memcached, notes: &mut Vec<String>) -> Option<CoreWatch> {
+fn core_watch(spec: &ColocateSpec, lc: &Server, notes: &mut Vec<String>) -> Option<CoreWatch> {
     match CoreWatch::start(&spec.managed, &lc.program) {
         Ok(watch) => Some(watch),
         Err(error) => {
@@ -229,7 +230,7 @@ impl Steps {
 /// A run under way.
 struct Session<'a> {
     spec: &'a ColocateSpec,
-    lc: &'a Memcached,
+    lc: &'a Server,
     watch: Option<CoreWatch>,
     stalls: Option<StallWatch>,
     /// Measurements made again because of stalls.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use quell_model::{CoreId, CoreSet};
 
+use super::lc::Lc;
+
 /// Best-effort work beside the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mix {
@@ -99,8 +101,10 @@ impl System {
 /// A co-location run.
 #[derive(Clone, Debug)]
 pub struct ColocateSpec {
-    /// The report's name: `colocate` or `demo`.
+    /// The report's name.
     pub name: String,
+    /// The service.
+    pub lc: Lc,
     /// The command that makes the report again.
     pub command: String,
     /// Kinds of batch work, one after the other in each round.

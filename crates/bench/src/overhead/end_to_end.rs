@@ -3,15 +3,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use quell_load::protocol::memcached::MemcachedSpec;
-use quell_load::{LoadSpec, ProtocolSpec};
+use quell_load::LoadSpec;
 use quell_model::{Class, Nanos};
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::{OverheadSpec, ticks};
-use crate::colocate::{BatchWork, Memcached, Mix, lc_priority};
+use crate::colocate::{BatchWork, Lc, Mix, Server, lc_priority};
 use crate::daemon::{Adopted, Daemon, DaemonSpec};
 use crate::host::Policy;
 use crate::progress::Stop;
@@ -28,11 +27,10 @@ pub fn run(
     stop: &Stop,
     on_round: &mut dyn FnMut(usize),
 ) -> Result<()> {
-    let lc = Memcached::start(&spec.managed)?;
+    let lc = Server::start(Lc::Memcached, &spec.managed)?;
     let be = BatchWork::start(&spec.antagonist, &spec.managed, Mix::Hog, None)?;
-    let protocol = ProtocolSpec::Memcached(MemcachedSpec::default());
     let duration = Nanos(spec.duration.as_nanos() as u64);
-    let mut load = LoadSpec::new(lc.addr, protocol, spec.rate_rps, duration);
+    let mut load = LoadSpec::new(lc.addr, lc.lc.protocol(), spec.rate_rps, duration);
     load.core = Some(spec.client);
     load.warmup = Nanos::from_millis(200);
     let mut values: [Vec<f64>; 3] = Default::default();
@@ -82,7 +80,7 @@ fn offer(load: &LoadSpec, be: &BatchWork) -> Result<f64> {
     Ok(be.work()?.rates_since(&before).ops())
 }
 
-fn start(spec: &OverheadSpec, lc: &Memcached, be: &BatchWork, stop: &Stop) -> Result<Daemon> {
+fn start(spec: &OverheadSpec, lc: &Server, be: &BatchWork, stop: &Stop) -> Result<Daemon> {
     let task = |name: &str, class, pid, guaranteed| Adopted {
         name: name.to_owned(),
         class,

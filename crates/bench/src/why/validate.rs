@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
-use quell_load::protocol::memcached::MemcachedSpec;
+use quell_load::protocol::keyvalue::KeyValueSpec;
 use quell_load::{LoadReport, LoadSpec, ProtocolSpec, Silent};
 use quell_model::{CoreSet, Nanos};
 use quell_trace::why::Inquiry;
 
 use super::plants::{Plant, Planted};
 use super::{CAUSES, WhySpec, evidence, record};
-use crate::colocate::{Memcached, lc_priority};
+use crate::colocate::{Lc, Server, lc_priority};
 use crate::host::{self, Policy};
 use crate::progress::{Progress, Stop};
 use crate::report::BenchReport;
@@ -51,10 +51,9 @@ pub fn run(spec: &WhySpec, progress: &mut dyn Progress, stop: &Stop) -> Result<B
 
 /// How many requests were planted on, and which share of them was found to have which cause.
 fn measure(plant: Plant, spec: &WhySpec) -> Result<Vec<(&'static str, f64)>> {
-    let service = Memcached::start(&spec.managed)?;
+    let service = Server::start(Lc::Memcached, &spec.managed)?;
     service.program.set_policy(Policy::Fifo(lc_priority()), 0)?;
-    let protocol =
-        ProtocolSpec::Memcached(MemcachedSpec { keys: 1_000, ..MemcachedSpec::default() });
+    let protocol = ProtocolSpec::Memcached(KeyValueSpec { keys: 1_000, ..KeyValueSpec::default() });
     let mut load = LoadSpec::new(service.addr, protocol, RATE_RPS, spec.duration);
     load.core = Some(spec.client);
     let recording = record(service.program.pid())?;

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use quell_bench::colocate::{ColocateSpec, Mix, System};
+use quell_bench::colocate::{ColocateSpec, Lc, Mix, System};
 use quell_bench::{Live, Stop};
 
 use super::{Common, beside, command_line, split};
 
-/// A real memcached beside real batch work on one core: Quell, and plain Linux in four ways
+/// A real service beside real batch work on one core: Quell, and plain Linux in four ways
 ///
 /// The open-loop client has a core of its own. Systems run in an order drawn anew in each round, all with the same
 /// arrivals; ratios are paired by round.
@@ -17,6 +17,9 @@ use super::{Common, beside, command_line, split};
 pub struct Args {
     #[command(flatten)]
     common: Common,
+    /// The service: memcached, redis or nginx
+    #[arg(long, default_value = "memcached", value_parser = service)]
+    lc: Lc,
     /// Valid rounds to collect [default: 10, quick: 2]
     #[arg(long)]
     rounds: Option<usize>,
@@ -57,7 +60,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         false => named(&args.systems, &System::ALL, System::name)?,
     };
     let spec = ColocateSpec {
-        name: if quick { "demo" } else { "colocate" }.to_owned(),
+        name: args.lc.report_name(if quick { "demo" } else { "colocate" }),
+        lc: args.lc,
         command: command_line(),
         mixes,
         systems,
@@ -79,13 +83,20 @@ pub fn run(args: Args) -> Result<ExitCode> {
     args.common.publish(&report)
 }
 
+fn service(name: &str) -> Result<Lc> {
+    one_named(name, &Lc::ALL, Lc::name)
+}
+
 fn named<T: Copy>(names: &[String], all: &[T], name: fn(T) -> &'static str) -> Result<Vec<T>> {
-    let find = |wanted: &String| match all.iter().find(|&&one| name(one) == wanted) {
+    names.iter().map(|wanted| one_named(wanted, all, name)).collect()
+}
+
+fn one_named<T: Copy>(wanted: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T> {
+    match all.iter().find(|&&one| name(one) == wanted) {
         Some(&one) => Ok(one),
         None => {
             let known: Vec<&str> = all.iter().map(|&one| name(one)).collect();
             bail!("`{wanted}` is none of {}", known.join(", "))
         }
-    };
-    names.iter().map(find).collect()
+    }
 }

@@ -11,6 +11,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
+use quell_load::ProtocolSpec;
+
+use self::workload::{Keys, Pages, Work};
 
 /// Offer load to a service, find what it sustains, or serve fake work
 ///
@@ -24,16 +27,33 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    Memcached(offer::Memcached),
-    Synthetic(offer::Synthetic),
+    /// Offer GETs and SETs in memcached's text protocol
+    Memcached(offer::Args<Keys>),
+    /// Offer GETs and SETs in memcached's binary protocol
+    MemcachedBinary(offer::Args<Keys>),
+    /// Offer GETs and SETs to Redis, or another server that speaks RESP
+    Redis(offer::Args<Keys>),
+    /// Offer GETs of pages in HTTP/1.1
+    Http(offer::Args<Pages>),
+    /// Offer fake work to `quell load serve`
+    Synthetic(offer::Args<Work>),
     Peak(peak::Args),
     Serve(serve::Args),
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
-        Command::Memcached(args) => offer::memcached(args),
-        Command::Synthetic(args) => offer::synthetic(args),
+        Command::Memcached(args) => offer::run(args, Some("127.0.0.1:11211"), |keys, _| {
+            keys.protocol(ProtocolSpec::Memcached)
+        }),
+        Command::MemcachedBinary(args) => offer::run(args, Some("127.0.0.1:11211"), |keys, _| {
+            keys.protocol(ProtocolSpec::MemcachedBinary)
+        }),
+        Command::Redis(args) => {
+            offer::run(args, Some("127.0.0.1:6379"), |keys, _| keys.protocol(ProtocolSpec::Redis))
+        }
+        Command::Http(args) => offer::run(args, Some("127.0.0.1:80"), Pages::protocol),
+        Command::Synthetic(args) => offer::run(args, None, |work, _| work.protocol()),
         Command::Peak(args) => peak::run(args),
         Command::Serve(args) => serve::run(args),
     }

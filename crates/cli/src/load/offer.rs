@@ -1,52 +1,56 @@
-//! `quell load memcached` and `quell load synthetic`: offer load, show it live, report it.
+//! `quell load PROTOCOL`: offer load, show it live, report it.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use quell_bench::plot;
 use quell_linux::observe::transitions::Recording;
-use quell_load::{Interval, LimitedBy, LoadReport, LoadSpec, Progress};
+use quell_load::{Interval, LimitedBy, LoadReport, LoadSpec, Progress, ProtocolSpec};
 
-use super::workload::{Common, Keys, Work};
+use super::workload::Common;
 use crate::table;
 
-/// Offer GETs and SETs in memcached's text protocol
+/// Flags of a load, with those of its workload.
 #[derive(clap::Args)]
-pub struct Memcached {
-    /// The server
-    #[arg(default_value = "127.0.0.1:11211", value_name = "HOST:PORT")]
-    addr: String,
-    #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    keys: Keys,
-}
-
-/// Offer fake work to `quell load serve`
-#[derive(clap::Args)]
-pub struct Synthetic {
-    /// The server
+pub struct Args<W: clap::Args> {
+    /// The server [default: this host, at the usual port]
     #[arg(value_name = "HOST:PORT")]
-    addr: String,
+    addr: Option<String>,
     #[command(flatten)]
     common: Common,
+    /// Plot latency and rates over time, as SVG and PNG (FILE.svg and FILE.png)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     #[command(flatten)]
-    work: Work,
+    workload: W,
 }
 
-pub fn memcached(args: Memcached) -> Result<ExitCode> {
-    let spec = args.common.spec(&args.addr, args.keys.protocol())?;
-    offer(&spec, &args.common)
+/// Offers the load that `protocol` makes of the workload and the server's address; `usual` is where the
+/// server is if nothing else is said.
+pub fn run<W: clap::Args>(
+    args: Args<W>,
+    usual: Option<&str>,
+    protocol: impl FnOnce(&W, &str) -> ProtocolSpec,
+) -> Result<ExitCode> {
+    let addr = args.addr.as_deref().or(usual).context("say where the server is, as HOST:PORT")?;
+    let spec = args.common.spec(addr, protocol(&args.workload, addr))?;
+    let report = offer(&spec, &args.common)?;
+    if let Some(path) = &args.plot {
+        for file in plot::timeline(&report, addr, path)? {
+            eprintln!("wrote {}", file.display());
+        }
+    }
+    Ok(match report.limited_by {
+        LimitedBy::Generator => ExitCode::from(1),
+        LimitedBy::Server | LimitedBy::None => ExitCode::SUCCESS,
+    })
 }
 
-pub fn synthetic(args: Synthetic) -> Result<ExitCode> {
-    let spec = args.common.spec(&args.addr, args.work.protocol())?;
-    offer(&spec, &args.common)
-}
-
-fn offer(spec: &LoadSpec, common: &Common) -> Result<ExitCode> {
+fn offer(spec: &LoadSpec, common: &Common) -> Result<LoadReport> {
     let recording = common.why.start()?;
     let shown = std::io::stderr().is_terminal();
     let mut live = Live { stop: interrupted()?, shown, recording };
@@ -65,11 +69,7 @@ fn offer(spec: &LoadSpec, common: &Common) -> Result<ExitCode> {
     if let Some(recording) = live.recording {
         common.why.tell(recording, &report)?;
     }
-    Ok(if report.limited_by == LimitedBy::Generator {
-        ExitCode::from(1)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(report)
 }
 
 /// Set by the first Ctrl-C, which ends the run in order; a second one kills.

@@ -6,17 +6,23 @@ use std::sync::atomic::Ordering;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use quell_load::{LimitedBy, SearchSpec, search_peak};
+use quell_load::{LimitedBy, ProtocolSpec, SearchSpec, search_peak};
 use quell_model::Nanos;
 
 use super::offer::interrupted;
-use super::workload::{Common, Keys, Work};
+use super::workload::{Common, Keys, Pages, Work};
 
 /// What the server speaks.
 #[derive(Clone, Copy, ValueEnum)]
 enum Speaks {
     /// memcached's text protocol
     Memcached,
+    /// memcached's binary protocol
+    MemcachedBinary,
+    /// RESP, the protocol of Redis
+    Redis,
+    /// HTTP/1.1
+    Http,
     /// The protocol of `quell load serve`
     Synthetic,
 }
@@ -40,12 +46,17 @@ pub struct Args {
     #[command(flatten)]
     keys: Keys,
     #[command(flatten)]
+    pages: Pages,
+    #[command(flatten)]
     work: Work,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let protocol = match args.protocol {
-        Speaks::Memcached => args.keys.protocol(),
+        Speaks::Memcached => args.keys.protocol(ProtocolSpec::Memcached),
+        Speaks::MemcachedBinary => args.keys.protocol(ProtocolSpec::MemcachedBinary),
+        Speaks::Redis => args.keys.protocol(ProtocolSpec::Redis),
+        Speaks::Http => args.pages.protocol(&args.addr),
         Speaks::Synthetic => args.work.protocol(),
     };
     let mut spec = SearchSpec::new(args.common.spec(&args.addr, protocol)?);

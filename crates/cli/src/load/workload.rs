@@ -4,38 +4,31 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
-use quell_load::protocol::memcached::MemcachedSpec;
+use clap::Args;
+use quell_load::protocol::http::HttpSpec;
+use quell_load::protocol::keyvalue::KeyValueSpec;
 use quell_load::protocol::synthetic::{ServiceTime, SyntheticSpec};
-use quell_load::{Arrivals, LoadSpec, ProtocolSpec, Step};
+use quell_load::{Arrivals, Bursts, LoadSpec, ProtocolSpec, Step, Trace};
 use quell_model::{CoreId, Nanos};
 
 use crate::why::OfRequests;
 
-/// How gaps between requests are drawn.
-#[derive(Clone, Copy, ValueEnum)]
-pub enum Gaps {
-    /// Exponential gaps, as from many independent users
-    Poisson,
-    /// Equal gaps
-    Uniform,
-}
-
 /// Flags of every load.
 #[derive(Args)]
 pub struct Common {
-    /// Requests a second
-    #[arg(long, short, default_value_t = 10_000.0, conflicts_with = "steps")]
-    rate: f64,
-    /// Seconds to measure
-    #[arg(long, short, default_value_t = 5.0, conflicts_with = "steps")]
-    duration: f64,
+    /// Requests a second [default: 10000]
+    #[arg(long, short, conflicts_with = "steps")]
+    rate: Option<f64>,
+    /// Seconds to measure [default: 5, or the length of a trace]
+    #[arg(long, short, conflicts_with = "steps")]
+    duration: Option<f64>,
     /// Load steps as RATE:SECONDS, e.g. 10000:2,40000:2,10000:2
     #[arg(long, value_delimiter = ',', value_parser = step)]
     steps: Vec<Step>,
-    /// How gaps between requests are drawn
-    #[arg(long, value_enum, default_value = "poisson")]
-    arrivals: Gaps,
+    /// When requests are due: `poisson`, `uniform`, `bursts:RATE:SECONDS:SECONDS` (in bursts, from one to the
+    /// next, how long each; --rate holds between them) or `trace:FILE` (docs/load.md has the format)
+    #[arg(long, default_value = "poisson", value_parser = arrivals)]
+    arrivals: Arrivals,
     /// TCP connections
     #[arg(long, short, default_value_t = 16)]
     connections: usize,
@@ -48,7 +41,7 @@ pub struct Common {
     /// The core to spin on [default: wherever the kernel likes]
     #[arg(long)]
     core: Option<u16>,
-    /// Do not prepare the server first (memcached: store all keys)
+    /// Do not prepare the server first (memcached, Redis: store all keys)
     #[arg(long)]
     no_preload: bool,
     /// Write the report as JSON to this file, `-` for standard output
@@ -58,7 +51,7 @@ pub struct Common {
     pub why: OfRequests,
 }
 
-/// Flags of memcached's workload.
+/// Flags of a key-value workload: memcached's and Redis'.
 #[derive(Args)]
 pub struct Keys {
     /// Keys that exist
@@ -75,6 +68,17 @@ pub struct Keys {
     get_permille: u16,
 }
 
+/// Flags of an HTTP workload.
+#[derive(Args)]
+pub struct Pages {
+    /// Path to ask for; several are asked for equally often
+    #[arg(long = "path", value_name = "PATH", default_value = "/")]
+    paths: Vec<String>,
+    /// The `Host` field [default: HOST:PORT as given]
+    #[arg(long)]
+    host: Option<String>,
+}
+
 /// Flags of the fake work.
 #[derive(Args)]
 pub struct Work {
@@ -84,13 +88,22 @@ pub struct Work {
 }
 
 impl Keys {
-    pub fn protocol(&self) -> ProtocolSpec {
-        ProtocolSpec::Memcached(MemcachedSpec {
+    /// In the protocol that `speak` makes of it.
+    pub fn protocol(&self, speak: fn(KeyValueSpec) -> ProtocolSpec) -> ProtocolSpec {
+        speak(KeyValueSpec {
             keys: self.keys,
             key_bytes: self.key_bytes.clone(),
             value_bytes: self.value_bytes,
             get_permille: self.get_permille,
         })
+    }
+}
+
+impl Pages {
+    /// As asked of the server at `addr`.
+    pub fn protocol(&self, addr: &str) -> ProtocolSpec {
+        let host = self.host.clone().unwrap_or_else(|| addr.to_owned());
+        ProtocolSpec::Http(HttpSpec { host, paths: self.paths.clone() })
     }
 }
 
@@ -102,23 +115,34 @@ impl Work {
 
 impl Common {
     pub fn spec(&self, addr: &str, protocol: ProtocolSpec) -> Result<LoadSpec> {
-        let steps = match self.steps.is_empty() {
-            true => vec![Step { rate_rps: self.rate, duration: seconds(self.duration) }],
-            false => self.steps.clone(),
-        };
         Ok(LoadSpec {
             connections: self.connections,
-            arrivals: match self.arrivals {
-                Gaps::Poisson => Arrivals::Poisson,
-                Gaps::Uniform => Arrivals::Uniform,
-            },
-            steps,
+            arrivals: self.arrivals.clone(),
+            steps: self.steps()?,
             warmup: seconds(self.warmup),
             seed: self.seed,
             core: self.core.map(CoreId),
             preload: !self.no_preload,
-            ..LoadSpec::new(resolve(addr)?, protocol, self.rate, seconds(self.duration))
+            ..LoadSpec::new(resolve(addr)?, protocol, 0.0, Nanos::ZERO)
         })
+    }
+
+    /// The steps asked for. A trace has a rate and a length of its own.
+    fn steps(&self) -> Result<Vec<Step>> {
+        if let Arrivals::Trace { file } = &self.arrivals {
+            if self.rate.is_some() || !self.steps.is_empty() {
+                bail!("a trace has its own rate: leave out --rate and --steps");
+            }
+            let trace = Trace::read(file)?;
+            let length = trace.length();
+            let duration = self.duration.map_or(length, |most| seconds(most).min(length));
+            return Ok(vec![Step { rate_rps: trace.mean_rps(), duration }]);
+        }
+        if !self.steps.is_empty() {
+            return Ok(self.steps.clone());
+        }
+        let (rate_rps, duration) = (self.rate.unwrap_or(10_000.0), self.duration.unwrap_or(5.0));
+        Ok(vec![Step { rate_rps, duration: seconds(duration) }])
     }
 }
 
@@ -135,6 +159,24 @@ pub fn seconds(seconds: f64) -> Nanos {
 fn step(text: &str) -> Result<Step> {
     let (rate, time) = text.split_once(':').context("a step is RATE:SECONDS")?;
     Ok(Step { rate_rps: rate.parse()?, duration: seconds(time.parse()?) })
+}
+
+fn arrivals(text: &str) -> Result<Arrivals> {
+    let mut parts = text.splitn(2, ':');
+    let kind = parts.next().unwrap_or_default();
+    match (kind, parts.next()) {
+        ("poisson", None) => Ok(Arrivals::Poisson),
+        ("uniform", None) => Ok(Arrivals::Uniform),
+        ("trace", Some(file)) => Ok(Arrivals::Trace { file: file.into() }),
+        ("bursts", Some(numbers)) => {
+            let [rate, period, length] = numbers.split(':').collect::<Vec<_>>()[..] else {
+                bail!("bursts are RATE:SECONDS:SECONDS");
+            };
+            let (period, length) = (seconds(period.parse()?), seconds(length.parse()?));
+            Ok(Arrivals::Bursts(Bursts { rate_rps: rate.parse()?, period, length }))
+        }
+        _ => bail!("`{text}` is none of poisson, uniform, bursts:RATE:SECONDS:SECONDS, trace:FILE"),
+    }
 }
 
 fn service(text: &str) -> Result<ServiceTime> {

@@ -8,8 +8,13 @@
 //! [`Malformed`] where a reply cannot become valid any more. The generator then gives the
 //! connection up, because the border of the next reply is lost.
 
+pub mod http;
+pub mod keyvalue;
 pub mod memcached;
+pub mod memcached_binary;
+pub mod resp;
 pub mod synthetic;
+mod wire;
 
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -60,6 +65,14 @@ pub trait Protocol: Send {
     /// answered with [`Status::Ok`].
     fn encode_preload(&mut self, index: u64, out: &mut Vec<u8>) -> Option<Token>;
 
+    /// Appends the request that `token` stands for once more; `false` where that cannot be done, or
+    /// where asking twice is not the same as asking once.
+    ///
+    /// What was in flight on a connection that the server closed is asked again on a new one.
+    fn encode_again(&self, _token: Token, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
     /// Looks for one reply at the front of `input` to the request that `token` stands for.
     ///
     /// # Errors
@@ -75,7 +88,13 @@ pub trait Protocol: Send {
 #[serde(tag = "protocol", rename_all = "kebab-case")]
 pub enum ProtocolSpec {
     /// memcached's text protocol.
-    Memcached(memcached::MemcachedSpec),
+    Memcached(keyvalue::KeyValueSpec),
+    /// memcached's binary protocol.
+    MemcachedBinary(keyvalue::KeyValueSpec),
+    /// RESP, the protocol of Redis.
+    Redis(keyvalue::KeyValueSpec),
+    /// HTTP/1.1.
+    Http(http::HttpSpec),
     /// Fake work on the synthetic server.
     Synthetic(synthetic::SyntheticSpec),
 }
@@ -86,9 +105,39 @@ impl ProtocolSpec {
     /// # Errors
     /// Says which part of the workload makes no sense.
     pub fn build(&self) -> Result<Box<dyn Protocol>, String> {
-        match self {
-            ProtocolSpec::Memcached(spec) => Ok(Box::new(memcached::Memcached::new(spec)?)),
-            ProtocolSpec::Synthetic(spec) => Ok(Box::new(synthetic::Synthetic::new(spec)?)),
+        Ok(match self {
+            ProtocolSpec::Memcached(spec) => Box::new(memcached::Memcached::new(spec)?),
+            ProtocolSpec::MemcachedBinary(spec) => {
+                Box::new(memcached_binary::MemcachedBinary::new(spec)?)
+            }
+            ProtocolSpec::Redis(spec) => Box::new(resp::Resp::new(spec)?),
+            ProtocolSpec::Http(spec) => Box::new(http::Http::new(spec)?),
+            ProtocolSpec::Synthetic(spec) => Box::new(synthetic::Synthetic::new(spec)?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod testing {
+    use super::{Parsed, Protocol, Status, Token};
+
+    /// Checks that each of `replies` is [`Parsed::Incomplete`] up to its last byte, and then the same
+    /// reply whatever follows it: where the stream is split makes no difference.
+    pub fn replies_split_anywhere(protocol: &dyn Protocol, replies: &[(&[u8], Token, Status)]) {
+        let stream: Vec<u8> =
+            replies.iter().flat_map(|(bytes, ..)| bytes.iter().copied()).collect();
+        let mut start = 0;
+        for &(bytes, token, status) in replies {
+            let rest = &stream[start..];
+            for held in 0..=rest.len() {
+                let expected = match held < bytes.len() {
+                    true => Parsed::Incomplete,
+                    false => Parsed::Reply { len: bytes.len(), status },
+                };
+                let shown = String::from_utf8_lossy(&rest[..held]);
+                assert_eq!(protocol.parse(&rest[..held], token), Ok(expected), "{shown:?}");
+            }
+            start += bytes.len();
         }
     }
 }

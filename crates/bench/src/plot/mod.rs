@@ -1,0 +1,146 @@
+//! Plots as SVG, and the SVG as PNG: latency distributions, and latencies over time.
+//!
+//! Colours are those of Okabe and Ito ("Color Universal Design", 2008), told apart by colour-blind
+//! readers too.
+
+mod latencies;
+mod timeline;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::Ranged;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use resvg::tiny_skia;
+use resvg::usvg;
+
+pub use self::latencies::latencies;
+pub use self::timeline::timeline;
+
+const LEGEND_WIDTH: u32 = 170;
+/// The text of plots; its package is installed by `scripts/setup.sh`.
+const FONT: &str = "DejaVu Sans";
+const FONT_FILE: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
+const GREY: RGBColor = RGBColor(90, 90, 90);
+/// Lines of the mesh.
+const BOLD: RGBColor = RGBColor(205, 205, 205);
+const LIGHT: RGBColor = RGBColor(238, 238, 238);
+
+/// How a line looks.
+#[derive(Clone, Copy)]
+struct Look {
+    colour: RGBColor,
+    dashed: bool,
+    width: u32,
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Chart<'a, 'b, X, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>;
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+/// What `draw` draws, as SVG text.
+fn svg(size: (u32, u32), draw: impl FnOnce(&Area) -> Drawn) -> Result<String> {
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        root.fill(&WHITE).map_err(|error| anyhow!("draw: {error}"))?;
+        draw(&root).map_err(|error| anyhow!("draw: {error}"))?;
+    }
+    Ok(svg)
+}
+
+/// Writes a plot to `path`, whose extension is to be `svg`, and as PNG beside it.
+fn write(svg: &str, path: &Path) -> Result<()> {
+    fs::write(path, svg).with_context(|| format!("write {}", path.display()))?;
+    let png = path.with_extension("png");
+    fs::write(&png, to_png(svg)?).with_context(|| format!("write {}", png.display()))
+}
+
+/// Writes title and subtitle, and returns the area below them.
+fn titled<'a>(
+    root: &Area<'a>,
+    title: &str,
+    subtitle: &str,
+) -> Result<Area<'a>, Box<dyn std::error::Error>> {
+    root.draw(&Text::new(title.to_owned(), (20, 16), (FONT, 20).into_font()))?;
+    root.draw(&Text::new(subtitle.to_owned(), (20, 44), (FONT, 13).into_font().color(&GREY)))?;
+    Ok(root.split_vertically(64).1)
+}
+
+/// Whole decades around all positive latencies, `None` without any.
+fn decades(latencies: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
+    let positive = || latencies.clone().filter(|latency| *latency > 0.0);
+    let low = positive().min_by(f64::total_cmp)?.log10().floor();
+    let high = positive().max_by(f64::total_cmp)?.log10().ceil().max(low + 1.0);
+    Some((10f64.powf(low), 10f64.powf(high)))
+}
+
+fn line<X, Y>(
+    chart: &mut Chart<X, Y>,
+    points: impl Iterator<Item = (f64, f64)> + Clone,
+    look: &Look,
+) -> Drawn
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
+    let style = look.colour.stroke_width(look.width);
+    if look.dashed {
+        chart.draw_series(DashedLineSeries::new(points, 7, 5, style))?;
+    } else {
+        chart.draw_series(LineSeries::new(points, style))?;
+    }
+    Ok(())
+}
+
+/// Beside the plot, where it covers no line.
+fn legend<'a>(area: &Area, entries: impl Iterator<Item = (&'a str, Look)>) -> Drawn {
+    let text = (FONT, 14).into_font().into_text_style(area).pos(Pos::new(HPos::Left, VPos::Center));
+    for (at, (name, look)) in entries.enumerate() {
+        let y = 32 + 26 * at as i32;
+        let style = look.colour.stroke_width(look.width);
+        let pieces: &[(i32, i32)] = if look.dashed { &[(6, 15), (21, 30)] } else { &[(6, 30)] };
+        for &(from, to) in pieces {
+            area.draw(&PathElement::new(vec![(from, y), (to, y)], style))?;
+        }
+        area.draw(&Text::new(name.to_owned(), (38, y), text.clone()))?;
+    }
+    Ok(())
+}
+
+fn micros(us: f64) -> String {
+    match us {
+        us if us >= 999_999.0 => format!("{:.0} s", us / 1e6),
+        us if us >= 999.0 => format!("{:.0} ms", us / 1e3),
+        us if us >= 0.999 => format!("{us:.0} µs"),
+        us => format!("{:.0} ns", us * 1e3),
+    }
+}
+
+/// Renders SVG as PNG with the one font, so that the same SVG gives the same bytes everywhere.
+///
+/// # Errors
+/// When the font is missing or the SVG does not parse.
+pub fn to_png(svg: &str) -> Result<Vec<u8>> {
+    let mut fonts = usvg::fontdb::Database::new();
+    fonts.load_font_file(FONT_FILE).with_context(|| {
+        format!("{FONT_FILE} is missing; install the package fonts-dejavu-core")
+    })?;
+    let options = usvg::Options {
+        fontdb: Arc::new(fonts),
+        font_family: FONT.to_owned(),
+        ..Default::default()
+    };
+    let tree = usvg::Tree::from_str(svg, &options).context("parse the plot")?;
+    let size = tree.size().to_int_size();
+    let Some(mut pixels) = tiny_skia::Pixmap::new(size.width() * 2, size.height() * 2) else {
+        bail!("the plot has no size");
+    };
+    let double = tiny_skia::Transform::from_scale(2.0, 2.0);
+    resvg::render(&tree, double, &mut pixels.as_mut());
+    pixels.encode_png().context("encode the plot")
+}
