@@ -5,6 +5,7 @@
 //! answered with an error and changes nothing. [`schema`] describes all of it as JSON Schema and is served
 //! by the `schema` operation, so that a client needs nothing but the socket.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read, Write};
 
 use schemars::JsonSchema;
@@ -57,6 +58,8 @@ pub enum Call {
         #[serde(default)]
         keep: bool,
     },
+    /// Congestion that the plan cannot relieve, and its causes.
+    Congestion,
     /// Explains the last decision about a core (`core 1`) or a task (`task web`).
     Why {
         /// `core N` or `task NAME`.
@@ -83,6 +86,8 @@ pub enum Reply {
     Schema(serde_json::Value),
     /// To `status`.
     Status(Box<Status>),
+    /// To `congestion`.
+    Congestion(CongestionReport),
     /// To `apply`, `drain`, `stop`, `why`: what was done or is so, a sentence a line.
     Done(Vec<String>),
     /// Nothing was changed; why.
@@ -180,6 +185,102 @@ pub struct TaskStatus {
     pub waited_ms: f64,
     /// What went wrong with it, newest last.
     pub problems: Vec<String>,
+    /// LC: the cause of its congestion, while that is one that the plan cannot relieve.
+    pub unrelieved: Option<CongestionCause>,
+    /// LC: seconds of such congestion since it joined, by cause.
+    pub unrelieved_s: BTreeMap<CongestionCause, f64>,
+}
+
+/// Why a Plan cannot relieve a task's congestion.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum CongestionCause {
+    /// It owns as many cores as it may: `max`, or all that it may use.
+    AtMaximum,
+    /// Other LC tasks own every other core that it may use.
+    LcOwned,
+    /// Advice caps it or keeps it off the others.
+    Advice,
+    /// The host refuses it a core.
+    Refused,
+    /// None of the cores that it may use is managed and online.
+    NoCore,
+    /// It ran without sleeping past its bound, so it counts as BE.
+    RanAway,
+    /// It owns a core for each thread that could run: something else than a lack of cores holds them up.
+    EnoughCores,
+    /// The policy gives it no more, although it could.
+    Policy,
+}
+
+impl CongestionCause {
+    /// All of them.
+    pub const ALL: [CongestionCause; 8] = [
+        CongestionCause::AtMaximum,
+        CongestionCause::LcOwned,
+        CongestionCause::Advice,
+        CongestionCause::Refused,
+        CongestionCause::NoCore,
+        CongestionCause::RanAway,
+        CongestionCause::EnoughCores,
+        CongestionCause::Policy,
+    ];
+
+    /// As in JSON.
+    pub fn label(self) -> &'static str {
+        match self {
+            CongestionCause::AtMaximum => "at_maximum",
+            CongestionCause::LcOwned => "lc_owned",
+            CongestionCause::Advice => "advice",
+            CongestionCause::Refused => "refused",
+            CongestionCause::NoCore => "no_core",
+            CongestionCause::RanAway => "ran_away",
+            CongestionCause::EnoughCores => "enough_cores",
+            CongestionCause::Policy => "policy",
+        }
+    }
+}
+
+/// Congestion that the plan cannot relieve: what a scheduler of many hosts reads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CongestionReport {
+    /// When the report was made, in nanoseconds of CLOCK_MONOTONIC.
+    pub now_ns: u64,
+    /// A task is listed once it was congested for this long, in milliseconds.
+    pub after_ms: f64,
+    /// The tasks; empty when there is no such congestion.
+    pub tasks: Vec<CongestedTask>,
+}
+
+/// One task whose congestion the plan cannot relieve.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CongestedTask {
+    /// Its name.
+    pub task: String,
+    /// Since when it is congested, in nanoseconds of CLOCK_MONOTONIC.
+    pub since_ns: u64,
+    /// How long that is, in seconds.
+    pub for_s: f64,
+    /// Age of the oldest wait, in microseconds; null when none waits just now or it is not known.
+    pub queueing_delay_us: Option<f64>,
+    /// Threads that could use a core now.
+    pub runnable: u32,
+    /// Cores that it owns, as a list.
+    pub owned: String,
+    /// Why the plan cannot help.
+    pub cause: CongestionCause,
+    /// The cores that the cause is about, as a list.
+    pub cores: String,
+    /// The tasks that own those.
+    pub owners: Vec<String>,
+    /// The host's reason for refusing.
+    pub errno: Option<i32>,
+    /// The cause in a sentence.
+    pub why: String,
+    /// What would relieve it, in a sentence.
+    pub relief: String,
 }
 
 /// Totals since the daemon started.
@@ -214,6 +315,8 @@ pub struct Counters {
     pub idle_while_lc_waits_us: Option<f64>,
     /// Time of the last tick, in microseconds.
     pub tick_last_us: f64,
+    /// Time of all ticks, in microseconds.
+    pub tick_sum_us: f64,
     /// Mean time of a tick, in microseconds.
     pub tick_mean_us: f64,
     /// Longest tick, in microseconds.
@@ -297,9 +400,16 @@ mod tests {
     }
 
     #[test]
+    fn causes_are_labelled_as_in_json() {
+        for cause in CongestionCause::ALL {
+            assert_eq!(serde_json::to_value(cause).unwrap(), cause.label());
+        }
+    }
+
+    #[test]
     fn the_schema_names_every_call() {
         let schema = schema().to_string();
-        for call in ["schema", "status", "apply", "drain", "stop", "why"] {
+        for call in ["schema", "status", "apply", "drain", "stop", "congestion", "why"] {
             assert!(schema.contains(call), "{call}");
         }
     }

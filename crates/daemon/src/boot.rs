@@ -319,6 +319,7 @@ fn settings(checked: &Checked, ladder: Ladder) -> Settings {
         pace,
         tick: config.tick.unwrap_or(default_tick),
         events: config.events,
+        congestion_after: config.congestion_after,
         cores: unmanaged,
         rung: ladder.attr(Rung::Scheduler).unwrap_or(SchedAttr::fifo(90)),
     }

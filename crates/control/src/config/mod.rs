@@ -58,6 +58,8 @@ pub struct HostConfig {
     pub max_threads: u32,
     /// LC delay from which a BE task's kernel sections get it banned from LC's cores.
     pub kernel_delay_bound: Nanos,
+    /// How long an LC task may be congested before the plan counts as unable to relieve it.
+    pub congestion_after: Nanos,
 }
 
 /// Which back end carries plans out.

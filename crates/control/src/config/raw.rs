@@ -42,6 +42,7 @@ struct RawHost {
     bystanders: Option<Bystanders>,
     max_threads: Option<Spanned<u32>>,
     kernel_delay_bound_us: Option<Spanned<u64>>,
+    congestion_after_ms: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -185,6 +186,9 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
         kernel_delay_bound: place
             .time("kernel_delay_bound_us", &raw.kernel_delay_bound_us, 50..=1_000_000, 1_000)?
             .unwrap_or(Nanos::from_micros(300)),
+        congestion_after: place
+            .time("congestion_after_ms", &raw.congestion_after_ms, 1..=3_600_000, 1_000_000)?
+            .unwrap_or(Nanos::from_millis(100)),
     })
 }
 

@@ -3,6 +3,7 @@
 //! One tick is the whole data flow: events → Snapshot → Plan → Outcome. Nothing in it blocks, and once
 //! tables have their size nothing in it allocates.
 
+mod congestion;
 mod members;
 mod rehearse;
 mod run;
@@ -22,6 +23,7 @@ use quell_policy::{Host, Policy, Wake};
 
 use crate::events::Events;
 use crate::guardian::Guardians;
+use congestion::Congestion;
 use members::Members;
 pub use run::{EngineThread, Pace, Settings};
 pub use sight::Sight;
@@ -66,6 +68,7 @@ pub struct Engine {
     /// `None` on a host without the kernel's list: it has no hotplug.
     hotplug: Option<Hotplug>,
     ticks: Ticks,
+    congestion: Congestion,
     events: Events,
     settings: run::Settings,
     listening: bool,
@@ -89,6 +92,7 @@ impl Engine {
             hotplug_due: Nanos::ZERO,
             hotplug: Hotplug::new().ok(),
             ticks: Ticks::default(),
+            congestion: Congestion::new(settings.congestion_after),
             events: Events::default(),
             settings,
             listening: false,
@@ -135,6 +139,7 @@ impl Engine {
         }
         let wake = self.parts.policy.decide(now, &self.seen, &mut self.plan);
         self.check_invariants();
+        self.watch_congestion();
         if self.plan != self.last_plan {
             self.ticks.plans += 1;
             self.last_plan.clone_from(&self.plan);

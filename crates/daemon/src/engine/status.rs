@@ -60,6 +60,7 @@ impl Engine {
         let member = self.members.get(id);
         let plan = self.plan.tasks.get(id.at()).filter(|plan| plan.id == id);
         let fares = self.parts.back_end.status(id);
+        let seconds = |(cause, total): (_, Nanos)| (cause, total.0 as f64 / 1e9);
         let (mut threads, mut ran, mut waited) = (0, Nanos::ZERO, Nanos::ZERO);
         let mut processes = BTreeSet::new();
         for view in self.parts.sight.seen().threads().iter().filter(|view| view.task == id) {
@@ -84,6 +85,8 @@ impl Engine {
             ran_ms: ran.0 as f64 / 1e6,
             waited_ms: waited.0 as f64 / 1e6,
             problems: member.map_or(Vec::new(), |member| member.problems.iter().cloned().collect()),
+            unrelieved: self.congestion.of(id).map(|lasting| lasting.finding.cause),
+            unrelieved_s: self.congestion.totals(id).map(seconds).collect(),
             ..TaskStatus::default()
         }
     }

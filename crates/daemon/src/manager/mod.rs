@@ -237,6 +237,12 @@ impl Manager {
                     |status| Reply::Status(Box::new(status)),
                 );
             }
+            Call::Congestion => {
+                return self
+                    .engine
+                    .call(Command::Congestion)
+                    .map_or_else(|err| Reply::Error(no_answer(err)), Reply::Congestion);
+            }
             Call::Apply { file, text, dry_run } => Config::parse(&text, &file)
                 .map_err(|err| err.to_string())
                 .and_then(|config| self.apply(&config, &file, dry_run)),
