@@ -179,9 +179,9 @@ pub struct TaskStatus {
     pub reason: String,
     /// Whether it is frozen now.
     pub frozen: bool,
-    /// Milliseconds on cores since it is watched.
+    /// Milliseconds that its threads were on cores since it joined; without BPF, of threads alive.
     pub ran_ms: f64,
-    /// Milliseconds waited since it is watched.
+    /// Milliseconds that its threads waited for cores since it joined; without BPF, of threads alive.
     pub waited_ms: f64,
     /// What went wrong with it, newest last.
     pub problems: Vec<String>,

@@ -8,6 +8,7 @@ use quell_linux::observe::Children;
 use quell_model::{Class, Limits, TaskId, TaskView};
 
 use super::Engine;
+use super::tally::Times;
 use crate::command::Newcomer;
 use crate::events::Events;
 
@@ -37,12 +38,19 @@ pub struct Member {
     pub children: Children,
     /// What went wrong with it, newest last.
     pub problems: VecDeque<String>,
+    /// What its threads ran and waited.
+    pub times: Times,
 }
 
 impl Members {
     /// The task of this identity.
     pub fn get(&self, id: TaskId) -> Option<&Member> {
         self.places.get(id.at()).filter(|place| place.id == id)?.member.as_ref()
+    }
+
+    /// The task of this identity, to change.
+    pub fn get_mut(&mut self, id: TaskId) -> Option<&mut Member> {
+        self.places.get_mut(id.at()).filter(|place| place.id == id)?.member.as_mut()
     }
 
     /// The live tasks.
@@ -58,8 +66,7 @@ impl Members {
     /// Notes what went wrong with a task, once.
     pub fn problem(&mut self, id: TaskId, events: &mut Events, what: String) {
         events.tell(format!("task {}: {what}", self.name(id)));
-        let place = self.places.get_mut(id.at()).filter(|place| place.id == id);
-        let Some(member) = place.and_then(|place| place.member.as_mut()) else { return };
+        let Some(member) = self.get_mut(id) else { return };
         if member.problems.back() != Some(&what) {
             member.problems.push_back(what);
         }
@@ -102,7 +109,12 @@ impl Engine {
             name: newcomer.name,
             children: newcomer.children,
             problems: VecDeque::new(),
+            times: Times::default(),
         });
+        let before = self.parts.sight.kept_times(id);
+        if let Some(member) = self.members.get_mut(id) {
+            member.times = Times::from(before);
+        }
         let view = TaskView::new(id, newcomer.limits);
         match self.seen.tasks.get_mut(id.at()) {
             Some(place) => *place = view,

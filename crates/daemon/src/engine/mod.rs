@@ -9,6 +9,7 @@ mod rehearse;
 mod run;
 mod sight;
 mod status;
+mod tally;
 mod ticks;
 
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use quell_linux::observe::Observer;
 use quell_linux::observe::bpf::BpfObserver;
 use quell_linux::observe::proc::ProcObserver;
+use quell_linux::observe::{Observer, ThreadState, ThreadView};
 use quell_model::{CoreSet, Nanos, TaskId};
 
 /// Where signals come from.
@@ -52,6 +52,25 @@ impl Sight {
         match self {
             Sight::Bpf(bpf) => Some(bpf.idle_while_lc_waits()),
             Sight::Proc(_) => None,
+        }
+    }
+
+    /// Time that a task's place ran and waited, as far as it is kept by task: with BPF all stretches that ended,
+    /// also those of ended threads and of earlier tasks at this place; nothing from /proc.
+    pub fn kept_times(&self, id: TaskId) -> (Nanos, Nanos) {
+        match self {
+            Sight::Bpf(bpf) => bpf.task_times(id),
+            Sight::Proc(_) => (Nanos::ZERO, Nanos::ZERO),
+        }
+    }
+
+    /// Time that a thread ran and waited beyond [`Sight::kept_times`]: with BPF the stretch in progress.
+    pub fn own_times(&self, thread: &ThreadView, now: Nanos) -> (Nanos, Nanos) {
+        match (self, thread.state) {
+            (Sight::Proc(_), _) => (thread.ran, thread.waited),
+            (Sight::Bpf(_), ThreadState::Running) => (now.since(thread.since), Nanos::ZERO),
+            (Sight::Bpf(_), ThreadState::Waiting) => (Nanos::ZERO, now.since(thread.since)),
+            (Sight::Bpf(_), _) => (Nanos::ZERO, Nanos::ZERO),
         }
     }
 

@@ -1,13 +1,13 @@
 //! What the engine tells: the status table, explanations, the end.
 
 use quell_control::protocol::{CoreStatus, Status, TaskStatus};
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use quell_linux::Tid;
 use quell_linux::act::backend::TaskGroups;
 use quell_model::{Class, CoreId, Nanos, Signal, TaskId};
 
+use super::tally::Tally;
 use super::{Engine, Pace};
 use crate::command::GroupCall;
 
@@ -18,6 +18,9 @@ impl Engine {
         counters.scheduler_cpu_ms = quell_linux::clock::thread_cpu().0 as f64 / 1e6;
         counters.idle_while_lc_waits_us =
             self.parts.sight.idle_while_lc_waits().map(|idle| idle.0 as f64 / 1e3);
+        let ids: Vec<TaskId> = self.members.iter().map(|(id, _)| id).collect();
+        let tallies = self.tallies();
+        let tasks = ids.into_iter().map(|id| self.task_status(id, &tallies[id.at()])).collect();
         let host = &self.parts.host;
         Status {
             policy: self.parts.policy.name().to_owned(),
@@ -35,7 +38,7 @@ impl Engine {
                 .map_or(0, |guardians| guardians.alive() as u32),
             degraded: self.parts.degraded.clone(),
             cores: self.core_status(),
-            tasks: self.members.iter().map(|(id, _)| self.task_status(id)).collect(),
+            tasks,
             counters,
             events: self.events.list(),
             ..Status::default()
@@ -55,25 +58,19 @@ impl Engine {
         self.plan.cores.iter().zip(&self.seen.cores).map(row).collect()
     }
 
-    fn task_status(&self, id: TaskId) -> TaskStatus {
+    fn task_status(&mut self, id: TaskId, tally: &Tally) -> TaskStatus {
+        let times = self.members.get_mut(id).map(|member| member.times.tell(tally.times));
+        let (ran, waited) = times.unwrap_or(tally.times);
         let seen = &self.seen.tasks[id.at()];
         let member = self.members.get(id);
         let plan = self.plan.tasks.get(id.at()).filter(|plan| plan.id == id);
         let fares = self.parts.back_end.status(id);
         let seconds = |(cause, total): (_, Nanos)| (cause, total.0 as f64 / 1e9);
-        let (mut threads, mut ran, mut waited) = (0, Nanos::ZERO, Nanos::ZERO);
-        let mut processes = BTreeSet::new();
-        for view in self.parts.sight.seen().threads().iter().filter(|view| view.task == id) {
-            threads += 1;
-            processes.insert(view.thread.tgid.0);
-            ran += view.ran;
-            waited += view.waited;
-        }
         TaskStatus {
             name: self.members.name(id),
             class: seen.limits.class.to_string(),
-            processes: processes.into_iter().collect(),
-            threads,
+            processes: tally.processes.iter().copied().collect(),
+            threads: tally.threads,
             running: seen.running,
             waiting: seen.waiting,
             queueing_delay_us: seen.queueing_delay.value().map(|delay| delay.0 as f64 / 1e3),

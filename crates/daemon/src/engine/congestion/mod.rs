@@ -107,14 +107,12 @@ impl Congestion {
 
     /// The congestion that counts now.
     pub fn lasting(&self) -> impl Iterator<Item = Lasting> + '_ {
-        self.records.iter().filter(|record| record.lasting).filter_map(|record| {
-            Some(Lasting { id: record.id, since: record.since, finding: record.finding? })
-        })
+        self.records.iter().filter_map(Record::lasting)
     }
 
     /// The congestion of a task that counts now.
     pub fn of(&self, id: TaskId) -> Option<Lasting> {
-        self.lasting().find(|lasting| lasting.id == id)
+        self.records.get(id.at()).filter(|record| record.id == id).and_then(Record::lasting)
     }
 
     /// How long a task's congestion counted since it joined, by cause; causes that never were are left out.
@@ -137,6 +135,11 @@ impl Record {
             seen: [Nanos::ZERO; CongestionCause::ALL.len()],
             totals: [Nanos::ZERO; CongestionCause::ALL.len()],
         }
+    }
+
+    fn lasting(&self) -> Option<Lasting> {
+        let finding = self.finding.filter(|_| self.lasting)?;
+        Some(Lasting { id: self.id, since: self.since, finding })
     }
 
     /// Keeps the finding whose cause was seen longest: a single look may catch a moment between two switches.
