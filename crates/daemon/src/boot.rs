@@ -32,6 +32,7 @@ use crate::descent;
 use crate::engine::{Engine, EngineThread, Pace, Parts, Settings, Sight};
 use crate::guardian::Guardians;
 use crate::manager::{End, Ground, LiveLine, Manager, preflight, sources};
+use crate::metrics::Endpoint;
 use crate::server;
 
 /// What `quell run` was told.
@@ -87,6 +88,7 @@ fn check(options: &RunOptions) -> Result<Checked> {
 pub fn run(options: &RunOptions) -> Result<()> {
     let checked = check(options)?;
     let _lock = lock(&options.run_dir)?;
+    let metrics = metrics(&checked.config.host, &options.file)?;
     if let Some(report) = recover_stale(&options.run_dir)? {
         eprintln!("a daemon before this one did not end in order; restored: {report}");
     }
@@ -127,7 +129,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
         host: checked.config.host.clone(),
     };
     let mut manager = Manager::new(ground, &engine, status);
-    let ended = serve(&mut manager, &checked.config, options, &signals);
+    let ended = serve(&mut manager, &checked.config, options, &signals, metrics);
     let keep = matches!(&ended, Ok(served) if served.end == End::Asked { keep: true });
     let said = manager.shut_down(keep);
     engine.join();
@@ -143,6 +145,15 @@ pub fn run(options: &RunOptions) -> Result<()> {
     Ok(())
 }
 
+/// Takes the address of the metrics endpoint, if one is wanted.
+fn metrics(host: &HostConfig, file: &str) -> Result<Option<Endpoint>> {
+    let bind = |address| {
+        Endpoint::bind(address)
+            .with_context(|| format!("{file}: metrics = \"{address}\": choose a free port"))
+    };
+    host.metrics.map(bind).transpose()
+}
+
 struct Served {
     end: End,
     stop: Option<server::Incoming>,
@@ -154,9 +165,13 @@ fn serve(
     config: &Config,
     options: &RunOptions,
     signals: &Receiver<()>,
+    metrics: Option<Endpoint>,
 ) -> Result<Served> {
     let (calls, incoming) = bounded(server::CONNECTIONS_MAX);
     let socket = socket_path(&options.run_dir);
+    if let Some(metrics) = metrics {
+        metrics.serve(calls.clone()).context("metrics")?;
+    }
     let _server = server::start(&socket, calls)
         .with_context(|| format!("control socket {}", socket.display()))?;
     for line in manager.apply(config, &options.file, false).map_err(|what| anyhow!(what))? {

@@ -9,6 +9,7 @@ mod raw;
 #[cfg(test)]
 mod tests;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use quell_model::{Class, CoreSet, Nanos};
@@ -60,6 +61,8 @@ pub struct HostConfig {
     pub kernel_delay_bound: Nanos,
     /// How long an LC task may be congested before the plan counts as unable to relieve it.
     pub congestion_after: Nanos,
+    /// Where metrics are served; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// Which back end carries plans out.
