@@ -116,6 +116,12 @@ fn in_words(status: &Status) -> String {
         counters.events_lost,
     ));
     for task in &status.tasks {
+        if let Some(cause) = task.unrelieved {
+            let (name, cause) = (&task.name, cause.label());
+            out.push_str(&format!(
+                "task {name}: congested, and the plan cannot help ({cause}): quell status --congestion\n"
+            ));
+        }
         for problem in &task.problems {
             out.push_str(&format!("task {}: {problem}\n", task.name));
         }

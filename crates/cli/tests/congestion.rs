@@ -45,6 +45,11 @@ fn two_services_on_too_few_cores_are_reported_with_their_causes_until_relieved()
     let words = ground.quell(&["status", "--congestion"]);
     let words = String::from_utf8(words.stdout).unwrap();
     assert!(words.contains("(1) is owned by web; to relieve it: guarantee it a core"), "{words}");
+    let words = String::from_utf8(ground.quell(&["status"]).stdout).unwrap();
+    assert!(
+        words.contains("task cache: congested, and the plan cannot help (lc_owned)"),
+        "{words}"
+    );
     let status = daemon.status();
     let event = "task cache: congestion that the plan cannot relieve: lc_owned";
     assert!(status["events"].to_string().contains(event), "{}", status["events"]);

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Ground, PATIENCE, Program, eventually};
+use common::{Ground, OTHER, PATIENCE, Program, eventually, thread_scheduling};
 use serde_json::Value;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -45,6 +45,15 @@ fn try_get(from: SocketAddr, path: &str) -> std::io::Result<String> {
 
 fn get(from: SocketAddr, path: &str) -> String {
     try_get(from, path).unwrap()
+}
+
+/// Policy, priority and cores of the threads of a process that have this name.
+fn threads_named(pid: u32, name: &str) -> Vec<(i32, u32, String)> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let named = threads.filter(|thread| {
+        fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+    });
+    named.filter_map(|thread| thread_scheduling(&thread.path())).collect()
 }
 
 /// The metrics that `/schema` lists.
@@ -190,6 +199,10 @@ fn what_is_served_is_what_the_schema_lists_and_promtool_finds_no_fault_but_the_m
     }
     assert_eq!(served, names);
     assert_eq!(get(address, "/healthz"), "ok\n");
+    let threads = threads_named(daemon.child.id(), "quell-metrics");
+    assert!(!threads.is_empty());
+    let unmanaged = daemon.status()["unmanaged"].as_str().unwrap().to_owned();
+    assert!(threads.iter().all(|thread| *thread == (OTHER, 0, unmanaged.clone())), "{threads:?}");
 
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])
