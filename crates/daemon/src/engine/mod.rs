@@ -3,6 +3,7 @@
 //! One tick is the whole data flow: events → Snapshot → Plan → Outcome. Nothing in it blocks, and once
 //! tables have their size nothing in it allocates.
 
+mod decisions;
 mod members;
 mod rehearse;
 mod run;
