@@ -199,8 +199,9 @@ fn a_resized_terminal_shows_all_panes_and_a_signal_gives_it_back() {
     });
     assert!(screen.contains("P99.9") && screen.contains("PROBLEMS"), "{screen}");
     let escapes = terminal.escapes();
-    // SGR 30-38 and 90-97: colours.
-    assert!(!escapes.contains("\x1b[3") && !escapes.contains("\x1b[9"), "{escapes}");
+    // 39 and 49 are the terminal's own colours.
+    let plain = escapes.replace("\x1b[39m", "").replace("\x1b[49m", "");
+    assert!(!plain.contains("\x1b[3") && !plain.contains("\x1b[9"), "{escapes}");
     terminal.tmux(&["resize-window", "-x", "40", "-y", "8"]);
     terminal.waits_until("something small", |screen| !screen.contains("Decisions"));
     let pid = std::fs::read_to_string(ground.path().join("pid")).unwrap().trim().parse().unwrap();
@@ -249,7 +250,18 @@ fn one_frame_is_plain_text_and_errors_are_one_line() {
     {
         assert!(frame.contains(wanted), "{wanted} in {frame}");
     }
-    // Rates need two samples; LC's wake-ups are BPF's to tell.
+    // Rates need two samples.
     assert!(!frame.contains("- ticks/s") && !frame.contains("daemon - %"), "{frame}");
+    let status = daemon.status();
+    assert_eq!(status["decisions"][0]["to"], "web");
+    if status["signals"] == "bpf" {
+        let ran = |task: &str| {
+            let cores = status["cores"].as_array().unwrap().iter();
+            let rows = cores.flat_map(|core| core["ran"].as_array().unwrap());
+            let ran = rows.filter(|ran| ran["task"] == task).map(|ran| &ran["ran_ms"]);
+            ran.map(|ms| ms.as_f64().unwrap()).sum::<f64>()
+        };
+        assert!(ran("web") > 0.0 && ran("batch") > 0.0, "{status}");
+    }
     daemon.stop();
 }
