@@ -16,6 +16,7 @@ mod run;
 mod status;
 mod stop;
 mod table;
+mod top;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ enum Command {
     Apply(apply::Args),
     Drain(drain::Args),
     Status(status::Args),
+    Top(top::Args),
     Stop(stop::Args),
     Release(release::Args),
     Doctor(doctor::Args),
@@ -54,7 +56,8 @@ enum Command {
 fn main() -> ExitCode {
     start_logging();
     let command = Cli::parse().command;
-    if !matches!(command, Command::Run(_) | Command::Guardian(_)) {
+    // `top` gives the terminal back first, whichever pipe or socket was closed.
+    if !matches!(command, Command::Run(_) | Command::Guardian(_) | Command::Top(_)) {
         end_quietly_on_closed_pipes();
     }
     let result = match command {
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Apply(args) => apply::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Status(args) => status::run(args),
+        Command::Top(args) => top::run(args),
         Command::Stop(args) => stop::run(args),
         Command::Release(args) => release::run(args),
         Command::Doctor(args) => doctor::run(args),

@@ -119,6 +119,12 @@ pub struct Status {
     pub guardians: u32,
     /// What this host lacks, and its consequence.
     pub degraded: Vec<String>,
+    /// The host's name.
+    #[serde(default)]
+    pub host: String,
+    /// When this was read: microseconds of CLOCK_MONOTONIC.
+    #[serde(default)]
+    pub at_us: u64,
     /// Per core of the host.
     pub cores: Vec<CoreStatus>,
     /// Per task.
@@ -127,6 +133,60 @@ pub struct Status {
     pub counters: Counters,
     /// The newest events, oldest first.
     pub events: Vec<String>,
+    /// Cores that changed hands lately, oldest first.
+    #[serde(default)]
+    pub decisions: Vec<Decision>,
+    /// Advice to the last plan: what was followed, and what was declined.
+    #[serde(default)]
+    pub advice: Vec<Advised>,
+}
+
+/// A core that changed hands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Decision {
+    /// When it was decided: microseconds of CLOCK_MONOTONIC, as [`Status::at_us`].
+    pub at_us: u64,
+    /// The core.
+    pub core: u32,
+    /// The task that owned it.
+    pub from: Option<String>,
+    /// The task that owns it since.
+    pub to: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+/// A piece of advice, and what became of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Advised {
+    /// The task that it is about.
+    pub task: String,
+    /// What was advised.
+    pub offer: String,
+    /// Why it was declined; null: it is followed.
+    pub declined: Option<String>,
+}
+
+/// How long a core ran a task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RanOn {
+    /// The task.
+    pub task: String,
+    /// Milliseconds since the task is watched.
+    pub ran_ms: f64,
+}
+
+/// Wake-to-run times of the last second; each bound is at most an eighth too high.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WakeToRun {
+    /// Wake-ups.
+    pub count: u64,
+    /// Median, in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile, in microseconds.
+    pub p99_us: f64,
+    /// 99.9th percentile, in microseconds.
+    pub p999_us: f64,
 }
 
 /// One core.
@@ -146,6 +206,12 @@ pub struct CoreStatus {
     pub lc_busy_percent: Option<f64>,
     /// What became of the last plan for it.
     pub outcome: String,
+    /// How long it ran each task; empty without BPF.
+    #[serde(default)]
+    pub ran: Vec<RanOn>,
+    /// Milliseconds that it idled; null without BPF and for cores that are not managed.
+    #[serde(default)]
+    pub idle_ms: Option<f64>,
 }
 
 /// One task.
@@ -186,9 +252,17 @@ pub struct TaskStatus {
     /// What went wrong with it, newest last.
     pub problems: Vec<String>,
     /// LC: the cause of its congestion, while that is one that the plan cannot relieve.
+    #[serde(default)]
     pub unrelieved: Option<CongestionCause>,
     /// LC: seconds of such congestion since it joined, by cause.
+    #[serde(default)]
     pub unrelieved_s: BTreeMap<CongestionCause, f64>,
+    /// LC: how long its threads took from wake-up to core; null without BPF or wake-ups.
+    #[serde(default)]
+    pub wake_to_run: Option<WakeToRun>,
+    /// BE: how late LC threads got a core that it had, p99.9 of the last second in microseconds.
+    #[serde(default)]
+    pub delay_caused_us: Option<f64>,
 }
 
 /// Why a Plan cannot relieve a task's congestion.
@@ -316,6 +390,7 @@ pub struct Counters {
     /// Time of the last tick, in microseconds.
     pub tick_last_us: f64,
     /// Time of all ticks, in microseconds.
+    #[serde(default)]
     pub tick_sum_us: f64,
     /// Mean time of a tick, in microseconds.
     pub tick_mean_us: f64,
@@ -323,6 +398,9 @@ pub struct Counters {
     pub tick_max_us: f64,
     /// CPU time of the scheduler thread, in milliseconds.
     pub scheduler_cpu_ms: f64,
+    /// CPU time of the daemon, all threads, in milliseconds.
+    #[serde(default)]
+    pub daemon_cpu_ms: f64,
 }
 
 /// The protocol as JSON Schema.
@@ -412,6 +490,29 @@ mod tests {
         for call in ["schema", "status", "apply", "drain", "stop", "congestion", "why"] {
             assert!(schema.contains(call), "{call}");
         }
+    }
+
+    #[test]
+    fn a_status_of_a_daemon_that_tells_less_still_reads() {
+        let mut status = serde_json::to_value(Status {
+            cores: vec![CoreStatus::default()],
+            tasks: vec![TaskStatus::default()],
+            ..Status::default()
+        })
+        .unwrap();
+        for (table, added) in [
+            ("", &["host", "at_us", "decisions", "advice"][..]),
+            ("/cores/0", &["ran", "idle_ms"]),
+            ("/tasks/0", &["wake_to_run", "delay_caused_us", "unrelieved", "unrelieved_s"]),
+            ("/counters", &["daemon_cpu_ms", "tick_sum_us"]),
+        ] {
+            let table = status.pointer_mut(table).and_then(|table| table.as_object_mut()).unwrap();
+            for field in added {
+                assert!(table.remove(*field).is_some(), "{field}");
+            }
+        }
+        let read: Status = serde_json::from_value(status).unwrap();
+        assert_eq!(read.cores.len(), 1);
     }
 
     proptest! {

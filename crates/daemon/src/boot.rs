@@ -111,6 +111,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
     let status = Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         back_end: assembled.back_end.to_owned(),
         signals: assembled.signals.to_owned(),
         ..Status::default()

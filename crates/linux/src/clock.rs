@@ -13,7 +13,7 @@ pub fn thread_cpu() -> Nanos {
     read(ClockId::ThreadCPUTime)
 }
 
-/// CPU time of this process, all threads together.
+/// CPU time of the calling process.
 pub fn process_cpu() -> Nanos {
     read(ClockId::ProcessCPUTime)
 }

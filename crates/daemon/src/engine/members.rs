@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use quell_linux::ThreadRef;
 use quell_linux::act::backend::TaskInfo;
 use quell_linux::observe::Children;
-use quell_model::{Class, Limits, TaskId, TaskView};
+use quell_linux::observe::bpf::TaskTimes;
+use quell_model::{Class, Limits, Nanos, TaskId, TaskView};
 
 use super::Engine;
-use super::tally::Times;
 use crate::command::Newcomer;
 use crate::events::Events;
 
@@ -38,8 +38,29 @@ pub struct Member {
     pub children: Children,
     /// What went wrong with it, newest last.
     pub problems: VecDeque<String>,
-    /// What its threads ran and waited.
-    pub times: Times,
+    /// Running and waiting time as told so far.
+    told: (Nanos, Nanos),
+    /// What its place had counted before; `None` without BPF.
+    before: Option<TaskTimes>,
+}
+
+impl Member {
+    /// The totals to tell, given those seen now. They never run backwards, although a stretch that ends while
+    /// they are read may be seen twice for a moment.
+    pub fn tell(&mut self, (ran, waited): (Nanos, Nanos)) -> (Nanos, Nanos) {
+        self.told = (self.told.0.max(ran), self.told.1.max(waited));
+        self.told
+    }
+
+    /// Its part of what its place counted.
+    pub fn part_of(&self, counted: Option<TaskTimes>) -> Option<TaskTimes> {
+        let (counted, before) = (counted?, self.before.as_ref()?);
+        let ran_on = counted.ran_on.iter().zip(&before.ran_on);
+        Some(TaskTimes {
+            ran_on: ran_on.map(|(&now, &before)| now.since(before)).collect(),
+            waited: counted.waited.since(before.waited),
+        })
+    }
 }
 
 impl Members {
@@ -75,14 +96,14 @@ impl Members {
         }
     }
 
-    fn join(&mut self, member: Member) -> TaskId {
+    fn join(&mut self, member: impl FnOnce(TaskId) -> Member) -> TaskId {
         if let Some(free) = self.places.iter_mut().find(|place| place.member.is_none()) {
             free.id.generation += 1;
-            free.member = Some(member);
+            free.member = Some(member(free.id));
             return free.id;
         }
         let id = TaskId { index: self.places.len() as u32, generation: 0 };
-        self.places.push(Place { id, member: Some(member) });
+        self.places.push(Place { id, member: Some(member(id)) });
         id
     }
 
@@ -105,16 +126,14 @@ impl Engine {
     pub fn join(&mut self, newcomer: Newcomer) -> TaskId {
         let allowed = newcomer.limits.allowed;
         self.events.tell(format!("task {} joins as {}", newcomer.name, newcomer.limits.class));
-        let id = self.members.join(Member {
+        let sight = &self.parts.sight;
+        let id = self.members.join(|id| Member {
             name: newcomer.name,
             children: newcomer.children,
             problems: VecDeque::new(),
-            times: Times::default(),
+            told: (Nanos::ZERO, Nanos::ZERO),
+            before: sight.task_times(id),
         });
-        let before = self.parts.sight.kept_times(id);
-        if let Some(member) = self.members.get_mut(id) {
-            member.times = Times::from(before);
-        }
         let view = TaskView::new(id, newcomer.limits);
         match self.seen.tasks.get_mut(id.at()) {
             Some(place) => *place = view,

@@ -4,6 +4,7 @@
 //! tables have their size nothing in it allocates.
 
 mod congestion;
+mod decisions;
 mod members;
 mod rehearse;
 mod run;

@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use quell_linux::observe::bpf::BpfObserver;
+use quell_linux::observe::bpf::{BpfObserver, Histogram, TaskTimes};
 use quell_linux::observe::proc::ProcObserver;
 use quell_linux::observe::{Observer, ThreadState, ThreadView};
-use quell_model::{CoreSet, Nanos, TaskId};
+use quell_model::{CoreId, CoreSet, Nanos, TaskId};
 
 /// Where signals come from.
 pub enum Sight {
@@ -55,22 +55,36 @@ impl Sight {
         }
     }
 
-    /// Time that a task's place ran and waited, as far as it is kept by task: with BPF all stretches that ended,
-    /// also those of ended threads and of earlier tasks at this place; nothing from /proc.
-    pub fn kept_times(&self, id: TaskId) -> (Nanos, Nanos) {
-        match self {
-            Sight::Bpf(bpf) => bpf.task_times(id),
-            Sight::Proc(_) => (Nanos::ZERO, Nanos::ZERO),
-        }
-    }
-
-    /// Time that a thread ran and waited beyond [`Sight::kept_times`]: with BPF the stretch in progress.
+    /// Time that a thread ran and waited beyond what [`Sight::task_times`] counts.
     pub fn own_times(&self, thread: &ThreadView, now: Nanos) -> (Nanos, Nanos) {
         match (self, thread.state) {
             (Sight::Proc(_), _) => (thread.ran, thread.waited),
-            (Sight::Bpf(_), ThreadState::Running) => (now.since(thread.since), Nanos::ZERO),
             (Sight::Bpf(_), ThreadState::Waiting) => (Nanos::ZERO, now.since(thread.since)),
             (Sight::Bpf(_), _) => (Nanos::ZERO, Nanos::ZERO),
+        }
+    }
+
+    /// What the threads of a task's place did so far, whoever held it.
+    pub fn task_times(&self, task: TaskId) -> Option<TaskTimes> {
+        match self {
+            Sight::Bpf(bpf) => Some(bpf.task_times(task)),
+            Sight::Proc(_) => None,
+        }
+    }
+
+    /// How long a managed core idled.
+    pub fn idle_time(&self, core: CoreId) -> Option<Nanos> {
+        match self {
+            Sight::Bpf(bpf) => bpf.core_times(core).map(|[_, _, idle]| idle),
+            Sight::Proc(_) => None,
+        }
+    }
+
+    /// Wake-to-run times of a task's LC threads in the last second.
+    pub fn recent_wake_to_run(&mut self, task: TaskId) -> Option<Histogram> {
+        match self {
+            Sight::Bpf(bpf) => Some(bpf.recent_wake_to_run(task)),
+            Sight::Proc(_) => None,
         }
     }
 

@@ -21,8 +21,6 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
 use quell_control::protocol::{Call, Reply, Status};
-use quell_linux::clock;
-use quell_model::Nanos;
 
 use crate::server::Incoming;
 use http::{Answer, Request};
@@ -47,9 +45,7 @@ pub struct Endpoint {
 /// What one answer is made of.
 struct Scrape {
     status: Status,
-    /// CPU time of the daemon's process.
-    cpu: Nanos,
-    /// Its resident memory, in bytes; `None` if /proc does not tell.
+    /// Resident memory of the daemon, in bytes; `None` if /proc does not tell.
     resident: Option<u64>,
 }
 
@@ -139,9 +135,8 @@ impl Source {
         {
             return scraped.clone();
         }
-        let scraped = self.ask().map(|status| {
-            Arc::new(Scrape { status, cpu: clock::process_cpu(), resident: resident_bytes() })
-        });
+        let scraped =
+            self.ask().map(|status| Arc::new(Scrape { status, resident: resident_bytes() }));
         *last = Some((Instant::now(), scraped.clone()));
         scraped
     }

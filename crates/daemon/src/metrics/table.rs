@@ -213,7 +213,7 @@ pub const METRICS: &[Metric] = &[
         "quell_process_cpu_seconds_total",
         "seconds",
         "CPU time of the daemon, all its threads together, without the guardians.",
-        |scrape, out| out.add(&[], scrape.cpu.0 as f64 / 1e9),
+        |scrape, out| out.add(&[], scrape.status.counters.daemon_cpu_ms / 1e3),
     ),
     counter(
         "quell_scheduler_cpu_seconds_total",

@@ -23,7 +23,12 @@ fn status() -> Status {
             ..TaskStatus::default()
         }],
         cores: vec![CoreStatus { core: 3, mode: "kernel".into(), ..CoreStatus::default() }],
-        counters: Counters { ticks: 10, ticks_by_event: 4, ..Counters::default() },
+        counters: Counters {
+            ticks: 10,
+            ticks_by_event: 4,
+            daemon_cpu_ms: 2_000.0,
+            ..Counters::default()
+        },
         ..Status::default()
     }
 }
@@ -78,7 +83,7 @@ fn names_tell_type_and_unit() {
 
 #[test]
 fn both_formats_describe_a_counter_by_their_own_rules() {
-    let scrape = Scrape { status: status(), cpu: Nanos::from_secs(2), resident: Some(4_096) };
+    let scrape = Scrape { status: status(), resident: Some(4_096) };
     let (plain, open) =
         (text::render(&scrape, Format::Prometheus), text::render(&scrape, Format::OpenMetrics));
     let samples = |text: &str| {
