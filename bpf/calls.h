@@ -202,7 +202,7 @@ int settle(void *ctx)
 	s = slot_of(handle);
 	if (s)
 		switch_in(s, handle, core, &turn, cpu, now);
-	core_turn(core, READ_ONCE(order->sets), &turn, now);
+	core_turn(core, cpu, READ_ONCE(order->sets), &turn, now);
 	return 0;
 }
 

@@ -37,12 +37,23 @@ static __always_inline __u64 be_stretch_from(struct core *core)
 	return core->since;
 }
 
+/* The task had this core until now. */
+static __always_inline void count_run(struct core *core, __u32 cpu, __u64 now)
+{
+	struct control *c = control_page();
+	__u32 at = c ? cpu * c->tasks + core->task : 0;
+	__u64 *ran = bpf_map_lookup_elem(&runs, &at);
+
+	if (c && ran)
+		*ran += now - core->since;
+}
+
 /*
  * A core turns to something else. Runs on that core with interrupts off: it
  * is the only writer, and the exchanges order its stores for readers.
  */
-static __always_inline void core_turn(struct core *core, __u32 sets_now, struct turn *turn,
-				      __u64 now)
+static __always_inline void core_turn(struct core *core, __u32 cpu, __u32 sets_now,
+				      struct turn *turn, __u64 now)
 {
 	__u32 was = core->kind, sets_before = core->sets, seq = core->seq, mask, set;
 	__u64 delta;
@@ -52,6 +63,8 @@ static __always_inline void core_turn(struct core *core, __u32 sets_now, struct 
 	atomic_xchg(&core->seq, seq + 1);
 	if (was < QUELL_KINDS)
 		core->total[was] += now - core->since;
+	if (was == QUELL_LC || was == QUELL_BE)
+		count_run(core, cpu, now);
 	if (was == QUELL_BE) {
 		core->be_from = be_stretch_from(core);
 		core->be_task = core->task;

@@ -76,6 +76,18 @@ struct {
 	__type(value, struct histograms);
 } histograms SEC(".maps");
 
+/*
+ * For each core a row with the time that it ran each task, stretches that
+ * ended. Written by the core itself with interrupts off.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, word_t);
+} runs SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

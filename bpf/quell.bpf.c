@@ -231,7 +231,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	s = slot_of(handle_next);
 	if (s)
 		switch_in(s, handle_next, core, &turn, cpu, now);
-	core_turn(core, sets_now, &turn, now);
+	core_turn(core, cpu, sets_now, &turn, now);
 	if (turn.gains)
 		tell_if_queued(turn.gains - 1, task, generation, now);
 	if (turn.kind == QUELL_IDLE)

@@ -146,12 +146,11 @@ struct task {
 	__u32 set;
 	/* An LC-queued event was sent and is not yet consumed. */
 	__u32 told_queued;
-	__u64 ran;
 	__u64 waited;
 	/* It has no core of its own: each wait of LC threads is told; user space. */
 	__u32 unserved;
 	__u32 unused;
-	__u64 reserved[4];
+	__u64 reserved[5];
 };
 
 /* Wake-to-run times, counted in buckets. */
@@ -175,7 +174,8 @@ struct control {
 	__u64 wake_gap;
 	/* Words of the slot bitmaps. */
 	__u32 words;
-	__u32 reserved0;
+	/* Task places: the length of a core's row in `runs`. */
+	__u32 tasks;
 	/* Steal beyond this is reported as a stall. */
 	__u64 stall_min;
 	__u64 reserved[3];

@@ -99,13 +99,8 @@ static __always_inline __u32 wait_end(struct slot *s, __u64 now)
 
 static __always_inline void run_end(struct slot *s, __u64 now)
 {
-	__u32 task = s->task;
-	struct task *t = bpf_map_lookup_elem(&tasks, &task);
-	__u64 ran = now > s->since ? now - s->since : 0;
-
-	s->ran += ran;
-	if (t)
-		atomic_add(&t->ran, ran);
+	if (now > s->since)
+		s->ran += now - s->since;
 }
 
 struct alloc {

@@ -12,13 +12,14 @@ PACKAGES=(
     memcached redis-server nginx-light            # services to share a host with
     libgc-dev stress-ng sysbench                  # batch work
     fonts-dejavu-core                             # text in PNG plots
+    prometheus                                    # scrapes the metrics endpoint in a test
     busybox-static cpio zstd qemu-system-x86      # the virtual machine of `make test-vm`
     iproute2 util-linux procps bc tmux shellcheck # scripts and tests
     man-db zsh fish                               # what reads man pages and completions
     systemd dpkg-dev debootstrap lintian          # the unit and the package of `make deb`, and their tests
 )
 # These would start, and be started at boot; Quell starts its own instances.
-SERVICES=(memcached redis-server nginx)
+SERVICES=(memcached redis-server nginx prometheus)
 
 say() { echo "setup: $*"; }
 fail() {
@@ -101,8 +102,8 @@ check_toolchain
 command -v go >/dev/null || say "there is no Go toolchain: benchmarks leave out batch work with Go's collector"
 if ! command -v apt-get >/dev/null; then
     lacking=()
-    for tool in gcc make pkg-config clang memcached redis-server nginx stress-ng sysbench cpio zstd \
-        qemu-system-x86_64 busybox ip bc tmux shellcheck man zsh fish; do
+    for tool in gcc make pkg-config clang memcached redis-server nginx stress-ng sysbench prometheus cpio \
+        zstd qemu-system-x86_64 busybox ip bc tmux shellcheck man zsh fish; do
         command -v "$tool" >/dev/null || lacking+=("$tool")
     done
     [ ${#lacking[@]} = 0 ] && exit 0

@@ -20,8 +20,13 @@ pub struct Daemon {
 impl Daemon {
     /// Makes one call.
     pub fn call(&self, call: Call) -> Result<Reply> {
+        Ok(Client::connect(&self.socket())?.call(call)?)
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
         let dir = self.run_dir.clone().unwrap_or_else(quell_daemon::default_run_dir);
-        Ok(Client::connect(&quell_daemon::socket_path(&dir))?.call(call)?)
+        quell_daemon::socket_path(&dir)
     }
 
     /// Makes a call that is answered in sentences, and prints them.

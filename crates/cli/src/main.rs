@@ -18,6 +18,7 @@ mod run;
 mod status;
 mod stop;
 mod table;
+mod top;
 mod why;
 
 use std::process::ExitCode;
@@ -43,6 +44,7 @@ enum Command {
     Drain(drain::Args),
     Status(status::Args),
     Why(why::Args),
+    Top(top::Args),
     Stop(stop::Args),
     Release(release::Args),
     Replay(replay::Args),
@@ -61,7 +63,8 @@ enum Command {
 fn main() -> ExitCode {
     start_logging();
     let command = Cli::parse().command;
-    if !matches!(command, Command::Run(_) | Command::Guardian(_)) {
+    // `top` gives the terminal back first, whichever pipe or socket was closed.
+    if !matches!(command, Command::Run(_) | Command::Guardian(_) | Command::Top(_)) {
         end_quietly_on_closed_pipes();
     }
     let result = match command {
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Drain(args) => drain::run(args),
         Command::Status(args) => status::run(args),
         Command::Why(args) => why::run(args),
+        Command::Top(args) => top::run(args),
         Command::Stop(args) => stop::run(args),
         Command::Release(args) => release::run(args),
         Command::Replay(args) => replay::run(args),

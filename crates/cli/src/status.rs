@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use quell_control::protocol::{Call, Reply, Status};
+use quell_control::protocol::{Call, CongestionReport, Reply, Status};
 
 use crate::client::Daemon;
 use crate::table;
@@ -14,6 +14,9 @@ pub struct Args {
     /// Print the whole status as JSON
     #[arg(long, conflicts_with = "why")]
     json: bool,
+    /// Only congestion of LC tasks that the plan cannot relieve: since when, why, and what would help
+    #[arg(long, conflicts_with = "why")]
+    congestion: bool,
     /// Explain the last decision about a core number or a task name
     #[arg(long, value_name = "CORE|TASK")]
     why: Option<String>,
@@ -26,6 +29,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         args.daemon.tell(Call::Why { subject })?;
         return Ok(ExitCode::SUCCESS);
     }
+    if args.congestion {
+        return congestion(&args);
+    }
     let Reply::Status(status) = args.daemon.call(Call::Status)? else {
         bail!("the daemon answered out of turn");
     };
@@ -34,6 +40,43 @@ pub fn run(args: Args) -> Result<ExitCode> {
         false => print!("{}", in_words(&status)),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn congestion(args: &Args) -> Result<ExitCode> {
+    let Reply::Congestion(report) = args.daemon.call(Call::Congestion)? else {
+        bail!("the daemon answered out of turn");
+    };
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&report)?),
+        false => print!("{}", congestion_in_words(&report)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn congestion_in_words(report: &CongestionReport) -> String {
+    if report.tasks.is_empty() {
+        return format!("no LC task is congested for {} ms or longer\n", report.after_ms);
+    }
+    let header = ["TASK", "FOR_S", "DELAY_US", "RUNNABLE", "OWNS", "CAUSE"];
+    let rows: Vec<Vec<String>> = report
+        .tasks
+        .iter()
+        .map(|task| {
+            vec![
+                task.task.clone(),
+                format!("{:.1}", task.for_s),
+                task.queueing_delay_us.map_or("-".to_owned(), |us| format!("{us:.1}")),
+                task.runnable.to_string(),
+                or_dash(&task.owned),
+                task.cause.label().to_owned(),
+            ]
+        })
+        .collect();
+    let mut out = table::render(&header, &rows);
+    for task in &report.tasks {
+        out.push_str(&format!("{}: {}; to relieve it: {}\n", task.task, task.why, task.relief));
+    }
+    out
 }
 
 fn in_words(status: &Status) -> String {
@@ -73,6 +116,12 @@ fn in_words(status: &Status) -> String {
         counters.events_lost,
     ));
     for task in &status.tasks {
+        if let Some(cause) = task.unrelieved {
+            let (name, cause) = (&task.name, cause.label());
+            out.push_str(&format!(
+                "task {name}: congested, and the plan cannot help ({cause}): quell status --congestion\n"
+            ));
+        }
         for problem in &task.problems {
             out.push_str(&format!("task {}: {problem}\n", task.name));
         }

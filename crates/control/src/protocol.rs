@@ -5,6 +5,7 @@
 //! answered with an error and changes nothing. [`schema`] describes all of it as JSON Schema and is served
 //! by the `schema` operation, so that a client needs nothing but the socket.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read, Write};
 
 use schemars::JsonSchema;
@@ -57,6 +58,8 @@ pub enum Call {
         #[serde(default)]
         keep: bool,
     },
+    /// Congestion that the plan cannot relieve, and its causes.
+    Congestion,
     /// Explains the last decision about a core (`core 1`) or a task (`task web`).
     Why {
         /// `core N` or `task NAME`.
@@ -83,6 +86,8 @@ pub enum Reply {
     Schema(serde_json::Value),
     /// To `status`.
     Status(Box<Status>),
+    /// To `congestion`.
+    Congestion(CongestionReport),
     /// To `apply`, `drain`, `stop`, `why`: what was done or is so, a sentence a line.
     Done(Vec<String>),
     /// Nothing was changed; why.
@@ -114,6 +119,12 @@ pub struct Status {
     pub guardians: u32,
     /// What this host lacks, and its consequence.
     pub degraded: Vec<String>,
+    /// The host's name.
+    #[serde(default)]
+    pub host: String,
+    /// When this was read: microseconds of CLOCK_MONOTONIC.
+    #[serde(default)]
+    pub at_us: u64,
     /// Per core of the host.
     pub cores: Vec<CoreStatus>,
     /// Per task.
@@ -122,6 +133,60 @@ pub struct Status {
     pub counters: Counters,
     /// The newest events, oldest first.
     pub events: Vec<String>,
+    /// Cores that changed hands lately, oldest first.
+    #[serde(default)]
+    pub decisions: Vec<Decision>,
+    /// Advice to the last plan: what was followed, and what was declined.
+    #[serde(default)]
+    pub advice: Vec<Advised>,
+}
+
+/// A core that changed hands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Decision {
+    /// When it was decided: microseconds of CLOCK_MONOTONIC, as [`Status::at_us`].
+    pub at_us: u64,
+    /// The core.
+    pub core: u32,
+    /// The task that owned it.
+    pub from: Option<String>,
+    /// The task that owns it since.
+    pub to: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+/// A piece of advice, and what became of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Advised {
+    /// The task that it is about.
+    pub task: String,
+    /// What was advised.
+    pub offer: String,
+    /// Why it was declined; null: it is followed.
+    pub declined: Option<String>,
+}
+
+/// How long a core ran a task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RanOn {
+    /// The task.
+    pub task: String,
+    /// Milliseconds since the task is watched.
+    pub ran_ms: f64,
+}
+
+/// Wake-to-run times of the last second; each bound is at most an eighth too high.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WakeToRun {
+    /// Wake-ups.
+    pub count: u64,
+    /// Median, in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile, in microseconds.
+    pub p99_us: f64,
+    /// 99.9th percentile, in microseconds.
+    pub p999_us: f64,
 }
 
 /// One core.
@@ -141,6 +206,12 @@ pub struct CoreStatus {
     pub lc_busy_percent: Option<f64>,
     /// What became of the last plan for it.
     pub outcome: String,
+    /// How long it ran each task; empty without BPF.
+    #[serde(default)]
+    pub ran: Vec<RanOn>,
+    /// Milliseconds that it idled; null without BPF and for cores that are not managed.
+    #[serde(default)]
+    pub idle_ms: Option<f64>,
 }
 
 /// One task.
@@ -174,12 +245,116 @@ pub struct TaskStatus {
     pub reason: String,
     /// Whether it is frozen now.
     pub frozen: bool,
-    /// Milliseconds on cores since it is watched.
+    /// Milliseconds that its threads were on cores since it joined; without BPF, of threads alive.
     pub ran_ms: f64,
-    /// Milliseconds waited since it is watched.
+    /// Milliseconds that its threads waited for cores since it joined; without BPF, of threads alive.
     pub waited_ms: f64,
     /// What went wrong with it, newest last.
     pub problems: Vec<String>,
+    /// LC: the cause of its congestion, while that is one that the plan cannot relieve.
+    #[serde(default)]
+    pub unrelieved: Option<CongestionCause>,
+    /// LC: seconds of such congestion since it joined, by cause.
+    #[serde(default)]
+    pub unrelieved_s: BTreeMap<CongestionCause, f64>,
+    /// LC: how long its threads took from wake-up to core; null without BPF or wake-ups.
+    #[serde(default)]
+    pub wake_to_run: Option<WakeToRun>,
+    /// BE: how late LC threads got a core that it had, p99.9 of the last second in microseconds.
+    #[serde(default)]
+    pub delay_caused_us: Option<f64>,
+}
+
+/// Why a Plan cannot relieve a task's congestion.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum CongestionCause {
+    /// It owns as many cores as it may: `max`, or all that it may use.
+    AtMaximum,
+    /// Other LC tasks own every other core that it may use.
+    LcOwned,
+    /// Advice caps it or keeps it off the others.
+    Advice,
+    /// The host refuses it a core.
+    Refused,
+    /// None of the cores that it may use is managed and online.
+    NoCore,
+    /// It ran without sleeping past its bound, so it counts as BE.
+    RanAway,
+    /// It owns a core for each thread that could run: something else than a lack of cores holds them up.
+    EnoughCores,
+    /// The policy gives it no more, although it could.
+    Policy,
+}
+
+impl CongestionCause {
+    /// All of them.
+    pub const ALL: [CongestionCause; 8] = [
+        CongestionCause::AtMaximum,
+        CongestionCause::LcOwned,
+        CongestionCause::Advice,
+        CongestionCause::Refused,
+        CongestionCause::NoCore,
+        CongestionCause::RanAway,
+        CongestionCause::EnoughCores,
+        CongestionCause::Policy,
+    ];
+
+    /// As in JSON.
+    pub fn label(self) -> &'static str {
+        match self {
+            CongestionCause::AtMaximum => "at_maximum",
+            CongestionCause::LcOwned => "lc_owned",
+            CongestionCause::Advice => "advice",
+            CongestionCause::Refused => "refused",
+            CongestionCause::NoCore => "no_core",
+            CongestionCause::RanAway => "ran_away",
+            CongestionCause::EnoughCores => "enough_cores",
+            CongestionCause::Policy => "policy",
+        }
+    }
+}
+
+/// Congestion that the plan cannot relieve: what a scheduler of many hosts reads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CongestionReport {
+    /// When the report was made, in nanoseconds of CLOCK_MONOTONIC.
+    pub now_ns: u64,
+    /// A task is listed once it was congested for this long, in milliseconds.
+    pub after_ms: f64,
+    /// The tasks; empty when there is no such congestion.
+    pub tasks: Vec<CongestedTask>,
+}
+
+/// One task whose congestion the plan cannot relieve.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CongestedTask {
+    /// Its name.
+    pub task: String,
+    /// Since when it is congested, in nanoseconds of CLOCK_MONOTONIC.
+    pub since_ns: u64,
+    /// How long that is, in seconds.
+    pub for_s: f64,
+    /// Age of the oldest wait, in microseconds; null when none waits just now or it is not known.
+    pub queueing_delay_us: Option<f64>,
+    /// Threads that could use a core now.
+    pub runnable: u32,
+    /// Cores that it owns, as a list.
+    pub owned: String,
+    /// Why the plan cannot help.
+    pub cause: CongestionCause,
+    /// The cores that the cause is about, as a list.
+    pub cores: String,
+    /// The tasks that own those.
+    pub owners: Vec<String>,
+    /// The host's reason for refusing.
+    pub errno: Option<i32>,
+    /// The cause in a sentence.
+    pub why: String,
+    /// What would relieve it, in a sentence.
+    pub relief: String,
 }
 
 /// Totals since the daemon started.
@@ -214,12 +389,18 @@ pub struct Counters {
     pub idle_while_lc_waits_us: Option<f64>,
     /// Time of the last tick, in microseconds.
     pub tick_last_us: f64,
+    /// Time of all ticks, in microseconds.
+    #[serde(default)]
+    pub tick_sum_us: f64,
     /// Mean time of a tick, in microseconds.
     pub tick_mean_us: f64,
     /// Longest tick, in microseconds.
     pub tick_max_us: f64,
     /// CPU time of the scheduler thread, in milliseconds.
     pub scheduler_cpu_ms: f64,
+    /// CPU time of the daemon, all threads, in milliseconds.
+    #[serde(default)]
+    pub daemon_cpu_ms: f64,
 }
 
 /// The protocol as JSON Schema.
@@ -297,11 +478,41 @@ mod tests {
     }
 
     #[test]
+    fn causes_are_labelled_as_in_json() {
+        for cause in CongestionCause::ALL {
+            assert_eq!(serde_json::to_value(cause).unwrap(), cause.label());
+        }
+    }
+
+    #[test]
     fn the_schema_names_every_call() {
         let schema = schema().to_string();
-        for call in ["schema", "status", "apply", "drain", "stop", "why"] {
+        for call in ["schema", "status", "apply", "drain", "stop", "congestion", "why"] {
             assert!(schema.contains(call), "{call}");
         }
+    }
+
+    #[test]
+    fn a_status_of_a_daemon_that_tells_less_still_reads() {
+        let mut status = serde_json::to_value(Status {
+            cores: vec![CoreStatus::default()],
+            tasks: vec![TaskStatus::default()],
+            ..Status::default()
+        })
+        .unwrap();
+        for (table, added) in [
+            ("", &["host", "at_us", "decisions", "advice"][..]),
+            ("/cores/0", &["ran", "idle_ms"]),
+            ("/tasks/0", &["wake_to_run", "delay_caused_us", "unrelieved", "unrelieved_s"]),
+            ("/counters", &["daemon_cpu_ms", "tick_sum_us"]),
+        ] {
+            let table = status.pointer_mut(table).and_then(|table| table.as_object_mut()).unwrap();
+            for field in added {
+                assert!(table.remove(*field).is_some(), "{field}");
+            }
+        }
+        let read: Status = serde_json::from_value(status).unwrap();
+        assert_eq!(read.cores.len(), 1);
     }
 
     proptest! {

@@ -33,6 +33,7 @@ use crate::descent;
 use crate::engine::{Engine, EngineThread, Pace, Parts, Settings, Sight};
 use crate::guardian::Guardians;
 use crate::manager::{End, Ground, LiveLine, Manager, preflight, sources};
+use crate::metrics::Endpoint;
 use crate::recording::{self, RecordTo};
 use crate::server;
 
@@ -92,6 +93,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
     let checked = check(options)?;
     let _lock = lock(&options.run_dir)?;
     let recording = options.record.as_ref().map(RecordTo::create).transpose()?;
+    let metrics = metrics(&checked.config.host, &options.file)?;
     if let Some(report) = recover_stale(&options.run_dir)? {
         eprintln!("a daemon before this one did not end in order; restored: {report}");
     }
@@ -118,6 +120,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
     let status = Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         back_end: assembled.back_end.to_owned(),
         signals: assembled.signals.to_owned(),
         ..Status::default()
@@ -136,7 +139,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
         host: checked.config.host.clone(),
     };
     let mut manager = Manager::new(ground, &engine, status);
-    let ended = serve(&mut manager, &checked.config, options, &signals);
+    let ended = serve(&mut manager, &checked.config, options, &signals, metrics);
     let keep = matches!(&ended, Ok(served) if served.end == End::Asked { keep: true });
     let mut said = manager.shut_down(keep);
     engine.join();
@@ -155,6 +158,15 @@ pub fn run(options: &RunOptions) -> Result<()> {
     Ok(())
 }
 
+/// Takes the address of the metrics endpoint, if one is wanted.
+fn metrics(host: &HostConfig, file: &str) -> Result<Option<Endpoint>> {
+    let bind = |address| {
+        Endpoint::bind(address)
+            .with_context(|| format!("{file}: metrics = \"{address}\": choose a free port"))
+    };
+    host.metrics.map(bind).transpose()
+}
+
 struct Served {
     end: End,
     stop: Option<server::Incoming>,
@@ -166,9 +178,13 @@ fn serve(
     config: &Config,
     options: &RunOptions,
     signals: &Receiver<()>,
+    metrics: Option<Endpoint>,
 ) -> Result<Served> {
     let (calls, incoming) = bounded(server::CONNECTIONS_MAX);
     let socket = socket_path(&options.run_dir);
+    if let Some(metrics) = metrics {
+        metrics.serve(calls.clone()).context("metrics")?;
+    }
     let _server = server::start(&socket, calls)
         .with_context(|| format!("control socket {}", socket.display()))?;
     for line in manager.apply(config, &options.file, false).map_err(|what| anyhow!(what))? {
@@ -333,6 +349,7 @@ fn settings(checked: &Checked, ladder: Ladder) -> Settings {
         pace,
         tick: config.tick.unwrap_or(default_tick),
         events: config.events,
+        congestion_after: config.congestion_after,
         cores: unmanaged,
         rung: ladder.attr(Rung::Scheduler).unwrap_or(SchedAttr::fifo(90)),
     }

@@ -1,7 +1,7 @@
 //! What the scheduler thread can be asked.
 
 use crossbeam_channel::Sender;
-use quell_control::protocol::Status;
+use quell_control::protocol::{CongestionReport, Status};
 use quell_linux::ThreadRef;
 use quell_linux::act::backend::{TaskGroups, TaskInfo};
 use quell_linux::observe::Children;
@@ -36,6 +36,8 @@ pub enum Command {
     Ungroup(TaskGroups, Sender<()>),
     /// What runs where. Fields that only the manager knows are left empty.
     Status(Sender<Box<Status>>),
+    /// Congestion that the plan cannot relieve.
+    Congestion(Sender<CongestionReport>),
     /// Explains the last decision about a core or a task.
     Why(String, Sender<Result<Vec<String>, String>>),
     /// Gives everything back and ends the thread; answers in sentences.

@@ -4,7 +4,7 @@
 //! * [`guardian`]: the two processes that restore the host if the daemon dies.
 //!
 //! Inside: the *engine* is the scheduler thread and owns observer, policy, executor and back end; the
-//! *manager* makes the set of tasks what the configuration says; the *server* takes calls.
+//! *manager* makes the set of tasks what the configuration says; the *server* takes calls, and *metrics* scrapes.
 
 mod boot;
 mod boot_beat;
@@ -16,6 +16,7 @@ pub mod guardian;
 mod launch;
 mod mailbox;
 mod manager;
+mod metrics;
 mod recording;
 mod server;
 

@@ -13,6 +13,11 @@ pub fn thread_cpu() -> Nanos {
     read(ClockId::ThreadCPUTime)
 }
 
+/// CPU time of the calling process.
+pub fn process_cpu() -> Nanos {
+    read(ClockId::ProcessCPUTime)
+}
+
 fn read(clock: ClockId) -> Nanos {
     let now = clock_gettime(clock);
     Nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)

@@ -31,6 +31,26 @@ pub enum Offer {
     Cap(u32),
 }
 
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Invariant::Guarantee => "its guarantee comes first",
+            Invariant::LcFirst => "LC goes before BE",
+            Invariant::WorkConservation => "no core idles while there is work for it",
+            Invariant::Advice => "bans go before caps, caps before preferences",
+        })
+    }
+}
+
+impl fmt::Display for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Offer::Ban(core) => write!(f, "keep it off core {core}"),
+            Offer::Cap(cores) => write!(f, "give it {cores} cores at most"),
+        }
+    }
+}
+
 /// Advice that was declined, and what stood against it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Veto {
@@ -40,6 +60,16 @@ pub struct Veto {
     pub offer: Offer,
     /// The invariant that it would have broken; `None`: the host has no means to carry it out.
     pub by: Option<Invariant>,
+}
+
+impl fmt::Display for Veto {
+    /// Why it was declined.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.by {
+            Some(invariant) => write!(f, "{invariant}"),
+            None => f.write_str("this host cannot carry it out"),
+        }
+    }
 }
 
 /// A core that changed hands.
@@ -147,11 +177,7 @@ impl fmt::Display for Explanation {
             writeln!(f, "; {:?}", core.reason)?;
         }
         for veto in &self.vetoes {
-            write!(f, "declined {:?} for task {}: ", veto.offer, veto.task)?;
-            match veto.by {
-                Some(invariant) => writeln!(f, "it would break {invariant:?}")?,
-                None => writeln!(f, "the host cannot enforce it")?,
-            }
+            writeln!(f, "task {}: declined to {}: {veto}", veto.task, veto.offer)?;
         }
         Ok(())
     }

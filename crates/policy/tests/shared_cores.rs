@@ -196,7 +196,7 @@ fn without_a_freezer_be_keeps_a_core_and_the_veto_is_explained() {
     assert_eq!(scene.plan.usable(be).to_string(), "0");
     let explained = policy.explain();
     assert_eq!((explained.vetoes[0].task, explained.vetoes[0].by), (be, None));
-    assert!(explained.to_string().contains("the host cannot enforce it"));
+    assert!(explained.to_string().contains("this host cannot carry it out"));
 }
 
 #[test]

@@ -156,25 +156,18 @@ impl Drop for Program {
 
 /// Policy, real-time priority and allowed cores of each thread of a process, as the kernel shows them.
 pub fn scheduling(pid: i32) -> Vec<(i32, u32, String)> {
-    let mut threads = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
-        let (Ok(stat), Ok(status)) = (
-            fs::read_to_string(entry.path().join("stat")),
-            fs::read_to_string(entry.path().join("status")),
-        ) else {
-            continue;
-        };
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        let cores =
-            status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
-        // rt_priority and policy are fields 40 and 41 of proc(5).
-        threads.push((
-            fields[38].parse().unwrap(),
-            fields[37].parse().unwrap(),
-            cores.trim().to_owned(),
-        ));
-    }
-    threads
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    threads.filter_map(|thread| thread_scheduling(&thread.path())).collect()
+}
+
+/// The same of one thread, by its directory in /proc; `None` if it is gone.
+pub fn thread_scheduling(dir: &Path) -> Option<(i32, u32, String)> {
+    let stat = fs::read_to_string(dir.join("stat")).ok()?;
+    let status = fs::read_to_string(dir.join("status")).ok()?;
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+    let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    // rt_priority and policy are fields 40 and 41 of proc(5).
+    Some((fields[38].parse().unwrap(), fields[37].parse().unwrap(), cores.trim().to_owned()))
 }
 
 /// SCHED_OTHER, SCHED_FIFO and SCHED_IDLE as in `stat`.

@@ -9,6 +9,7 @@ mod raw;
 #[cfg(test)]
 mod tests;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use quell_model::{Class, CoreSet, Nanos};
@@ -58,6 +59,10 @@ pub struct HostConfig {
     pub max_threads: u32,
     /// LC delay from which a BE task's kernel sections get it banned from LC's cores.
     pub kernel_delay_bound: Nanos,
+    /// How long an LC task may be congested before the plan counts as unable to relieve it.
+    pub congestion_after: Nanos,
+    /// Where metrics are served; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// Which back end carries plans out.

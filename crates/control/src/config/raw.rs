@@ -1,6 +1,7 @@
 //! The file as typed, and its way into [`Config`].
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use quell_model::{Class, CoreSet, Nanos};
@@ -42,6 +43,8 @@ struct RawHost {
     bystanders: Option<Bystanders>,
     max_threads: Option<Spanned<u32>>,
     kernel_delay_bound_us: Option<Spanned<u64>>,
+    congestion_after_ms: Option<Spanned<u64>>,
+    metrics: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -185,6 +188,17 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
         kernel_delay_bound: place
             .time("kernel_delay_bound_us", &raw.kernel_delay_bound_us, 50..=1_000_000, 1_000)?
             .unwrap_or(Nanos::from_micros(300)),
+        congestion_after: place
+            .time("congestion_after_ms", &raw.congestion_after_ms, 1..=3_600_000, 1_000_000)?
+            .unwrap_or(Nanos::from_millis(100)),
+        metrics: raw.metrics.map(|typed| metrics(place, &typed)).transpose()?,
+    })
+}
+
+fn metrics(place: &Place, typed: &Spanned<String>) -> Result<SocketAddr, ConfigError> {
+    typed.get_ref().parse().map_err(|_| {
+        let what = format!("`{}` is not an address and a port", typed.get_ref());
+        place.error(typed, what, "metrics = \"127.0.0.1:9477\"")
     })
 }
 

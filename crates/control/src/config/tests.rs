@@ -50,6 +50,8 @@ fn errors_name_file_line_and_remedy() {
     assert!(init.contains("process 1 can never be a task"), "{init}");
     let path = error("[[task]]\nname = \"web\"\nclass = \"be\"\ncgroup = \"/a/../b\"\n");
     assert!(path.contains("not a cgroup path"), "{path}");
+    let metrics = error("[host]\nmetrics = \"localhost\"\n");
+    assert!(metrics.starts_with("quell.toml:2: `localhost` is not an address"), "{metrics}");
     let name = error("[[task]]\nname = \"../etc\"\nclass = \"be\"\npid = 42\n");
     assert!(name.contains("cannot be a task's name"), "{name}");
 }

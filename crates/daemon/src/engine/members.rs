@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use quell_linux::ThreadRef;
 use quell_linux::act::backend::TaskInfo;
 use quell_linux::observe::Children;
-use quell_model::{Class, Limits, TaskId, TaskView};
+use quell_linux::observe::bpf::TaskTimes;
+use quell_model::{Class, Limits, Nanos, TaskId, TaskView};
 
 use super::Engine;
 use crate::command::Newcomer;
@@ -37,12 +38,40 @@ pub struct Member {
     pub children: Children,
     /// What went wrong with it, newest last.
     pub problems: VecDeque<String>,
+    /// Running and waiting time as told so far.
+    told: (Nanos, Nanos),
+    /// What its place had counted before; `None` without BPF.
+    before: Option<TaskTimes>,
+}
+
+impl Member {
+    /// The totals to tell, given those seen now. They never run backwards, although a stretch that ends while
+    /// they are read may be seen twice for a moment.
+    pub fn tell(&mut self, (ran, waited): (Nanos, Nanos)) -> (Nanos, Nanos) {
+        self.told = (self.told.0.max(ran), self.told.1.max(waited));
+        self.told
+    }
+
+    /// Its part of what its place counted.
+    pub fn part_of(&self, counted: Option<TaskTimes>) -> Option<TaskTimes> {
+        let (counted, before) = (counted?, self.before.as_ref()?);
+        let ran_on = counted.ran_on.iter().zip(&before.ran_on);
+        Some(TaskTimes {
+            ran_on: ran_on.map(|(&now, &before)| now.since(before)).collect(),
+            waited: counted.waited.since(before.waited),
+        })
+    }
 }
 
 impl Members {
     /// The task of this identity.
     pub fn get(&self, id: TaskId) -> Option<&Member> {
         self.places.get(id.at()).filter(|place| place.id == id)?.member.as_ref()
+    }
+
+    /// The task of this identity, to change.
+    pub fn get_mut(&mut self, id: TaskId) -> Option<&mut Member> {
+        self.places.get_mut(id.at()).filter(|place| place.id == id)?.member.as_mut()
     }
 
     /// The live tasks.
@@ -58,8 +87,7 @@ impl Members {
     /// Notes what went wrong with a task, once.
     pub fn problem(&mut self, id: TaskId, events: &mut Events, what: String) {
         events.tell(format!("task {}: {what}", self.name(id)));
-        let place = self.places.get_mut(id.at()).filter(|place| place.id == id);
-        let Some(member) = place.and_then(|place| place.member.as_mut()) else { return };
+        let Some(member) = self.get_mut(id) else { return };
         if member.problems.back() != Some(&what) {
             member.problems.push_back(what);
         }
@@ -68,14 +96,14 @@ impl Members {
         }
     }
 
-    fn join(&mut self, member: Member) -> TaskId {
+    fn join(&mut self, member: impl FnOnce(TaskId) -> Member) -> TaskId {
         if let Some(free) = self.places.iter_mut().find(|place| place.member.is_none()) {
             free.id.generation += 1;
-            free.member = Some(member);
+            free.member = Some(member(free.id));
             return free.id;
         }
         let id = TaskId { index: self.places.len() as u32, generation: 0 };
-        self.places.push(Place { id, member: Some(member) });
+        self.places.push(Place { id, member: Some(member(id)) });
         id
     }
 
@@ -98,10 +126,13 @@ impl Engine {
     pub fn join(&mut self, newcomer: Newcomer) -> TaskId {
         let allowed = newcomer.limits.allowed;
         self.events.tell(format!("task {} joins as {}", newcomer.name, newcomer.limits.class));
-        let id = self.members.join(Member {
+        let sight = &self.parts.sight;
+        let id = self.members.join(|id| Member {
             name: newcomer.name,
             children: newcomer.children,
             problems: VecDeque::new(),
+            told: (Nanos::ZERO, Nanos::ZERO),
+            before: sight.task_times(id),
         });
         let view = TaskView::new(id, newcomer.limits);
         match self.seen.tasks.get_mut(id.at()) {

@@ -3,11 +3,14 @@
 //! One tick is the whole data flow: events → Snapshot → Plan → Outcome. Nothing in it blocks, and once
 //! tables have their size nothing in it allocates.
 
+mod congestion;
+mod decisions;
 mod members;
 mod rehearse;
 mod run;
 mod sight;
 mod status;
+mod tally;
 mod ticks;
 
 use std::sync::Arc;
@@ -23,6 +26,7 @@ use quell_trace::decisions::{Recorder, RingSink};
 
 use crate::events::Events;
 use crate::guardian::Guardians;
+use congestion::Congestion;
 use members::Members;
 pub use run::{EngineThread, Pace, Settings};
 pub use sight::Sight;
@@ -69,6 +73,7 @@ pub struct Engine {
     /// `None` on a host without the kernel's list: it has no hotplug.
     hotplug: Option<Hotplug>,
     ticks: Ticks,
+    congestion: Congestion,
     events: Events,
     settings: run::Settings,
     listening: bool,
@@ -92,6 +97,7 @@ impl Engine {
             hotplug_due: Nanos::ZERO,
             hotplug: Hotplug::new().ok(),
             ticks: Ticks::default(),
+            congestion: Congestion::new(settings.congestion_after),
             events: Events::default(),
             settings,
             listening: false,
@@ -139,6 +145,7 @@ impl Engine {
         let wake = self.parts.policy.decide(now, &self.seen, &mut self.plan);
         self.record(now, wake);
         self.check_invariants();
+        self.watch_congestion();
         if self.plan != self.last_plan {
             self.ticks.plans += 1;
             self.last_plan.clone_from(&self.plan);

@@ -41,6 +41,8 @@ pub struct Settings {
     pub tick: Nanos,
     /// Whether events of the kernel call a tick.
     pub events: bool,
+    /// How long an LC task may be congested before the plan counts as unable to relieve it.
+    pub congestion_after: Nanos,
     /// Where it runs: the unmanaged cores.
     pub cores: CoreSet,
     /// Its rung.
@@ -181,6 +183,9 @@ impl Engine {
             }
             Command::Status(reply) => {
                 let _ = reply.send(Box::new(self.status()));
+            }
+            Command::Congestion(reply) => {
+                let _ = reply.send(self.congestion_report());
             }
             Command::Why(subject, reply) => {
                 let _ = reply.send(self.why(&subject));

@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use quell_linux::observe::Observer;
-use quell_linux::observe::bpf::BpfObserver;
+use quell_linux::observe::bpf::{BpfObserver, Histogram, TaskTimes};
 use quell_linux::observe::proc::ProcObserver;
-use quell_model::{CoreSet, Nanos, TaskId};
+use quell_linux::observe::{Observer, ThreadState, ThreadView};
+use quell_model::{CoreId, CoreSet, Nanos, TaskId};
 
 /// Where signals come from.
 pub enum Sight {
@@ -51,6 +51,39 @@ impl Sight {
     pub fn idle_while_lc_waits(&mut self) -> Option<Nanos> {
         match self {
             Sight::Bpf(bpf) => Some(bpf.idle_while_lc_waits()),
+            Sight::Proc(_) => None,
+        }
+    }
+
+    /// Time that a thread ran and waited beyond what [`Sight::task_times`] counts.
+    pub fn own_times(&self, thread: &ThreadView, now: Nanos) -> (Nanos, Nanos) {
+        match (self, thread.state) {
+            (Sight::Proc(_), _) => (thread.ran, thread.waited),
+            (Sight::Bpf(_), ThreadState::Waiting) => (Nanos::ZERO, now.since(thread.since)),
+            (Sight::Bpf(_), _) => (Nanos::ZERO, Nanos::ZERO),
+        }
+    }
+
+    /// What the threads of a task's place did so far, whoever held it.
+    pub fn task_times(&self, task: TaskId) -> Option<TaskTimes> {
+        match self {
+            Sight::Bpf(bpf) => Some(bpf.task_times(task)),
+            Sight::Proc(_) => None,
+        }
+    }
+
+    /// How long a managed core idled.
+    pub fn idle_time(&self, core: CoreId) -> Option<Nanos> {
+        match self {
+            Sight::Bpf(bpf) => bpf.core_times(core).map(|[_, _, idle]| idle),
+            Sight::Proc(_) => None,
+        }
+    }
+
+    /// Wake-to-run times of a task's LC threads in the last second.
+    pub fn recent_wake_to_run(&mut self, task: TaskId) -> Option<Histogram> {
+        match self {
+            Sight::Bpf(bpf) => Some(bpf.recent_wake_to_run(task)),
             Sight::Proc(_) => None,
         }
     }

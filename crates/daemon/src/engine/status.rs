@@ -1,14 +1,16 @@
 //! What the engine tells: the status table, explanations, the end.
 
-use quell_control::protocol::{CoreStatus, Status, TaskStatus};
-use std::collections::BTreeSet;
+use quell_control::protocol::{CoreStatus, RanOn, Status, TaskStatus, WakeToRun};
 use std::path::Path;
 
 use quell_linux::Tid;
 use quell_linux::act::backend::TaskGroups;
+use quell_linux::observe::bpf::{Histogram, TaskTimes};
 use quell_model::{Class, CoreId, Nanos, Signal, TaskId};
 use quell_trace::decisions::Recorder;
 
+use super::members::Member;
+use super::tally::Tally;
 use super::{Engine, Pace};
 use crate::command::GroupCall;
 
@@ -19,8 +21,16 @@ impl Engine {
         counters.scheduler_cpu_ms = quell_linux::clock::thread_cpu().0 as f64 / 1e6;
         counters.idle_while_lc_waits_us =
             self.parts.sight.idle_while_lc_waits().map(|idle| idle.0 as f64 / 1e3);
+        let times = self.times();
+        let tallies = self.tallies();
+        let task = |(id, times): &(TaskId, Option<TaskTimes>)| {
+            self.task_status(*id, times.as_ref(), &tallies[id.at()])
+        };
+        let tasks = times.iter().map(task).collect();
+        let explanation = self.parts.policy.explain();
         let host = &self.parts.host;
         Status {
+            at_us: self.seen.now.as_micros(),
             policy: self.parts.policy.name().to_owned(),
             pattern: match self.settings.pace {
                 Pace::Shared => "shared",
@@ -35,15 +45,31 @@ impl Engine {
                 .as_ref()
                 .map_or(0, |guardians| guardians.alive() as u32),
             degraded: self.parts.degraded.clone(),
-            cores: self.core_status(),
-            tasks: self.members.iter().map(|(id, _)| self.task_status(id)).collect(),
+            cores: self.core_status(&times),
+            tasks,
             counters,
             events: self.events.list(),
+            decisions: self.decisions(&explanation),
+            advice: self.advised(&explanation),
             ..Status::default()
         }
     }
 
-    fn core_status(&self) -> Vec<CoreStatus> {
+    /// What each task's threads did since it joined.
+    fn times(&self) -> Vec<(TaskId, Option<TaskTimes>)> {
+        let sight = &self.parts.sight;
+        let of = |(id, member): (TaskId, &Member)| (id, member.part_of(sight.task_times(id)));
+        self.members.iter().map(of).collect()
+    }
+
+    fn core_status(&self, times: &[(TaskId, Option<TaskTimes>)]) -> Vec<CoreStatus> {
+        let ran = |core: CoreId| {
+            let of = |(id, times): &(TaskId, Option<TaskTimes>)| {
+                let ran = *times.as_ref()?.ran_on.get(core.index())?;
+                (ran > Nanos::ZERO).then(|| RanOn { task: self.members.name(*id), ran_ms: ms(ran) })
+            };
+            times.iter().filter_map(of).collect()
+        };
         let row = |(plan, seen): (&quell_model::CorePlan, &quell_model::CoreView)| CoreStatus {
             core: u32::from(plan.id.0),
             mode: plan.mode.to_string(),
@@ -52,39 +78,42 @@ impl Engine {
             reason: plan.reason.to_string(),
             lc_busy_percent: seen.lc_busy.value().map(|busy| f64::from(busy.0) / 10.0),
             outcome: seen.outcome.to_string(),
+            ran: ran(plan.id),
+            idle_ms: self.parts.sight.idle_time(plan.id).filter(|_| seen.managed).map(ms),
         };
         self.plan.cores.iter().zip(&self.seen.cores).map(row).collect()
     }
 
-    fn task_status(&self, id: TaskId) -> TaskStatus {
+    fn task_status(&mut self, id: TaskId, times: Option<&TaskTimes>, tally: &Tally) -> TaskStatus {
+        let wake_to_run = self.parts.sight.recent_wake_to_run(id).and_then(|times| wakes(&times));
+        let times = times.map_or(tally.times, |times| tally.with(times));
+        let told = self.members.get_mut(id).map(|member| member.tell(times));
+        let (ran, waited) = told.unwrap_or(times);
         let seen = &self.seen.tasks[id.at()];
         let member = self.members.get(id);
         let plan = self.plan.tasks.get(id.at()).filter(|plan| plan.id == id);
         let fares = self.parts.back_end.status(id);
-        let (mut threads, mut ran, mut waited) = (0, Nanos::ZERO, Nanos::ZERO);
-        let mut processes = BTreeSet::new();
-        for view in self.parts.sight.seen().threads().iter().filter(|view| view.task == id) {
-            threads += 1;
-            processes.insert(view.thread.tgid.0);
-            ran += view.ran;
-            waited += view.waited;
-        }
+        let seconds = |(cause, total): (_, Nanos)| (cause, total.0 as f64 / 1e9);
         TaskStatus {
             name: self.members.name(id),
             class: seen.limits.class.to_string(),
-            processes: processes.into_iter().collect(),
-            threads,
+            processes: tally.processes.iter().copied().collect(),
+            threads: tally.threads,
             running: seen.running,
             waiting: seen.waiting,
-            queueing_delay_us: seen.queueing_delay.value().map(|delay| delay.0 as f64 / 1e3),
+            queueing_delay_us: seen.queueing_delay.value().map(us),
             owned: self.plan.owned(id).to_string(),
             beneath: plan.map_or(String::new(), |plan| plan.beneath.to_string()),
             rung: plan.map_or(String::new(), |plan| plan.rung.to_string()),
             reason: plan.map_or("not planned yet".to_owned(), |plan| plan.reason.to_string()),
             frozen: fares.is_some_and(|fares| fares.frozen),
-            ran_ms: ran.0 as f64 / 1e6,
-            waited_ms: waited.0 as f64 / 1e6,
+            ran_ms: ms(ran),
+            waited_ms: ms(waited),
+            wake_to_run,
+            delay_caused_us: seen.delay_caused.value().map(us),
             problems: member.map_or(Vec::new(), |member| member.problems.iter().cloned().collect()),
+            unrelieved: self.congestion.of(id).map(|lasting| lasting.finding.cause),
+            unrelieved_s: self.congestion.totals(id).map(seconds).collect(),
             ..TaskStatus::default()
         }
     }
@@ -136,10 +165,7 @@ impl Engine {
             lines.push(format!("advice kept it off {}", why.banned));
         }
         for veto in explanation.vetoes.iter().filter(|veto| veto.task == id) {
-            let by = veto.by.map_or("this host cannot carry it out".to_owned(), |by| {
-                format!("it would break the invariant {by:?}")
-            });
-            lines.push(format!("declined advice {:?}: {by}", veto.offer));
+            lines.push(format!("declined advice to {}: {veto}", veto.offer));
         }
         lines
     }
@@ -218,6 +244,23 @@ impl Engine {
         }
         lines
     }
+}
+
+fn ms(time: Nanos) -> f64 {
+    time.0 as f64 / 1e6
+}
+
+fn us(time: Nanos) -> f64 {
+    time.0 as f64 / 1e3
+}
+
+fn wakes(times: &Histogram) -> Option<WakeToRun> {
+    Some(WakeToRun {
+        count: times.count(),
+        p50_us: us(times.quantile(500)?),
+        p99_us: us(times.quantile(990)?),
+        p999_us: us(times.quantile(999)?),
+    })
 }
 
 fn or_none(cores: &quell_model::CoreSet) -> String {

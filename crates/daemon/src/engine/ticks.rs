@@ -63,11 +63,11 @@ impl Ticks {
             violations_advice: advice,
             violations_shape: shape,
             events_lost: self.events_lost,
-            idle_while_lc_waits_us: None,
             tick_last_us: us(self.last_ns),
+            tick_sum_us: us(self.spent_ns),
             tick_mean_us: us(self.spent_ns / self.ticks.max(1)),
             tick_max_us: us(self.max_ns),
-            scheduler_cpu_ms: 0.0,
+            ..Counters::default()
         }
     }
 }

@@ -237,6 +237,12 @@ impl Manager {
                     |status| Reply::Status(Box::new(status)),
                 );
             }
+            Call::Congestion => {
+                return self
+                    .engine
+                    .call(Command::Congestion)
+                    .map_or_else(|err| Reply::Error(no_answer(err)), Reply::Congestion);
+            }
             Call::Apply { file, text, dry_run } => Config::parse(&text, &file)
                 .map_err(|err| err.to_string())
                 .and_then(|config| self.apply(&config, &file, dry_run)),
@@ -259,10 +265,12 @@ impl Manager {
         let mut status = *self.engine.call(Command::Status)?;
         let fixed = &self.static_status;
         status.version.clone_from(&fixed.version);
+        status.host.clone_from(&fixed.host);
         status.back_end.clone_from(&fixed.back_end);
         status.signals.clone_from(&fixed.signals);
         status.pid = fixed.pid;
         status.uptime_s = self.started.elapsed().as_secs();
+        status.counters.daemon_cpu_ms = quell_linux::clock::process_cpu().0 as f64 / 1e6;
         for row in &mut status.tasks {
             if let Some(task) = self.tasks.iter().find(|task| task.name() == row.name) {
                 task.complete(row);

@@ -198,11 +198,10 @@ unsafe impl Shared for SetOfCores {}
 pub(super) struct Task {
     pub set: AtomicU32,
     pub told_queued: AtomicU32,
-    pub ran: AtomicU64,
     pub waited: AtomicU64,
     pub unserved: AtomicU32,
     unused: AtomicU32,
-    reserved: [AtomicU64; 4],
+    reserved: [AtomicU64; 5],
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct task`.
@@ -227,7 +226,7 @@ pub(super) struct Control {
     pub armed: AtomicU32,
     pub wake_gap: AtomicU64,
     pub words: AtomicU32,
-    reserved0: AtomicU32,
+    pub tasks: AtomicU32,
     pub stall_min: AtomicU64,
     reserved: [AtomicU64; 3],
 }
@@ -237,10 +236,11 @@ unsafe impl Shared for Control {}
 
 impl Control {
     /// Set before the programs are attached.
-    pub fn configure(&self, config: &BpfConfig, words: u32) {
+    pub fn configure(&self, config: &BpfConfig, words: u32, tasks: u32) {
         self.wake_gap.store(config.wake_gap.0, Ordering::Relaxed);
         self.stall_min.store(config.stall_min.0, Ordering::Relaxed);
         self.words.store(words, Ordering::Relaxed);
+        self.tasks.store(tasks, Ordering::Relaxed);
         self.self_tgid.store(std::process::id(), Ordering::Relaxed);
         self.armed.store(1, Ordering::Relaxed);
     }

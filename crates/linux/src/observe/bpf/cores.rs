@@ -1,5 +1,7 @@
 //! The cores as last read: who runs, since when idle, how busy with LC work.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use quell_model::{Absence, CoreSet, Nanos, Permille, Signal, Snapshot, TaskId};
 
 use super::abi::{Core, CoreCopy, KIND_BE, KIND_IDLE, KIND_LC};
@@ -7,6 +9,8 @@ use super::abi::{Core, CoreCopy, KIND_BE, KIND_IDLE, KIND_LC};
 /// The window of [`quell_model::CoreView::lc_busy`], and how many readings it is made of.
 const WINDOW: Nanos = Nanos::from_millis(100);
 const READINGS: usize = 10;
+/// How often a sum is read again that a turn of its core changed meanwhile.
+const READ_TRIES: u32 = 8;
 
 /// Readings of one core's LC run time.
 #[derive(Clone, Copy)]
@@ -59,6 +63,32 @@ impl Cores {
 pub(super) fn time_in(core: &CoreCopy, kind: u32, now: Nanos) -> Nanos {
     let ended = core.total.get(kind as usize).copied().unwrap_or_default();
     if core.kind == kind { ended + now.since(core.since) } else { ended }
+}
+
+/// The time that a task ran on a core, given the sum of its stretches there that ended.
+pub(super) fn ran(core: &Core, task: TaskId, ended: &AtomicU64) -> Nanos {
+    let mut before = core.read().0;
+    for _ in 0..READ_TRIES {
+        // The core writes the sum within its turn: between two equal copies of the core it is theirs.
+        let sum = Nanos(ended.load(Ordering::Acquire));
+        let copy = core.read().0;
+        match (&before, &copy) {
+            (Some(before), Some(copy)) if before.since != copy.since => {}
+            (_, Some(copy)) => return sum + stretch_of(copy, task, crate::clock::now()),
+            (_, None) => return sum,
+        }
+        before = copy;
+    }
+    Nanos(ended.load(Ordering::Relaxed))
+}
+
+/// How long the task has had the core now, if it has it.
+fn stretch_of(core: &CoreCopy, task: TaskId, now: Nanos) -> Nanos {
+    let holder = TaskId { index: core.task, generation: core.generation };
+    match core.kind {
+        KIND_LC | KIND_BE if holder == task => now.since(core.since),
+        _ => Nanos::ZERO,
+    }
 }
 
 impl Busy {

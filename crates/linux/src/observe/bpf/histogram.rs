@@ -98,12 +98,22 @@ impl Recent {
 
     /// What was counted in the last second, as of the reading `counted`.
     pub fn at(&mut self, now: Nanos, counted: &Histogram) -> Histogram {
+        self.pass(now, counted);
+        self.so_far(counted)
+    }
+
+    /// Forgets what is older than a second.
+    pub fn pass(&mut self, now: Nanos, counted: &Histogram) {
         // A reader that slept through several epochs has no readings of their ends: those count as one.
         if now >= self.due {
             self.before[self.oldest].clone_from(counted);
             self.oldest = (self.oldest + 1) % EPOCHS;
             self.due = now + EPOCH;
         }
+    }
+
+    /// What was counted since the last second's oldest reading.
+    pub fn so_far(&self, counted: &Histogram) -> Histogram {
         counted.since(&self.before[self.oldest])
     }
 }

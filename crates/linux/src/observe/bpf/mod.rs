@@ -70,7 +70,7 @@ const MISSES_LOOK: Nanos = Nanos::from_millis(500);
 pub struct BpfConfig {
     /// Threads that can be watched at once; 128 bytes each.
     pub max_threads: usize,
-    /// Task places; 1.7 kB each.
+    /// Task places; 1.7 kB each, and 8 bytes more for each core.
     pub max_tasks: usize,
     /// The size of the event ring, in bytes; an event takes 88.
     pub ring_bytes: usize,
@@ -116,6 +116,15 @@ pub struct ProgramCost {
     pub runs: u64,
     /// The time that took.
     pub time: Duration,
+}
+
+/// What the threads that held a task's place did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskTimes {
+    /// Time on each core, by its number, the stretch in progress included.
+    pub ran_on: Vec<Nanos>,
+    /// Waits that ended.
+    pub waited: Nanos,
 }
 
 /// While this lives, the kernel times all BPF programs of the host (some 20 ns a run).
@@ -235,12 +244,21 @@ impl BpfObserver {
         self.delays.caused(task, &self.programs.histograms)
     }
 
-    /// The time that a task's threads ran and waited, ended threads included. Stretches in progress are not.
-    pub fn task_times(&self, task: TaskId) -> (Nanos, Nanos) {
-        self.programs.tasks.get(task.at()).map_or((Nanos::ZERO, Nanos::ZERO), |task| {
-            let time = |sum: &std::sync::atomic::AtomicU64| Nanos(sum.load(Ordering::Relaxed));
-            (time(&task.ran), time(&task.waited))
-        })
+    /// Wake-to-run times of a task's LC threads in the last second.
+    pub fn recent_wake_to_run(&mut self, task: TaskId) -> Histogram {
+        self.delays.own_recent(task, &self.programs.histograms)
+    }
+
+    /// What the threads of a task's place did since the observer was made, ended threads included.
+    pub fn task_times(&self, task: TaskId) -> TaskTimes {
+        let Some(shared) = self.programs.tasks.get(task.at()) else { return TaskTimes::default() };
+        let rows = self.programs.runs.chunks_exact(self.programs.tasks.len());
+        let cores = self.programs.cores.iter().zip(rows);
+        TaskTimes {
+            ran_on: cores.map(|(core, row)| cores::ran(core, task, &row[task.at()])).collect(),
+            // Relaxed: a sum that stands alone.
+            waited: Nanos(shared.waited.load(Ordering::Relaxed)),
+        }
     }
 
     /// The time that a managed core spent on LC work, on BE work, and idle. The rest went to threads that

@@ -35,6 +35,8 @@ pub(super) struct Programs {
     pub sets: Table<SetOfCores>,
     pub tasks: Table<Task>,
     pub histograms: Table<Histograms>,
+    /// For each core a row as long as `tasks`.
+    pub runs: Table<AtomicU64>,
     pub control: Table<Control>,
     pub totals: Table<Totals>,
 }
@@ -53,6 +55,7 @@ impl Programs {
             ("orders", possible),
             ("tasks", max_tasks),
             ("histograms", max_tasks),
+            ("runs", possible * max_tasks),
             ("events", config.ring_bytes.next_power_of_two().max(rustix::param::page_size())),
         ];
         let mut open = object::open("quell", CODE)?;
@@ -68,12 +71,13 @@ impl Programs {
             sets: table(&object, "sets", SETS)?,
             tasks: table(&object, "tasks", max_tasks)?,
             histograms: table(&object, "histograms", max_tasks)?,
+            runs: table(&object, "runs", possible * max_tasks)?,
             control: table(&object, "control", 1)?,
             totals: table(&object, "totals", 1)?,
             object,
             links: Vec::new(),
         };
-        programs.control[0].configure(config, words as u32);
+        programs.control[0].configure(config, words as u32, max_tasks as u32);
         programs.links = object::attach(&programs.object)?;
         Ok(programs)
     }

@@ -18,6 +18,7 @@ struct Place {
     own_before: Histogram,
     caused_before: Histogram,
     recent: Recent,
+    recent_own: Recent,
     signal: Signal<Nanos>,
     due: Nanos,
 }
@@ -40,6 +41,17 @@ impl Delays {
         let before =
             self.places[task.at()].as_ref().filter(|place| place.generation == task.generation);
         before.map_or_else(|| self.scratch.clone(), |place| self.scratch.since(&place.own_before))
+    }
+
+    /// Wake-to-run times of the task's own threads in the last second.
+    pub fn own_recent(&mut self, task: TaskId, shared: &[Histograms]) -> Histogram {
+        let place = self.places.get_mut(task.at()).and_then(Option::as_mut);
+        let place = place.filter(|place| place.generation == task.generation);
+        let (Some(place), Some(shared)) = (place, shared.get(task.at())) else {
+            return Histogram::default();
+        };
+        self.scratch.read(&shared.own);
+        place.recent_own.so_far(&self.scratch)
     }
 
     /// Wake-to-run times of LC threads that the task held up.
@@ -69,6 +81,7 @@ impl Delays {
                 *place = Some(Box::new(Place {
                     generation: task.id.generation,
                     recent: Recent::new(now, &caused),
+                    recent_own: Recent::new(now, &own),
                     own_before: own,
                     caused_before: caused,
                     signal: Signal::Absent(Absence::NotApplicable),
@@ -76,12 +89,21 @@ impl Delays {
                 }));
             }
             let Some(place) = place else { continue };
-            if now >= place.due && task.limits.class == Class::BestEffort {
+            if now >= place.due {
                 place.due = now + REFRESH;
-                self.scratch.read(&shared.caused);
-                let recent = place.recent.at(now, &self.scratch).quantile_sparing(999, SPARED);
-                place.signal =
-                    recent.map_or(Signal::Absent(Absence::NotApplicable), Signal::Measured);
+                match task.limits.class {
+                    Class::LatencyCritical => {
+                        self.scratch.read(&shared.own);
+                        place.recent_own.pass(now, &self.scratch);
+                    }
+                    Class::BestEffort => {
+                        self.scratch.read(&shared.caused);
+                        let recent = place.recent.at(now, &self.scratch);
+                        place.signal = recent
+                            .quantile_sparing(999, SPARED)
+                            .map_or(Signal::Absent(Absence::NotApplicable), Signal::Measured);
+                    }
+                }
             }
             task.delay_caused = place.signal;
         }

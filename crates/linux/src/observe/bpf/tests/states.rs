@@ -56,6 +56,7 @@ fn a_thread_that_waits_for_a_futex_sleeps_and_one_that_is_woken_runs() {
     let after = find(&observer, sleeper.thread).unwrap();
     assert!(after.ran > before.ran && after.waited > before.waited && after.since > before.since);
     assert_eq!(observer.wake_to_run(LC).count(), 1);
+    assert_eq!(observer.recent_wake_to_run(LC).count(), 1);
     assert_eq!(observer.health().missed_wakes, 0);
 }
 
@@ -102,6 +103,29 @@ fn the_wait_of_an_lc_thread_is_charged_to_the_be_task_that_had_its_core() {
     assert!(caused.quantile(999) <= own.quantile(1000));
     assert_eq!(observer.delays_caused(LC).count(), 0);
     assert_eq!(observer.wake_to_run(BE).count(), 0);
+}
+
+#[test]
+fn the_time_on_each_core_is_counted_and_outlives_its_threads() {
+    if no_bpf() {
+        return;
+    }
+    let mut observer = observer();
+    let spinner = Worker::spinner(crowded());
+    observer.watch(spinner.thread, BE, false, Children::Adopt).unwrap();
+    let ran = |observer: &BpfObserver| observer.task_times(BE).ran_on[crowded().index()];
+    eventually("the stretch in progress counts", || ran(&observer) > Nanos::from_millis(1));
+    let before = ran(&observer);
+    drop(spinner);
+    eventually("it is gone", || {
+        observer.read(&mut snapshot());
+        observer.threads().is_empty()
+    });
+    assert!(ran(&observer) >= before);
+    let times = observer.task_times(BE);
+    let elsewhere = times.ran_on.iter().enumerate().filter(|(at, _)| *at != crowded().index());
+    assert!(elsewhere.into_iter().all(|(_, &ran)| ran == Nanos::ZERO), "{times:?}");
+    assert!(observer.task_times(LC).ran_on.iter().all(|&ran| ran == Nanos::ZERO));
 }
 
 #[test]
