@@ -2,6 +2,8 @@
 
 use quell_control::protocol::{CoreStatus, Status, TaskStatus};
 
+use crate::text;
+
 /// What is shown of one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
@@ -29,7 +31,7 @@ pub struct TaskRates {
 /// Who had a core since the sample before, in percent of that time.
 #[derive(Clone, Debug, Default)]
 pub struct CoreShares {
-    /// Tasks, the largest share first.
+    /// Tasks.
     pub tasks: Vec<(String, f64)>,
     /// Nobody.
     pub idle: Option<f64>,
@@ -83,28 +85,28 @@ fn core_shares(core: &CoreStatus, before: &Status, share: &dyn Fn(f64, f64) -> f
     };
     let ran_before =
         |task: &str| known.ran.iter().find(|ran| ran.task == task).map_or(0.0, |ran| ran.ran_ms);
-    let mut tasks: Vec<(String, f64)> = core
+    let tasks: Vec<(String, f64)> = core
         .ran
         .iter()
         .map(|ran| (ran.task.clone(), share(ran.ran_ms, ran_before(&ran.task))))
-        .filter(|(_, share)| *share >= SHARE_MIN)
         .collect();
-    tasks.sort_by(|a, b| b.1.total_cmp(&a.1));
     let idle = core.idle_ms.zip(known.idle_ms).map(|(now, before)| share(now, before));
     let taken: f64 = tasks.iter().map(|(_, share)| share).sum();
     CoreShares { tasks, idle, other: idle.map(|idle| (100.0 - idle - taken).max(0.0)) }
 }
 
 impl CoreShares {
-    /// In words: `batch 61% web 23% other 0.2% idle 16%`.
+    /// In words, the largest share first, idle time last: `batch 61% web 23% other 0.2% idle 16%`.
     pub fn in_words(&self) -> String {
-        let others = [("other", self.other), ("idle", self.idle)];
-        let others = others.into_iter().filter_map(|(name, share)| Some((name, share?)));
-        let tasks = self.tasks.iter().map(|(name, share)| (name.as_str(), *share));
-        let words: Vec<String> = tasks
-            .chain(others)
+        let busy = self.tasks.iter().map(|(name, share)| (name.as_str(), *share));
+        let mut shares: Vec<(&str, f64)> =
+            busy.chain(self.other.map(|share| ("other", share))).collect();
+        shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+        shares.extend(self.idle.map(|share| ("idle", share)));
+        let words: Vec<String> = shares
+            .into_iter()
             .filter(|(_, share)| *share >= SHARE_MIN)
-            .map(|(name, share)| format!("{name} {}%", crate::text::share(share)))
+            .map(|(name, share)| format!("{name} {}%", text::share(share)))
             .collect();
         words.join(" ")
     }

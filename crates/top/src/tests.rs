@@ -350,7 +350,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn no_keys_and_no_status_panic_or_draw_outside_of_the_area(
