@@ -25,7 +25,7 @@ pub enum ClientError {
     #[error("no Quell daemon listens on {}; start one with `quell run FILE.toml`", .0.display())]
     NotRunning(PathBuf),
     /// The socket is there but may not be used.
-    #[error("{} may not be used: {source}; try as root", path.display())]
+    #[error("{} may not be used: {source}; try as root, or have an administrator add you to the `control_group`", path.display())]
     Denied {
         /// The socket.
         path: PathBuf,

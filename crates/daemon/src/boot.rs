@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::IsTerminal;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use quell_linux::{Tid, own};
 use quell_model::{Nanos, Rung, Topology};
 use quell_policy::{Host, by_name};
 
+use crate::access::ControlGroup;
 use crate::boot_beat::BootBeat;
 use crate::command::Command;
 use crate::descent;
@@ -53,6 +55,7 @@ struct Checked {
     config: Config,
     topology: Topology,
     host: CheckedHost,
+    control_group: Option<ControlGroup>,
 }
 
 fn check(options: &RunOptions) -> Result<Checked> {
@@ -77,7 +80,8 @@ fn check(options: &RunOptions) -> Result<Checked> {
             quell_policy::NAMES.join(", ")
         );
     }
-    Ok(Checked { config, topology, host })
+    let control_group = ControlGroup::of(&config.host, &options.file)?;
+    Ok(Checked { config, topology, host, control_group })
 }
 
 /// Runs the daemon until a signal or `quell stop`, then gives everything back.
@@ -95,6 +99,9 @@ pub fn run(options: &RunOptions) -> Result<()> {
     // The verifier may take a second on a busy host, and a guardian that hears nothing for that long acts. So BPF
     // comes first: it changes nothing that would have to be restored, and makes no thread.
     let mut degraded = Vec::new();
+    if let Some(group) = &checked.control_group {
+        degraded.extend(group.let_through(&options.run_dir)?);
+    }
     let sight = sight(&checked.config.host, &mut degraded)?;
     let journal = Journal::create(&options.run_dir)?;
     let executor = Executor::open(journal, Mode::Live)?;
@@ -127,7 +134,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
         host: checked.config.host.clone(),
     };
     let mut manager = Manager::new(ground, &engine, status);
-    let ended = serve(&mut manager, &checked.config, options, &signals);
+    let ended = serve(&mut manager, &checked, options, &signals);
     let keep = matches!(&ended, Ok(served) if served.end == End::Asked { keep: true });
     let said = manager.shut_down(keep);
     engine.join();
@@ -151,15 +158,17 @@ struct Served {
 
 fn serve(
     manager: &mut Manager,
-    config: &Config,
+    checked: &Checked,
     options: &RunOptions,
     signals: &Receiver<()>,
 ) -> Result<Served> {
     let (calls, incoming) = bounded(server::CONNECTIONS_MAX);
     let socket = socket_path(&options.run_dir);
-    let _server = server::start(&socket, calls)
+    let _server = server::start(&socket, checked.control_group.as_ref(), calls)
         .with_context(|| format!("control socket {}", socket.display()))?;
-    for line in manager.apply(config, &options.file, false).map_err(|what| anyhow!(what))? {
+    for line in
+        manager.apply(&checked.config, &options.file, false).map_err(|what| anyhow!(what))?
+    {
         eprintln!("{line}");
     }
     let shown = options.live_line && std::io::stderr().is_terminal();
@@ -353,11 +362,20 @@ pub fn release(run_dir: &Path) -> Result<Vec<String>> {
 /// Held by the one daemon of a run directory.
 fn lock(run_dir: &Path) -> Result<File> {
     std::fs::create_dir_all(run_dir).with_context(|| run_dir.display().to_string())?;
+    let open = own::is_open_to_others(run_dir).with_context(|| run_dir.display().to_string())?;
+    if open {
+        bail!(
+            "{} belongs to another user, or others may write to it: what lies there could be theirs; choose a --run-dir of your own",
+            run_dir.display()
+        );
+    }
     let path = run_dir.join("daemon.lock");
+    // Who can open it, even to read, can hold its lock.
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
+        .mode(0o600)
         .open(&path)
         .with_context(|| path.display().to_string())?;
     match file.try_lock() {

@@ -58,6 +58,24 @@ pub struct HostConfig {
     pub max_threads: u32,
     /// LC delay from which a BE task's kernel sections get it banned from LC's cores.
     pub kernel_delay_bound: Nanos,
+    /// The group whose members may read over the control socket; `None`: nobody but root.
+    pub control_group: Option<Named>,
+}
+
+/// A name that means something only on the host, with its line for the message if it does not.
+#[derive(Clone, Debug, Eq)]
+pub struct Named {
+    /// As typed.
+    pub name: String,
+    /// The line, from 1.
+    pub line: usize,
+}
+
+/// The same name on another line is the same setting.
+impl PartialEq for Named {
+    fn eq(&self, other: &Named) -> bool {
+        self.name == other.name
+    }
 }
 
 /// Which back end carries plans out.

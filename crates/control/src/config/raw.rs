@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use super::{
     BackEndKind, BeRungKind, Bystanders, CONFIG_BYTES_MAX, ChildrenKind, Config, ConfigError,
-    HostConfig, Launch, Pattern, Signals, Source, TASKS_MAX, TaskConfig, Throttling,
+    HostConfig, Launch, Named, Pattern, Signals, Source, TASKS_MAX, TaskConfig, Throttling,
 };
 
 /// The version of the format that this program reads.
@@ -42,6 +42,7 @@ struct RawHost {
     bystanders: Option<Bystanders>,
     max_threads: Option<Spanned<u32>>,
     kernel_delay_bound_us: Option<Spanned<u64>>,
+    control_group: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -90,6 +91,11 @@ impl Place<'_> {
             what,
             remedy: remedy.to_owned(),
         }
+    }
+
+    fn named(&self, typed: Spanned<String>) -> Named {
+        let line = self.line(typed.span().start);
+        Named { name: typed.into_inner(), line }
     }
 
     /// `value` in microseconds or milliseconds as typed, if it is within `range`.
@@ -185,6 +191,7 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
         kernel_delay_bound: place
             .time("kernel_delay_bound_us", &raw.kernel_delay_bound_us, 50..=1_000_000, 1_000)?
             .unwrap_or(Nanos::from_micros(300)),
+        control_group: raw.control_group.map(|typed| place.named(typed)),
     })
 }
 

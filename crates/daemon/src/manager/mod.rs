@@ -213,8 +213,7 @@ impl Manager {
             select! {
                 recv(signals) -> _ => return (End::Asked { keep: false }, None),
                 recv(calls) -> call => match call {
-                    Ok(Incoming { call: Call::Stop { keep }, reply }) => {
-                        let stop = Incoming { call: Call::Stop { keep }, reply };
+                    Ok(stop @ Incoming { call: Call::Stop { keep }, .. }) => {
                         return (End::Asked { keep }, Some(stop));
                     }
                     Ok(incoming) => {
