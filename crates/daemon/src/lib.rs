@@ -14,6 +14,7 @@ mod descent;
 mod engine;
 mod events;
 pub mod guardian;
+mod latency;
 mod launch;
 mod mailbox;
 mod manager;

@@ -34,6 +34,8 @@ const BACKLOG: i32 = 128;
 
 /// A call on its way to the manager, with the way back.
 pub struct Incoming {
+    /// Who asks; it has the right to.
+    pub peer: Peer,
     /// What is asked.
     pub call: Call,
     /// Where the reply goes.
@@ -137,7 +139,7 @@ impl Shared {
         }
         let (reply, answer) = bounded(1);
         let gone = || Reply::Error("the daemon is ending".to_owned());
-        if self.manager.send(Incoming { call, reply }).is_err() {
+        if self.manager.send(Incoming { peer, call, reply }).is_err() {
             return gone();
         }
         answer.recv().unwrap_or_else(|_| gone())

@@ -6,6 +6,7 @@ use std::fs::{self, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use quell_model::CoreSet;
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -83,6 +84,11 @@ pub fn rise_to(rung: SchedAttr) -> io::Result<()> {
         let _ = keep_to(&possible);
     }
     sys::sched::set_attr(SELF, &rung)
+}
+
+/// Has a child killed by the kernel when the thread that spawns it ends: it never outlives us.
+pub fn end_with_this_thread(child: &mut Command) {
+    sys::child::end_with_this_thread(child);
 }
 
 /// Keeps the calling thread, and the threads it makes from now on, to these cores.

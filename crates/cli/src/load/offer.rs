@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use quell_load::{Interval, LimitedBy, LoadReport, LoadSpec, Progress};
 
+use super::feed::{self, Feed};
 use super::workload::{Common, Keys, Work};
 use crate::table;
 
@@ -21,6 +22,8 @@ pub struct Memcached {
     common: Common,
     #[command(flatten)]
     keys: Keys,
+    #[command(flatten)]
+    feed: feed::Args,
 }
 
 /// Offer fake work to `quell load serve`
@@ -33,20 +36,23 @@ pub struct Synthetic {
     common: Common,
     #[command(flatten)]
     work: Work,
+    #[command(flatten)]
+    feed: feed::Args,
 }
 
 pub fn memcached(args: Memcached) -> Result<ExitCode> {
     let spec = args.common.spec(&args.addr, args.keys.protocol())?;
-    offer(&spec, &args.common)
+    offer(&spec, &args.common, &args.feed)
 }
 
 pub fn synthetic(args: Synthetic) -> Result<ExitCode> {
     let spec = args.common.spec(&args.addr, args.work.protocol())?;
-    offer(&spec, &args.common)
+    offer(&spec, &args.common, &args.feed)
 }
 
-fn offer(spec: &LoadSpec, common: &Common) -> Result<ExitCode> {
-    let mut live = Live { stop: interrupted()?, shown: std::io::stderr().is_terminal() };
+fn offer(spec: &LoadSpec, common: &Common, feed: &feed::Args) -> Result<ExitCode> {
+    let shown = std::io::stderr().is_terminal();
+    let mut live = Live { stop: interrupted()?, shown, feed: feed.connect()? };
     let report = quell_load::run(spec, &mut live)?;
     match &common.json {
         Some(path) if path.as_os_str() == "-" => {
@@ -79,10 +85,14 @@ pub fn interrupted() -> Result<Arc<AtomicBool>> {
 struct Live {
     stop: Arc<AtomicBool>,
     shown: bool,
+    feed: Option<Feed>,
 }
 
 impl Progress for Live {
     fn interval(&mut self, at: &Interval) {
+        if let Some(feed) = &mut self.feed {
+            feed.send(at);
+        }
         if self.shown {
             eprintln!(
                 "  {:>9.0} offered/s  {:>9.0} answered/s  p50 {:>7.1} us  p99 {:>8.1} us  late {}  waiting {}",

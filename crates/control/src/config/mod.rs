@@ -5,6 +5,7 @@
 //! guarantees fit. Nothing on the host changes before both have passed.
 
 mod check;
+mod latency;
 mod raw;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 use quell_model::{Class, CoreSet, Nanos};
 
 pub use check::CheckedHost;
+pub use latency::{LatencyConfig, LatencySource, MetricsConfig, Unit};
 
 /// The largest configuration that is read.
 pub const CONFIG_BYTES_MAX: usize = 1 << 20;
@@ -177,6 +179,8 @@ pub struct TaskConfig {
     pub children: ChildrenKind,
     /// Whether it may be frozen when no core is left for it. Launched tasks: yes unless denied.
     pub freeze: bool,
+    /// LC: where its tail latency and load are read.
+    pub latency: Option<LatencyConfig>,
 }
 
 /// What belongs to a task.

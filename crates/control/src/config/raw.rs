@@ -7,6 +7,7 @@ use quell_model::{Class, CoreSet, Nanos};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::latency::{self, RawLatency, RawSlo};
 use super::{
     BackEndKind, BeRungKind, Bystanders, CONFIG_BYTES_MAX, ChildrenKind, Config, ConfigError,
     HostConfig, Launch, Named, Pattern, Signals, Source, TASKS_MAX, TaskConfig, Throttling,
@@ -66,10 +67,12 @@ struct RawTask {
     runaway_ms: Option<Spanned<u64>>,
     children: Option<ChildrenKind>,
     freeze: Option<bool>,
+    latency: Option<Spanned<RawLatency>>,
+    slo: Option<Spanned<RawSlo>>,
 }
 
 /// Where in which file, for messages.
-struct Place<'a> {
+pub(super) struct Place<'a> {
     text: &'a str,
     file: &'a str,
 }
@@ -80,11 +83,11 @@ impl Place<'_> {
         upto.bytes().filter(|&byte| byte == b'\n').count() + 1
     }
 
-    fn error<T>(&self, at: &Spanned<T>, what: String, remedy: &str) -> ConfigError {
+    pub(super) fn error<T>(&self, at: &Spanned<T>, what: String, remedy: &str) -> ConfigError {
         self.error_at(at.span().start, what, remedy)
     }
 
-    fn error_at(&self, offset: usize, what: String, remedy: &str) -> ConfigError {
+    pub(super) fn error_at(&self, offset: usize, what: String, remedy: &str) -> ConfigError {
         ConfigError {
             file: self.file.to_owned(),
             line: Some(self.line(offset)),
@@ -99,7 +102,7 @@ impl Place<'_> {
     }
 
     /// `value` in microseconds or milliseconds as typed, if it is within `range`.
-    fn time(
+    pub(super) fn time(
         &self,
         key: &str,
         value: &Option<Spanned<u64>>,
@@ -237,6 +240,7 @@ fn task(
             .unwrap_or(Nanos::from_secs(1)),
         children: raw.children.unwrap_or(ChildrenKind::Adopt),
         freeze: raw.freeze.unwrap_or(launched),
+        latency: latency::latency(place, name.get_ref(), class, raw.latency, raw.slo)?,
     };
     Ok((name, task))
 }

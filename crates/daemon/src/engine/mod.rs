@@ -4,6 +4,7 @@
 //! tables have their size nothing in it allocates.
 
 mod members;
+mod readings;
 mod rehearse;
 mod run;
 mod sight;
@@ -63,6 +64,8 @@ pub struct Engine {
     violations: Vec<Violation>,
     pending: Vec<HostEvent>,
     hotplug_due: Nanos,
+    /// When the first reading of a latency is too old.
+    stale_due: Nanos,
     /// `None` on a host without the kernel's list: it has no hotplug.
     hotplug: Option<Hotplug>,
     ticks: Ticks,
@@ -87,6 +90,7 @@ impl Engine {
             violations: Vec::with_capacity(64),
             pending: Vec::with_capacity(256),
             hotplug_due: Nanos::ZERO,
+            stale_due: Nanos::MAX,
             hotplug: Hotplug::new().ok(),
             ticks: Ticks::default(),
             events: Events::default(),
@@ -126,6 +130,7 @@ impl Engine {
     fn decide(&mut self, now: Nanos) -> Wake {
         self.take_events();
         self.look_at_cores(now);
+        self.drop_stale_readings(now);
         self.seen.now = now;
         self.parts.sight.observer().read(&mut self.seen);
         for outcome in self.parts.back_end.outcomes() {

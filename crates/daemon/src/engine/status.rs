@@ -1,12 +1,12 @@
 //! What the engine tells: the status table, explanations, the end.
 
-use quell_control::protocol::{CoreStatus, Status, TaskStatus};
+use quell_control::protocol::{CoreStatus, LatencyStatus, Status, TaskStatus};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use quell_linux::Tid;
 use quell_linux::act::backend::TaskGroups;
-use quell_model::{Class, CoreId, Nanos, Signal, TaskId};
+use quell_linux::{Tid, clock};
+use quell_model::{Class, CoreId, Nanos, Signal, TaskId, TaskView};
 
 use super::{Engine, Pace};
 use crate::command::GroupCall;
@@ -84,6 +84,7 @@ impl Engine {
             ran_ms: ran.0 as f64 / 1e6,
             waited_ms: waited.0 as f64 / 1e6,
             problems: member.map_or(Vec::new(), |member| member.problems.iter().cloned().collect()),
+            latency: (seen.limits.class == Class::LatencyCritical).then(|| latency_status(seen)),
             ..TaskStatus::default()
         }
     }
@@ -213,6 +214,21 @@ impl Engine {
             let _ = guardians.dismiss();
         }
         lines
+    }
+}
+
+/// Percentile, source and bound are the manager's to add.
+fn latency_status(seen: &TaskView) -> LatencyStatus {
+    LatencyStatus {
+        latency_us: seen.latency.value().map(|latency| latency.0 as f64 / 1e3),
+        load_rps: seen.load.value().map(|load| load.0 as f64),
+        provenance: match seen.latency {
+            Signal::Measured(_) => "measured".to_owned(),
+            Signal::Estimated { how, .. } => format!("estimated: {how}"),
+            Signal::Absent(why) => format!("absent: {why}"),
+        },
+        age_ms: seen.reported.map(|reported| clock::now().since(reported.at).0 as f64 / 1e6),
+        ..LatencyStatus::default()
     }
 }
 

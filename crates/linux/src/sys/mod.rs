@@ -1,5 +1,6 @@
 //! System calls that no safe crate offers, each behind a safe function.
 
+pub(crate) mod child;
 pub(crate) mod group;
 pub(crate) mod map;
 pub(crate) mod pidfd;
