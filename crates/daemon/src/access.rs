@@ -76,7 +76,7 @@ pub fn open_socket(path: &Path, group: Option<&ControlGroup>) -> io::Result<()> 
 pub struct Peer {
     /// Its effective user.
     pub uid: u32,
-    /// Its process.
+    /// Its process; 0 where it has no number here.
     pub pid: i32,
 }
 
@@ -86,8 +86,8 @@ impl Peer {
     /// # Errors
     /// When the kernel does not tell.
     pub fn of(stream: &UnixStream) -> io::Result<Peer> {
-        let them = rustix::net::sockopt::socket_peercred(stream)?;
-        Ok(Peer { uid: them.uid.as_raw(), pid: them.pid.as_raw_nonzero().get() })
+        let (uid, pid) = own::peer(stream)?;
+        Ok(Peer { uid, pid })
     }
 
     /// Whether it may change things: root, and the user that the daemon runs as.

@@ -4,7 +4,9 @@
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -49,6 +51,15 @@ pub fn is_open_to_others(dir: &Path) -> io::Result<bool> {
 /// When the host's databases cannot be read.
 pub fn group_id(name: &str) -> io::Result<Option<u32>> {
     sys::group::id(name)
+}
+
+/// Effective user and process of who connected a Unix socket, as of then; the process is 0 where it has no
+/// number here (another pid namespace).
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn peer(socket: &UnixStream) -> io::Result<(u32, i32)> {
+    sys::peer::credentials(socket.as_fd())
 }
 
 /// Lets the members of a group pass through a directory of Quell's, though not list it. Answers with the

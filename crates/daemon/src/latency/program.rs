@@ -174,7 +174,7 @@ mod tests {
         let pids = dir.path().join("pids");
         let script = format!("sleep 600 & echo $! >{0}; echo $$ >>{0}; sleep 600", pids.display());
         let command = ["sh", "-c", &script].map(str::to_owned);
-        let told = ask(&command, Duration::from_millis(1500)).unwrap_err();
+        let told = ask(&command, Duration::from_secs(4)).unwrap_err();
         assert!(told.contains("was killed"), "{told}");
         for pid in std::fs::read_to_string(&pids).unwrap().lines() {
             let pid: i32 = pid.parse().unwrap();
