@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use quell_control::protocol::{Call, CongestionReport, Reply, Status};
+use quell_control::protocol::{
+    Call, CongestionReport, Reply, SloState, SloStatus, Status, TaskStatus,
+};
 
 use crate::client::Daemon;
 use crate::table;
@@ -91,6 +93,7 @@ fn in_words(status: &Status) -> String {
     }
     out.push('\n');
     out.push_str(&tasks(status));
+    out.push_str(&latencies(status));
     out.push('\n');
     out.push_str(&cores(status));
     let counters = &status.counters;
@@ -125,8 +128,49 @@ fn in_words(status: &Status) -> String {
         for problem in &task.problems {
             out.push_str(&format!("task {}: {problem}\n", task.name));
         }
+        if let Some(problem) = task.latency.as_ref().and_then(|latency| latency.problem.as_ref()) {
+            out.push_str(&format!("task {}: latency: {problem}\n", task.name));
+        }
     }
     out
+}
+
+/// A table of the LC tasks whose latency is known or wanted; nothing where there is none.
+fn latencies(status: &Status) -> String {
+    let header =
+        ["TASK", "PERCENTILE", "LATENCY_US", "LOAD/S", "AGE", "KNOWN", "FROM", "SLO_US", "SLO"];
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.0}"));
+    let row = |task: &TaskStatus| {
+        let latency = task.latency.as_ref()?;
+        if latency.age_ms.is_none() && latency.slo.is_none() && latency.problem.is_none() {
+            return None;
+        }
+        Some(vec![
+            task.name.clone(),
+            format!("p{}", latency.percentile),
+            latency.latency_us.map_or("-".to_owned(), |us| format!("{us:.1}")),
+            number(latency.load_rps),
+            latency.age_ms.map_or("-".to_owned(), |ms| format!("{:.1} s", ms / 1e3)),
+            latency.provenance.clone(),
+            latency.source.clone(),
+            number(latency.slo.as_ref().map(|slo| slo.latency_us)),
+            latency.slo.as_ref().map_or("-".to_owned(), slo_in_words),
+        ])
+    };
+    let rows: Vec<Vec<String>> = status.tasks.iter().filter_map(row).collect();
+    if rows.is_empty() { String::new() } else { format!("\n{}", table::render(&header, &rows)) }
+}
+
+fn slo_in_words(slo: &SloStatus) -> String {
+    let state = match slo.state {
+        SloState::Unknown => "unknown",
+        SloState::Met => "met",
+        SloState::Missed => "missed",
+    };
+    let share = slo
+        .missed_percent
+        .map_or(String::new(), |share| format!(", missed {share:.1} % of the time"));
+    format!("{state} for {:.0} s{share}", slo.since_s)
 }
 
 fn tasks(status: &Status) -> String {

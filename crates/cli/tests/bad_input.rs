@@ -35,6 +35,10 @@ fn files_that_make_no_sense_are_refused_by_line() {
             format!("{BATCH}command = [\"no-such-program\"]\n"),
             "there is no program `no-such-program`",
         ),
+        (
+            format!("{}[task.latency]\ncommand = [\"no-such-probe\"]\n", adopt.replace("be", "lc")),
+            "task `batch`: its latency: there is no program `no-such-probe`",
+        ),
         (format!("{adopt}{adopt}"), "two tasks are named `batch`"),
         ("not toml at all".to_owned(), "quell.toml:1"),
         (format!("[host]\npolicy = \"magic\"\n{adopt}"), "there is no policy `magic`"),

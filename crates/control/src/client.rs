@@ -25,7 +25,7 @@ pub enum ClientError {
     #[error("no Quell daemon listens on {}; start one with `quell run FILE.toml`", .0.display())]
     NotRunning(PathBuf),
     /// The socket is there but may not be used.
-    #[error("{} may not be used: {source}; try as root", path.display())]
+    #[error("{} may not be used: {source}; try as root, or have an administrator add you to the `control_group`", path.display())]
     Denied {
         /// The socket.
         path: PathBuf,
@@ -57,6 +57,16 @@ impl Client {
         })?;
         writer.set_read_timeout(Some(REPLY_TIMEOUT))?;
         Ok(Client { reader: BufReader::new(writer.try_clone()?), writer, id: 0 })
+    }
+
+    /// The same connection, which gives an answer up after this long.
+    ///
+    /// # Errors
+    /// When the kernel refuses the time.
+    pub fn with_patience(self, patience: Duration) -> Result<Client, ClientError> {
+        self.writer.set_read_timeout(Some(patience))?;
+        self.writer.set_write_timeout(Some(patience))?;
+        Ok(self)
     }
 
     /// Makes one call and waits for its reply.

@@ -4,8 +4,11 @@
 //!
 //! * [`config`]: the TOML file, read in two stages: as typed, then as checked against a host.
 //! * [`client`]: one call, one reply.
+//! * [`exposition`]: the text of metrics pages.
 //! * [`protocol`]: JSON lines over a Unix socket, one request and one response a line.
 
 pub mod client;
 pub mod config;
+pub mod exposition;
+mod latency;
 pub mod protocol;

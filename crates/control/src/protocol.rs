@@ -11,6 +11,8 @@ use std::io::{self, BufRead, Read, Write};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::latency::{LatencyReport, LatencyStatus, Quantile, SloState, SloStatus};
+
 /// The version of the protocol. A client of another version is refused by name.
 pub const PROTOCOL: u32 = 1;
 /// The longest line that is read: a configuration of the largest size fits, escaped.
@@ -60,11 +62,49 @@ pub enum Call {
     },
     /// Congestion that the plan cannot relieve, and its causes.
     Congestion,
+    /// Tells what a service or its client measured of an LC task's latency and load.
+    Report(LatencyReport),
     /// Explains the last decision about a core (`core 1`) or a task (`task web`).
     Why {
         /// `core N` or `task NAME`.
         subject: String,
     },
+}
+
+/// What a connection may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// See everything.
+    Read,
+    /// Tell what was measured: root, and the user of the task's processes.
+    Report,
+    /// Change everything: root and the daemon's own user.
+    Change,
+}
+
+impl Call {
+    /// The right that it takes.
+    pub fn needs(&self) -> Right {
+        match self {
+            Call::Schema | Call::Status | Call::Congestion | Call::Why { .. } => Right::Read,
+            Call::Report(_) => Right::Report,
+            Call::Apply { .. } | Call::Drain { .. } | Call::Stop { .. } => Right::Change,
+        }
+    }
+
+    /// Its name on the wire.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Call::Schema => "schema",
+            Call::Status => "status",
+            Call::Congestion => "congestion",
+            Call::Apply { .. } => "apply",
+            Call::Drain { .. } => "drain",
+            Call::Stop { .. } => "stop",
+            Call::Report(_) => "report",
+            Call::Why { .. } => "why",
+        }
+    }
 }
 
 /// One response.
@@ -88,7 +128,7 @@ pub enum Reply {
     Status(Box<Status>),
     /// To `congestion`.
     Congestion(CongestionReport),
-    /// To `apply`, `drain`, `stop`, `why`: what was done or is so, a sentence a line.
+    /// To `apply`, `drain`, `stop`, `why`, `report`: what was done or is so, a sentence a line.
     Done(Vec<String>),
     /// Nothing was changed; why.
     Error(String),
@@ -263,6 +303,9 @@ pub struct TaskStatus {
     /// BE: how late LC threads got a core that it had, p99.9 of the last second in microseconds.
     #[serde(default)]
     pub delay_caused_us: Option<f64>,
+    /// LC: tail latency and load as the service or its client sees them; null for BE.
+    #[serde(default)]
+    pub latency: Option<LatencyStatus>,
 }
 
 /// Why a Plan cannot relieve a task's congestion.
@@ -439,17 +482,25 @@ pub fn send<T: Serialize>(to: &mut impl Write, value: &T) -> io::Result<()> {
     to.flush()
 }
 
-/// Reads one bounded line; `None` at the end.
+/// Reads one line of at most [`LINE_BYTES_MAX`]; `None` at the end.
 ///
 /// # Errors
-/// When the line is longer than [`LINE_BYTES_MAX`], is not UTF-8, or reading fails.
+/// As [`read_line_within`].
 pub fn read_line(from: &mut impl BufRead) -> io::Result<Option<String>> {
+    read_line_within(from, LINE_BYTES_MAX)
+}
+
+/// Reads one line of at most `limit` bytes; `None` at the end.
+///
+/// # Errors
+/// When the line is longer, is not UTF-8, or reading fails.
+pub fn read_line_within(from: &mut impl BufRead, limit: u64) -> io::Result<Option<String>> {
     let mut line = Vec::new();
-    let read = from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+    let read = from.take(limit).read_until(b'\n', &mut line)?;
     if read == 0 {
         return Ok(None);
     }
-    if line.last() != Some(&b'\n') && read as u64 == LINE_BYTES_MAX {
+    if line.last() != Some(&b'\n') && read as u64 == limit {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the line is too long"));
     }
     let text = String::from_utf8(line)
@@ -461,6 +512,93 @@ pub fn read_line(from: &mut impl BufRead) -> io::Result<Option<String>> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn valid_call() -> impl Strategy<Value = Call> {
+        let text = ".{0,20}";
+        prop_oneof![
+            Just(Call::Schema),
+            Just(Call::Status),
+            (text, text, any::<bool>()).prop_map(|(file, text, dry_run)| Call::Apply {
+                file,
+                text,
+                dry_run
+            }),
+            text.prop_map(|task| Call::Drain { task }),
+            any::<bool>().prop_map(|keep| Call::Stop { keep }),
+            text.prop_map(|subject| Call::Why { subject }),
+            (text, any::<u64>(), any::<Option<u32>>()).prop_map(|(task, interval_ms, load)| {
+                let latency = vec![Quantile { percentile: 99.9, latency_us: 12.5 }];
+                let load_rps = load.map(f64::from);
+                Call::Report(LatencyReport { task, interval_ms, load_rps, latency })
+            }),
+        ]
+    }
+
+    /// Something that happens to the bytes of a request.
+    #[derive(Clone, Debug)]
+    enum Damage {
+        Flip(usize, u8),
+        Cut(usize, usize),
+        Repeat(usize, usize),
+        Insert(usize, Vec<u8>),
+    }
+
+    fn damage() -> impl Strategy<Value = Damage> {
+        // What means something to JSON, so that more than the first error is reached.
+        let piece = prop_oneof![
+            "[{}\\[\\]\",:\\\\\n]{1,4}".prop_map(String::into_bytes),
+            "(null|true|-1|1e999|\"keep\":1|\\\\u0000|\\\\ud800)".prop_map(String::into_bytes),
+            proptest::collection::vec(any::<u8>(), 1..4),
+        ];
+        prop_oneof![
+            (any::<usize>(), any::<u8>()).prop_map(|(at, with)| Damage::Flip(at, with)),
+            (any::<usize>(), 1..20usize).prop_map(|(at, len)| Damage::Cut(at, len)),
+            (any::<usize>(), 1..20usize).prop_map(|(at, len)| Damage::Repeat(at, len)),
+            (any::<usize>(), piece).prop_map(|(at, what)| Damage::Insert(at, what)),
+        ]
+    }
+
+    impl Damage {
+        fn inflict(self, line: &mut Vec<u8>) {
+            let span = |at: usize, len: usize| {
+                let from = at % (line.len() + 1);
+                from..(from + len).min(line.len())
+            };
+            match self {
+                Damage::Flip(at, with) => {
+                    let at = at % line.len().max(1);
+                    line.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= with);
+                }
+                Damage::Cut(at, len) => drop(line.drain(span(at, len))),
+                Damage::Repeat(at, len) => line.extend_from_within(span(at, len)),
+                Damage::Insert(at, what) => {
+                    let at = span(at, 0).start;
+                    drop(line.splice(at..at, what));
+                }
+            }
+        }
+    }
+
+    fn json() -> impl Strategy<Value = serde_json::Value> {
+        use serde_json::{Value, json};
+        prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(|value| json!(value)),
+            any::<f64>().prop_map(|value| json!(value)),
+            any::<u64>().prop_map(|value| json!(value)),
+            ".{0,8}".prop_map(|value| json!(value)),
+            Just(json!([[], {}])),
+            Just(json!({"drain": {"task": "web", "keep": true}})),
+        ]
+    }
+
+    fn pointers(value: &serde_json::Value, here: &str, found: &mut Vec<String>) {
+        for (key, inner) in value.as_object().into_iter().flatten() {
+            let there = format!("{here}/{key}");
+            pointers(inner, &there, found);
+            found.push(there);
+        }
+    }
 
     #[test]
     fn requests_survive_the_wire() {
@@ -487,7 +625,7 @@ mod tests {
     #[test]
     fn the_schema_names_every_call() {
         let schema = schema().to_string();
-        for call in ["schema", "status", "apply", "drain", "stop", "congestion", "why"] {
+        for call in ["schema", "status", "apply", "drain", "stop", "congestion", "why", "report"] {
             assert!(schema.contains(call), "{call}");
         }
     }
@@ -519,6 +657,41 @@ mod tests {
         #[test]
         fn garbage_is_an_error_and_never_a_panic(line in ".{0,200}") {
             prop_assert!(parse_request(&line).is_err());
+        }
+
+        #[test]
+        fn a_damaged_request_is_refused_or_means_what_it_says(
+            call in valid_call(),
+            damage in proptest::collection::vec(damage(), 1..4),
+        ) {
+            let request = Request { v: PROTOCOL, id: 1, call };
+            let mut line = serde_json::to_vec(&request).unwrap();
+            for one in damage {
+                one.inflict(&mut line);
+            }
+            line.push(b'\n');
+            let mut from = line.as_slice();
+            while let Ok(Some(line)) = read_line_within(&mut from, 256) {
+                let Ok(read) = parse_request(&line) else { continue };
+                let again = parse_request(&serde_json::to_string(&read).unwrap()).unwrap();
+                // The last digit of a long number may differ.
+                if !matches!(read.call, Call::Report(_)) {
+                    prop_assert_eq!(again, read, "{}", line);
+                }
+            }
+        }
+
+        #[test]
+        fn another_shape_of_a_request_never_panics(call in valid_call(), at in 0..6usize, other in json()) {
+            let mut value = serde_json::to_value(Request { v: PROTOCOL, id: 1, call }).unwrap();
+            // Any one member, at any depth, becomes something else.
+            let mut members = Vec::new();
+            pointers(&value, "", &mut members);
+            let pointer = members[at % members.len()].clone();
+            *value.pointer_mut(&pointer).unwrap() = other;
+            if let Ok(read) = parse_request(&value.to_string()) {
+                prop_assert_eq!(read.v, PROTOCOL);
+            }
         }
 
         #[test]

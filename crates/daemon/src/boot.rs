@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::IsTerminal;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use quell_model::{Nanos, Rung, Topology};
 use quell_policy::{Host, by_name};
 use quell_trace::decisions::Spool;
 
+use crate::access::ControlGroup;
 use crate::boot_beat::BootBeat;
 use crate::command::Command;
 use crate::descent;
@@ -58,6 +60,7 @@ struct Checked {
     config: Config,
     topology: Topology,
     host: CheckedHost,
+    control_group: Option<ControlGroup>,
 }
 
 fn check(options: &RunOptions) -> Result<Checked> {
@@ -82,7 +85,8 @@ fn check(options: &RunOptions) -> Result<Checked> {
             quell_policy::NAMES.join(", ")
         );
     }
-    Ok(Checked { config, topology, host })
+    let control_group = ControlGroup::of(&config.host, &options.file)?;
+    Ok(Checked { config, topology, host, control_group })
 }
 
 /// Runs the daemon until a signal or `quell stop`, then gives everything back.
@@ -102,6 +106,9 @@ pub fn run(options: &RunOptions) -> Result<()> {
     // The verifier may take a second on a busy host, and a guardian that hears nothing for that long acts. So BPF
     // comes first: it changes nothing that would have to be restored, and makes no thread.
     let mut degraded = Vec::new();
+    if let Some(group) = &checked.control_group {
+        degraded.extend(group.let_through(&options.run_dir)?);
+    }
     let sight = sight(&checked.config.host, &mut degraded)?;
     let journal = Journal::create(&options.run_dir)?;
     let executor = Executor::open(journal, Mode::Live)?;
@@ -139,7 +146,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
         host: checked.config.host.clone(),
     };
     let mut manager = Manager::new(ground, &engine, status);
-    let ended = serve(&mut manager, &checked.config, options, &signals, metrics);
+    let ended = serve(&mut manager, &checked, options, &signals, metrics);
     let keep = matches!(&ended, Ok(served) if served.end == End::Asked { keep: true });
     let mut said = manager.shut_down(keep);
     engine.join();
@@ -175,7 +182,7 @@ struct Served {
 
 fn serve(
     manager: &mut Manager,
-    config: &Config,
+    checked: &Checked,
     options: &RunOptions,
     signals: &Receiver<()>,
     metrics: Option<Endpoint>,
@@ -185,9 +192,11 @@ fn serve(
     if let Some(metrics) = metrics {
         metrics.serve(calls.clone()).context("metrics")?;
     }
-    let _server = server::start(&socket, calls)
+    let _server = server::start(&socket, checked.control_group.as_ref(), calls)
         .with_context(|| format!("control socket {}", socket.display()))?;
-    for line in manager.apply(config, &options.file, false).map_err(|what| anyhow!(what))? {
+    for line in
+        manager.apply(&checked.config, &options.file, false).map_err(|what| anyhow!(what))?
+    {
         eprintln!("{line}");
     }
     let shown = options.live_line && std::io::stderr().is_terminal();
@@ -384,11 +393,20 @@ pub fn release(run_dir: &Path) -> Result<Vec<String>> {
 /// Held by the one daemon of a run directory.
 fn lock(run_dir: &Path) -> Result<File> {
     std::fs::create_dir_all(run_dir).with_context(|| run_dir.display().to_string())?;
+    let open = own::is_open_to_others(run_dir).with_context(|| run_dir.display().to_string())?;
+    if open {
+        bail!(
+            "{} belongs to another user, or others may write to it: what lies there could be theirs; choose a --run-dir of your own",
+            run_dir.display()
+        );
+    }
     let path = run_dir.join("daemon.lock");
+    // Who can open it, even to read, can hold its lock.
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
+        .mode(0o600)
         .open(&path)
         .with_context(|| path.display().to_string())?;
     match file.try_lock() {

@@ -7,6 +7,8 @@ use quell_linux::act::backend::{TaskGroups, TaskInfo};
 use quell_linux::observe::Children;
 use quell_model::{Limits, TaskId};
 
+use crate::latency::Reading;
+
 /// Everything the scheduler thread has to know of a new task.
 #[derive(Clone, Debug)]
 pub struct Newcomer {
@@ -34,6 +36,8 @@ pub enum Command {
     Groups(GroupCall, Sender<Result<TaskGroups, String>>),
     /// Removes the groups of a launched task; they are empty.
     Ungroup(TaskGroups, Sender<()>),
+    /// What was measured of a task's latency and load; nobody waits for an answer.
+    Reading(TaskId, Reading),
     /// What runs where. Fields that only the manager knows are left empty.
     Status(Sender<Box<Status>>),
     /// Congestion that the plan cannot relieve.

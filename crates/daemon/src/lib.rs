@@ -6,6 +6,7 @@
 //! Inside: the *engine* is the scheduler thread and owns observer, policy, executor and back end; the
 //! *manager* makes the set of tasks what the configuration says; the *server* takes calls, and *metrics* scrapes.
 
+mod access;
 mod boot;
 mod boot_beat;
 mod command;
@@ -13,6 +14,7 @@ mod descent;
 mod engine;
 mod events;
 pub mod guardian;
+mod latency;
 mod launch;
 mod mailbox;
 mod manager;

@@ -9,13 +9,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// Commands waiting at most; senders block beyond that.
 const COMMANDS_MAX: usize = 64;
 /// How long a command may take before its sender gives up. Restoring thousands of threads is one.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a command that nobody waits for may wait for room.
+const POST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The receiving end, owned by the scheduler thread.
 pub struct Mailbox<C> {
@@ -70,6 +73,15 @@ impl<C> Mailbox<C> {
 }
 
 impl<C> Postbox<C> {
+    /// Leaves a command that has time until the next tick: the thread is not woken for it, unless the box is
+    /// full. One that finds no room, or nobody, is lost.
+    pub fn post(&self, command: C) {
+        let Err(TrySendError::Full(command)) = self.commands.try_send(command) else { return };
+        // A bell that cannot be rung has been rung too often to be missed.
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        let _ = self.commands.send_timeout(command, POST_TIMEOUT);
+    }
+
     /// Sends a command that carries its own way back, and waits for the answer.
     ///
     /// # Errors
@@ -98,6 +110,23 @@ mod tests {
         };
         reply.send(7).unwrap();
         assert_eq!(asker.join().unwrap().unwrap(), 7);
+    }
+
+    #[test]
+    fn posted_commands_wait_without_ringing_until_the_box_is_full() {
+        let (postbox, mailbox) = pair::<usize>().unwrap();
+        (0..COMMANDS_MAX).for_each(|nth| postbox.post(nth));
+        let rings = || rustix::io::read(mailbox.bell(), &mut [0u8; 8]);
+        assert!(rings().is_err(), "nobody was woken");
+        let poster = std::thread::spawn(move || postbox.post(COMMANDS_MAX));
+        while rings().is_err() {
+            std::thread::yield_now();
+        }
+        for nth in 0..=COMMANDS_MAX {
+            let taken = std::iter::repeat_with(|| mailbox.take()).flatten().next();
+            assert_eq!(taken, Some(nth));
+        }
+        poster.join().unwrap();
     }
 
     #[test]

@@ -1,29 +1,41 @@
 //! The control server: accepts connections, reads requests, passes them to the manager.
 //!
 //! One thread a connection, bounded in number; a slow or silent client holds up nobody but itself. The
-//! scheduler thread is never touched from here.
+//! scheduler thread is never touched from here, and what readers have the manager ask of it is spaced: no
+//! number of them keeps it busy.
 
 use std::fs;
 use std::io::{self, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
-use quell_control::protocol::{self, Call, PROTOCOL, Reply, Response};
+use quell_control::protocol::{self, Call, LINE_BYTES_MAX, PROTOCOL, Reply, Response};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Connections served at once; more are told so and closed.
+use crate::access::{ControlGroup, Peer, open_socket};
+
+/// Connections of root served at once, and as many of readers, so that neither locks the other out. More
+/// are told so and closed.
 pub const CONNECTIONS_MAX: usize = 64;
+/// The longest line of a reader, who has no configuration to send.
+const READER_LINE_BYTES_MAX: u64 = 64 << 10;
+/// Between two calls of readers, all of them together.
+const READER_GAP: Duration = Duration::from_millis(10);
 /// A client that does not read its answer for this long is dropped.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client that says nothing for this long is dropped.
 const READ_TIMEOUT: Duration = Duration::from_secs(600);
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// A call on its way to the manager, with the way back.
 pub struct Incoming {
+    /// Who asks; it has the right to.
+    pub peer: Peer,
     /// What is asked.
     pub call: Call,
     /// Where the reply goes.
@@ -45,20 +57,22 @@ impl Drop for Server {
 /// so a socket file found there is left over.
 ///
 /// # Errors
-/// When the socket cannot be bound.
-pub fn start(path: &Path, manager: Sender<Incoming>) -> io::Result<Server> {
-    if let Err(err) = fs::remove_file(path)
-        && err.kind() != io::ErrorKind::NotFound
-    {
-        return Err(err);
-    }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    let open = Arc::new(AtomicUsize::new(0));
+/// When the socket cannot be bound or opened to the group.
+pub fn start(
+    path: &Path,
+    group: Option<&ControlGroup>,
+    manager: Sender<Incoming>,
+) -> io::Result<Server> {
+    let listener = listen(path, group)?;
+    let shared = Arc::new(Shared {
+        manager,
+        seats: [AtomicUsize::new(0), AtomicUsize::new(0)],
+        next_reader: Mutex::new(Instant::now()),
+    });
     std::thread::Builder::new().name("quell-control".into()).spawn(move || {
         for stream in listener.incoming() {
             match stream {
-                Ok(stream) => admit(stream, &manager, &open),
+                Ok(stream) => admit(stream, &shared),
                 // Out of file numbers or memory: those pass; a busy loop would not help.
                 Err(_) => std::thread::sleep(Duration::from_millis(50)),
             }
@@ -67,50 +81,111 @@ pub fn start(path: &Path, manager: Sender<Incoming>) -> io::Result<Server> {
     Ok(Server { path: path.to_owned() })
 }
 
-fn admit(mut stream: UnixStream, manager: &Sender<Incoming>, open: &Arc<AtomicUsize>) {
-    let _ = stream.set_write_timeout(Some(WRITE_TIMEOUT));
-    let _ = stream.set_read_timeout(Some(READ_TIMEOUT));
-    // Relaxed: the count bounds threads, it orders nothing.
-    if open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-        open.fetch_sub(1, Ordering::Relaxed);
-        let full = Reply::Error(format!("{CONNECTIONS_MAX} clients are connected already"));
-        let _ = protocol::send(&mut stream, &Response { v: PROTOCOL, id: 0, reply: full });
-        return;
+/// Has its owner and mode before it listens, so that nobody gets in meanwhile.
+fn listen(path: &Path, group: Option<&ControlGroup>) -> io::Result<UnixListener> {
+    if let Err(err) = fs::remove_file(path)
+        && err.kind() != io::ErrorKind::NotFound
+    {
+        return Err(err);
     }
-    let manager = manager.clone();
-    let held = Arc::clone(open);
-    let spawned = std::thread::Builder::new().name("quell-client".into()).spawn(move || {
-        // A client that is gone or sends no text ends its own connection only.
-        let _ = converse(stream, &manager);
-        held.fetch_sub(1, Ordering::Relaxed);
-    });
-    if spawned.is_err() {
-        open.fetch_sub(1, Ordering::Relaxed);
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    open_socket(path, group)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// What the connections share.
+struct Shared {
+    manager: Sender<Incoming>,
+    /// Connections of readers, and of those who may change things.
+    seats: [AtomicUsize; 2],
+    /// When the next call of a reader may go to the manager.
+    next_reader: Mutex<Instant>,
+}
+
+impl Shared {
+    /// A place for one more connection, if there is one.
+    fn seat(self: &Arc<Shared>, peer: Peer) -> Option<Seat> {
+        let kind = usize::from(peer.may_change());
+        let seat = Seat { shared: Arc::clone(self), kind };
+        // Relaxed: the count bounds threads, it orders nothing.
+        (self.seats[kind].fetch_add(1, Ordering::Relaxed) < CONNECTIONS_MAX).then_some(seat)
+    }
+
+    /// Waits for this reader's turn.
+    fn take_turn(&self) {
+        let now = Instant::now();
+        let turn = {
+            // Nothing panics while it holds the lock.
+            let mut next = self.next_reader.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = (*next).max(now);
+            *next = turn + READER_GAP;
+            turn
+        };
+        std::thread::sleep(turn - now);
+    }
+
+    fn ask(&self, peer: Peer, call: Call) -> Reply {
+        if let Err(why) = peer.check(&call) {
+            return Reply::Error(why);
+        }
+        if matches!(call, Call::Schema) {
+            return Reply::Schema(protocol::schema());
+        }
+        if !peer.may_change() {
+            self.take_turn();
+        }
+        let (reply, answer) = bounded(1);
+        let gone = || Reply::Error("the daemon is ending".to_owned());
+        if self.manager.send(Incoming { peer, call, reply }).is_err() {
+            return gone();
+        }
+        answer.recv().unwrap_or_else(|_| gone())
     }
 }
 
-fn converse(mut stream: UnixStream, manager: &Sender<Incoming>) -> io::Result<()> {
+/// The place of one connection; free again when dropped.
+struct Seat {
+    shared: Arc<Shared>,
+    kind: usize,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.shared.seats[self.kind].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn admit(mut stream: UnixStream, shared: &Arc<Shared>) {
+    let _ = stream.set_write_timeout(Some(WRITE_TIMEOUT));
+    let _ = stream.set_read_timeout(Some(READ_TIMEOUT));
+    // Who cannot be told from others is not served.
+    let Ok(peer) = Peer::of(&stream) else { return };
+    let Some(seat) = shared.seat(peer) else {
+        let full = Reply::Error(format!("{CONNECTIONS_MAX} clients are connected already"));
+        let _ = protocol::send(&mut stream, &Response { v: PROTOCOL, id: 0, reply: full });
+        return;
+    };
+    // Without a thread for it the connection is closed, and its seat free again.
+    let _ = std::thread::Builder::new().name("quell-client".into()).spawn(move || {
+        // A client that is gone or sends no text ends its own connection only.
+        let _ = converse(stream, peer, &seat.shared);
+    });
+}
+
+fn converse(mut stream: UnixStream, peer: Peer, shared: &Shared) -> io::Result<()> {
+    let limit = if peer.may_change() { LINE_BYTES_MAX } else { READER_LINE_BYTES_MAX };
     let mut reader = BufReader::new(stream.try_clone()?);
-    while let Some(line) = protocol::read_line(&mut reader)? {
+    while let Some(line) = protocol::read_line_within(&mut reader, limit)? {
         let (id, reply) = match protocol::parse_request(&line) {
-            Ok(request) => (request.id, ask(request.call, manager)),
+            Ok(request) => (request.id, shared.ask(peer, request.call)),
             Err(why) => (0, Reply::Error(why)),
         };
         protocol::send(&mut stream, &Response { v: PROTOCOL, id, reply })?;
     }
     Ok(())
-}
-
-fn ask(call: Call, manager: &Sender<Incoming>) -> Reply {
-    if matches!(call, Call::Schema) {
-        return Reply::Schema(protocol::schema());
-    }
-    let (reply, answer) = bounded(1);
-    let gone = || Reply::Error("the daemon is ending".to_owned());
-    if manager.send(Incoming { call, reply }).is_err() {
-        return gone();
-    }
-    answer.recv().unwrap_or_else(|_| gone())
 }
 
 #[cfg(test)]
@@ -132,7 +207,7 @@ mod tests {
                 let _ = incoming.reply.send(said);
             }
         });
-        let server = start(&path, manager).unwrap();
+        let server = start(&path, None, manager).unwrap();
         (path, server)
     }
 
@@ -176,6 +251,22 @@ mod tests {
             "{refused:?}"
         );
         drop(held);
+    }
+
+    #[test]
+    fn places_of_closed_connections_are_free_again() {
+        let (path, _server) = serve();
+        let served = |path: &Path| Client::connect(path).unwrap().call(Call::Status).is_ok();
+        let flood: Vec<UnixStream> =
+            (0..300).filter_map(|_| UnixStream::connect(&path).ok()).collect();
+        assert!(!served(&path), "all places are taken");
+        drop(flood);
+        // The threads of closed connections end a moment later.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !served(&path) {
+            assert!(Instant::now() < deadline, "no place became free");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub struct Interval {
     pub p50_us: f64,
     /// 99 % of the latencies are no longer, in microseconds.
     pub p99_us: f64,
+    /// 99.9 % of the latencies are no longer, in microseconds.
+    pub p999_us: f64,
 }
 
 /// Where the generator leaves the figures of the last second.
@@ -103,6 +105,7 @@ impl Mailbox {
             outstanding: tally.outstanding,
             p50_us: tally.latency.at(0.5).0 as f64 / 1e3,
             p99_us: tally.latency.at(0.99).0 as f64 / 1e3,
+            p999_us: tally.latency.at(0.999).0 as f64 / 1e3,
         };
         letter.tally.clear();
         Some(interval)

@@ -27,7 +27,7 @@ pub use outcome::Outcome;
 pub use plan::{CoreMode, CorePlan, Plan, Reason, TaskPlan, TaskReason};
 pub use rung::Rung;
 pub use signal::{Absence, Estimate, Signal};
-pub use snapshot::{CoreView, Snapshot, TaskView};
+pub use snapshot::{CoreView, Reported, Snapshot, TaskView};
 pub use task::{Class, Limits, TaskId};
 pub use topology::{Core, Topology, TopologyError};
 pub use transition::{CoreEvent, Left, Rank, Runner, ThreadName, Transition};

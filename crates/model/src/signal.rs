@@ -28,6 +28,8 @@ pub enum Estimate {
     ProcSchedstat,
     /// A smoothed value over several ticks.
     Smoothed,
+    /// Interpolated within a bucket of a histogram.
+    Histogram,
 }
 
 /// Why a value is not known.

@@ -72,10 +72,21 @@ pub struct TaskView {
     pub latency: Signal<Nanos>,
     /// LC: offered load.
     pub load: Signal<RequestsPerSec>,
+    /// When `latency` and `load` were last reported.
+    pub reported: Option<Reported>,
     /// Memory bandwidth that it uses.
     pub bandwidth: Signal<BytesPerSec>,
     /// When its oldest request in service began.
     pub request_start: Signal<Nanos>,
+}
+
+/// When something was reported, and how long that holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reported {
+    /// When it was measured.
+    pub at: Nanos,
+    /// From then on it is too old to act on.
+    pub until: Nanos,
 }
 
 impl CoreView {
@@ -109,6 +120,7 @@ impl TaskView {
             delay_caused: Signal::default(),
             latency: Signal::default(),
             load: Signal::default(),
+            reported: None,
             bandwidth: Signal::default(),
             request_start: Signal::default(),
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{CoreMode, Outcome, Reason, Rung, TaskReason};
+use crate::{Absence, CoreMode, Estimate, Outcome, Reason, Rung, TaskReason};
 
 impl fmt::Display for CoreMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -12,6 +12,27 @@ impl fmt::Display for CoreMode {
             CoreMode::Runtime => "runtime",
             CoreMode::Parked => "parked",
             CoreMode::Unmanaged => "unmanaged",
+        })
+    }
+}
+
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Estimate::ProcSchedstat => "from /proc",
+            Estimate::Smoothed => "smoothed",
+            Estimate::Histogram => "from a histogram",
+        })
+    }
+}
+
+impl fmt::Display for Absence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Absence::NoSource => "nothing supplies it",
+            Absence::NotSupported => "this host cannot measure it",
+            Absence::NotApplicable => "there is nothing to measure now",
+            Absence::Stale => "the last reading is too old",
         })
     }
 }

@@ -84,6 +84,7 @@ impl Engine<'_> {
             delay_caused: absent(),
             latency: absent(),
             load: Signal::Absent(Absence::NoSource),
+            reported: None,
             bandwidth: Signal::Absent(Absence::NotSupported),
             request_start: absent(),
         }

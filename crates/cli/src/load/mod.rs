@@ -1,5 +1,6 @@
 //! `quell load`: offer load, find a peak, serve fake work.
 
+mod feed;
 mod offer;
 mod peak;
 mod serve;

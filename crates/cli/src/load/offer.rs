@@ -11,6 +11,7 @@ use quell_bench::plot;
 use quell_linux::observe::transitions::Recording;
 use quell_load::{Interval, LimitedBy, LoadReport, LoadSpec, Progress, ProtocolSpec};
 
+use super::feed::{self, Feed};
 use super::workload::Common;
 use crate::table;
 
@@ -27,6 +28,8 @@ pub struct Args<W: clap::Args> {
     plot: Option<PathBuf>,
     #[command(flatten)]
     workload: W,
+    #[command(flatten)]
+    feed: feed::Args,
 }
 
 /// Offers the load that `protocol` makes of the workload and the server's address; `usual` is where the
@@ -38,7 +41,7 @@ pub fn run<W: clap::Args>(
 ) -> Result<ExitCode> {
     let addr = args.addr.as_deref().or(usual).context("say where the server is, as HOST:PORT")?;
     let spec = args.common.spec(addr, protocol(&args.workload, addr))?;
-    let report = offer(&spec, &args.common)?;
+    let report = offer(&spec, &args.common, &args.feed)?;
     if let Some(path) = &args.plot {
         for file in plot::timeline(&report, addr, path)? {
             eprintln!("wrote {}", file.display());
@@ -50,10 +53,10 @@ pub fn run<W: clap::Args>(
     })
 }
 
-fn offer(spec: &LoadSpec, common: &Common) -> Result<LoadReport> {
+fn offer(spec: &LoadSpec, common: &Common, feed: &feed::Args) -> Result<LoadReport> {
     let recording = common.why.start()?;
     let shown = std::io::stderr().is_terminal();
-    let mut live = Live { stop: interrupted()?, shown, recording };
+    let mut live = Live { stop: interrupted()?, shown, recording, feed: feed.connect()? };
     let report = quell_load::run(spec, &mut live)?;
     match &common.json {
         Some(path) if path.as_os_str() == "-" => {
@@ -86,10 +89,14 @@ struct Live {
     stop: Arc<AtomicBool>,
     shown: bool,
     recording: Option<Recording>,
+    feed: Option<Feed>,
 }
 
 impl Progress for Live {
     fn interval(&mut self, at: &Interval) {
+        if let Some(feed) = &mut self.feed {
+            feed.send(at);
+        }
         if self.shown {
             eprintln!(
                 "  {:>9.0} offered/s  {:>9.0} answered/s  p50 {:>7.1} us  p99 {:>8.1} us  late {}  waiting {}",

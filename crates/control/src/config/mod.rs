@@ -5,6 +5,7 @@
 //! guarantees fit. Nothing on the host changes before both have passed.
 
 mod check;
+mod latency;
 mod raw;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use quell_model::{Class, CoreSet, Nanos};
 
 pub use check::CheckedHost;
+pub use latency::{LatencyConfig, LatencySource, MetricsConfig, Unit};
 
 /// The largest configuration that is read.
 pub const CONFIG_BYTES_MAX: usize = 1 << 20;
@@ -63,6 +65,24 @@ pub struct HostConfig {
     pub congestion_after: Nanos,
     /// Where metrics are served; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
+    /// The group whose members may read over the control socket; `None`: nobody but root.
+    pub control_group: Option<Named>,
+}
+
+/// A name that means something only on the host, with its line for the message if it does not.
+#[derive(Clone, Debug, Eq)]
+pub struct Named {
+    /// As typed.
+    pub name: String,
+    /// The line, from 1.
+    pub line: usize,
+}
+
+/// The same name on another line is the same setting.
+impl PartialEq for Named {
+    fn eq(&self, other: &Named) -> bool {
+        self.name == other.name
+    }
 }
 
 /// Which back end carries plans out.
@@ -164,6 +184,8 @@ pub struct TaskConfig {
     pub children: ChildrenKind,
     /// Whether it may be frozen when no core is left for it. Launched tasks: yes unless denied.
     pub freeze: bool,
+    /// LC: where its tail latency and load are read.
+    pub latency: Option<LatencyConfig>,
 }
 
 /// What belongs to a task.

@@ -8,9 +8,10 @@ use quell_model::{Class, CoreSet, Nanos};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::latency::{self, RawLatency, RawSlo};
 use super::{
     BackEndKind, BeRungKind, Bystanders, CONFIG_BYTES_MAX, ChildrenKind, Config, ConfigError,
-    HostConfig, Launch, Pattern, Signals, Source, TASKS_MAX, TaskConfig, Throttling,
+    HostConfig, Launch, Named, Pattern, Signals, Source, TASKS_MAX, TaskConfig, Throttling,
 };
 
 /// The version of the format that this program reads.
@@ -45,6 +46,7 @@ struct RawHost {
     kernel_delay_bound_us: Option<Spanned<u64>>,
     congestion_after_ms: Option<Spanned<u64>>,
     metrics: Option<Spanned<String>>,
+    control_group: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -68,10 +70,12 @@ struct RawTask {
     runaway_ms: Option<Spanned<u64>>,
     children: Option<ChildrenKind>,
     freeze: Option<bool>,
+    latency: Option<Spanned<RawLatency>>,
+    slo: Option<Spanned<RawSlo>>,
 }
 
 /// Where in which file, for messages.
-struct Place<'a> {
+pub(super) struct Place<'a> {
     text: &'a str,
     file: &'a str,
 }
@@ -82,11 +86,11 @@ impl Place<'_> {
         upto.bytes().filter(|&byte| byte == b'\n').count() + 1
     }
 
-    fn error<T>(&self, at: &Spanned<T>, what: String, remedy: &str) -> ConfigError {
+    pub(super) fn error<T>(&self, at: &Spanned<T>, what: String, remedy: &str) -> ConfigError {
         self.error_at(at.span().start, what, remedy)
     }
 
-    fn error_at(&self, offset: usize, what: String, remedy: &str) -> ConfigError {
+    pub(super) fn error_at(&self, offset: usize, what: String, remedy: &str) -> ConfigError {
         ConfigError {
             file: self.file.to_owned(),
             line: Some(self.line(offset)),
@@ -95,8 +99,13 @@ impl Place<'_> {
         }
     }
 
+    fn named(&self, typed: Spanned<String>) -> Named {
+        let line = self.line(typed.span().start);
+        Named { name: typed.into_inner(), line }
+    }
+
     /// `value` in microseconds or milliseconds as typed, if it is within `range`.
-    fn time(
+    pub(super) fn time(
         &self,
         key: &str,
         value: &Option<Spanned<u64>>,
@@ -192,6 +201,7 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
             .time("congestion_after_ms", &raw.congestion_after_ms, 1..=3_600_000, 1_000_000)?
             .unwrap_or(Nanos::from_millis(100)),
         metrics: raw.metrics.map(|typed| metrics(place, &typed)).transpose()?,
+        control_group: raw.control_group.map(|typed| place.named(typed)),
     })
 }
 
@@ -244,6 +254,7 @@ fn task(
             .unwrap_or(Nanos::from_secs(1)),
         children: raw.children.unwrap_or(ChildrenKind::Adopt),
         freeze: raw.freeze.unwrap_or(launched),
+        latency: latency::latency(place, name.get_ref(), class, raw.latency, raw.slo)?,
     };
     Ok((name, task))
 }

@@ -6,6 +6,7 @@
 mod congestion;
 mod decisions;
 mod members;
+mod readings;
 mod rehearse;
 mod run;
 mod sight;
@@ -70,6 +71,8 @@ pub struct Engine {
     violations: Vec<Violation>,
     pending: Vec<HostEvent>,
     hotplug_due: Nanos,
+    /// When the first reading of a latency is too old.
+    stale_due: Nanos,
     /// `None` on a host without the kernel's list: it has no hotplug.
     hotplug: Option<Hotplug>,
     ticks: Ticks,
@@ -95,6 +98,7 @@ impl Engine {
             violations: Vec::with_capacity(64),
             pending: Vec::with_capacity(256),
             hotplug_due: Nanos::ZERO,
+            stale_due: Nanos::MAX,
             hotplug: Hotplug::new().ok(),
             ticks: Ticks::default(),
             congestion: Congestion::new(settings.congestion_after),
@@ -135,6 +139,7 @@ impl Engine {
     fn decide(&mut self, now: Nanos) -> Wake {
         self.take_events();
         self.look_at_cores(now);
+        self.drop_stale_readings(now);
         self.seen.now = now;
         self.parts.sight.observer().read(&mut self.seen);
         for outcome in self.parts.back_end.outcomes() {

@@ -181,6 +181,7 @@ impl Engine {
                 self.ungroup(&groups);
                 let _ = reply.send(());
             }
+            Command::Reading(id, reading) => self.note_reading(id, &reading),
             Command::Status(reply) => {
                 let _ = reply.send(Box::new(self.status()));
             }

@@ -1,12 +1,13 @@
 //! What the engine tells: the status table, explanations, the end.
 
-use quell_control::protocol::{CoreStatus, RanOn, Status, TaskStatus, WakeToRun};
 use std::path::Path;
 
-use quell_linux::Tid;
+use quell_control::protocol::{CoreStatus, LatencyStatus, RanOn, Status, TaskStatus, WakeToRun};
+
 use quell_linux::act::backend::TaskGroups;
 use quell_linux::observe::bpf::{Histogram, TaskTimes};
-use quell_model::{Class, CoreId, Nanos, Signal, TaskId};
+use quell_linux::{Tid, clock};
+use quell_model::{Class, CoreId, Nanos, Signal, TaskId, TaskView};
 use quell_trace::decisions::Recorder;
 
 use super::members::Member;
@@ -18,7 +19,7 @@ impl Engine {
     /// What runs where. Name, source and processes of a task are the manager's to add.
     pub fn status(&mut self) -> Status {
         let mut counters = self.ticks.counters();
-        counters.scheduler_cpu_ms = quell_linux::clock::thread_cpu().0 as f64 / 1e6;
+        counters.scheduler_cpu_ms = clock::thread_cpu().0 as f64 / 1e6;
         counters.idle_while_lc_waits_us =
             self.parts.sight.idle_while_lc_waits().map(|idle| idle.0 as f64 / 1e3);
         let times = self.times();
@@ -114,6 +115,7 @@ impl Engine {
             problems: member.map_or(Vec::new(), |member| member.problems.iter().cloned().collect()),
             unrelieved: self.congestion.of(id).map(|lasting| lasting.finding.cause),
             unrelieved_s: self.congestion.totals(id).map(seconds).collect(),
+            latency: (seen.limits.class == Class::LatencyCritical).then(|| latency_status(seen)),
             ..TaskStatus::default()
         }
     }
@@ -261,6 +263,21 @@ fn wakes(times: &Histogram) -> Option<WakeToRun> {
         p99_us: us(times.quantile(990)?),
         p999_us: us(times.quantile(999)?),
     })
+}
+
+/// Percentile, source and bound are the manager's to add.
+fn latency_status(seen: &TaskView) -> LatencyStatus {
+    LatencyStatus {
+        latency_us: seen.latency.value().map(|latency| latency.0 as f64 / 1e3),
+        load_rps: seen.load.value().map(|load| load.0 as f64),
+        provenance: match seen.latency {
+            Signal::Measured(_) => "measured".to_owned(),
+            Signal::Estimated { how, .. } => format!("estimated: {how}"),
+            Signal::Absent(why) => format!("absent: {why}"),
+        },
+        age_ms: seen.reported.map(|reported| clock::now().since(reported.at).0 as f64 / 1e6),
+        ..LatencyStatus::default()
+    }
 }
 
 fn or_none(cores: &quell_model::CoreSet) -> String {

@@ -18,6 +18,7 @@ use quell_control::config::{CheckedHost, Config, HostConfig, TaskConfig};
 use quell_control::protocol::{Call, Reply, Status};
 use quell_model::{CoreSet, Topology};
 
+use crate::access::Peer;
 use crate::command::Command;
 use crate::engine::EngineThread;
 use crate::mailbox::{NoAnswer, Postbox};
@@ -145,10 +146,7 @@ impl Manager {
         if dry_run {
             return Ok(vec![format!("{}: its limits would change", wanted.name)]);
         }
-        let limits = wanted.limits(&managed);
-        let id = task.id;
-        task.config = wanted.clone();
-        self.engine.call(|reply| Command::SetLimits(id, limits, reply)).map_err(no_answer)?;
+        task.change(wanted, &managed, &self.engine)?;
         Ok(vec![format!("{}: limits changed", wanted.name)])
     }
 
@@ -163,12 +161,16 @@ impl Manager {
     /// # Errors
     /// When there is no such task.
     pub fn drain(&mut self, name: &str, keep: bool) -> Result<Vec<String>, String> {
-        let Some(at) = self.tasks.iter().position(|task| task.name() == name) else {
-            let known: Vec<&str> = self.tasks.iter().map(Task::name).collect();
-            return Err(format!("there is no task `{name}`; tasks are: {}", known.join(", ")));
-        };
-        let task = self.tasks.remove(at);
+        let task = self.tasks.remove(self.task(name)?);
         task.end(&self.engine, keep)
+    }
+
+    /// The place of the task with this name.
+    fn task(&self, name: &str) -> Result<usize, String> {
+        self.tasks.iter().position(|task| task.name() == name).ok_or_else(|| {
+            let known: Vec<&str> = self.tasks.iter().map(Task::name).collect();
+            format!("there is no task `{name}`; tasks are: {}", known.join(", "))
+        })
     }
 
     /// Looks for programs that ended and, once a second, for processes that ended and new ones that
@@ -213,12 +215,11 @@ impl Manager {
             select! {
                 recv(signals) -> _ => return (End::Asked { keep: false }, None),
                 recv(calls) -> call => match call {
-                    Ok(Incoming { call: Call::Stop { keep }, reply }) => {
-                        let stop = Incoming { call: Call::Stop { keep }, reply };
+                    Ok(stop @ Incoming { call: Call::Stop { keep }, .. }) => {
                         return (End::Asked { keep }, Some(stop));
                     }
                     Ok(incoming) => {
-                        let reply = self.answer(incoming.call);
+                        let reply = self.answer(incoming.peer, incoming.call);
                         // A client that left meanwhile misses its answer.
                         let _ = incoming.reply.send(reply);
                     }
@@ -229,7 +230,7 @@ impl Manager {
         }
     }
 
-    fn answer(&mut self, call: Call) -> Reply {
+    fn answer(&mut self, peer: Peer, call: Call) -> Reply {
         let said = match call {
             Call::Status => {
                 return self.status().map_or_else(
@@ -247,6 +248,10 @@ impl Manager {
                 .map_err(|err| err.to_string())
                 .and_then(|config| self.apply(&config, &file, dry_run)),
             Call::Drain { task } => self.drain(&task, false),
+            Call::Report(report) => self
+                .task(&report.task)
+                .and_then(|at| self.tasks[at].report(&report, peer))
+                .map(|()| Vec::new()),
             Call::Why { subject } => self
                 .engine
                 .call(|reply| Command::Why(subject, reply))

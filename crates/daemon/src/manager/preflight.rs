@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use quell_control::config::{BackEndKind, HostConfig, Source, TaskConfig, Throttling};
+use quell_control::config::{
+    BackEndKind, HostConfig, LatencySource, Source, TaskConfig, Throttling,
+};
 use quell_linux::act::backend::{Layout, check_rt};
 use quell_linux::observe::procs;
 use quell_model::Class;
@@ -18,6 +20,7 @@ use crate::launch::find_program;
 pub fn preflight(tasks: &[&TaskConfig], host: &HostConfig, file: &str) -> Result<(), String> {
     for task in tasks {
         source(&task.source)
+            .and_then(|()| latency(task))
             .and_then(|()| realtime(task, host))
             .map_err(|what| format!("{file}: task `{}`: {what}", task.name))?;
     }
@@ -45,12 +48,7 @@ fn realtime(task: &TaskConfig, host: &HostConfig) -> Result<(), String> {
 
 fn source(source: &Source) -> Result<(), String> {
     match source {
-        Source::Command(launch) => {
-            let program = &launch.command[0];
-            find_program(program, launch.cwd.as_deref()).map(|_| ()).ok_or_else(|| {
-                format!("there is no program `{program}`; give its path or install it")
-            })
-        }
+        Source::Command(launch) => program(&launch.command, launch.cwd.as_deref()),
         Source::Pid(pid) => adoptable(*pid),
         // These may match nothing yet: processes that start later are adopted then.
         Source::Match(_) => Ok(()),
@@ -58,6 +56,22 @@ fn source(source: &Source) -> Result<(), String> {
             format!("cgroup {path}: {err}; `cat /proc/PID/cgroup` shows the path of a process")
         }),
     }
+}
+
+fn latency(task: &TaskConfig) -> Result<(), String> {
+    match task.latency.as_ref().map(|latency| &latency.source) {
+        Some(LatencySource::Command(command)) => {
+            program(command, None).map_err(|what| format!("its latency: {what}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn program(command: &[String], cwd: Option<&Path>) -> Result<(), String> {
+    let program = command.first().map_or("", String::as_str);
+    find_program(program, cwd)
+        .map(|_| ())
+        .ok_or_else(|| format!("there is no program `{program}`; give its path or install it"))
 }
 
 fn adoptable(pid: i32) -> Result<(), String> {

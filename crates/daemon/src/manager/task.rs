@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 
 use quell_control::config::{ChildrenKind, Source, TaskConfig};
-use quell_control::protocol::TaskStatus;
+use quell_control::protocol::{LatencyReport, TaskStatus};
 use quell_linux::act::backend::{TaskGroups, TaskInfo};
 use quell_linux::observe::{Children, procs};
 use quell_model::{CoreSet, TaskId};
 
 use super::{no_answer, sources};
+use crate::access::Peer;
 use crate::command::{Command, GroupCall, Newcomer};
+use crate::latency::Gauge;
 use crate::launch::{Launched, in_words};
 use crate::mailbox::Postbox;
 
@@ -24,6 +26,8 @@ pub struct Task {
     groups: Option<TaskGroups>,
     ended: Option<String>,
     problems: Vec<String>,
+    /// Reads its latency and load; LC only.
+    gauge: Option<Gauge>,
 }
 
 impl Task {
@@ -62,6 +66,7 @@ impl Task {
             groups: None,
             ended: None,
             problems: Vec::new(),
+            gauge: None,
         };
         let groups = task.make_groups(engine)?;
         let info =
@@ -74,7 +79,52 @@ impl Task {
         if let Some(program) = &task.program {
             program.release().map_err(|err| format!("task `{}`: {err}", config.name))?;
         }
+        task.start_gauge(engine);
         Ok(task)
+    }
+
+    fn start_gauge(&mut self, engine: &Postbox<Command>) {
+        let latency = self.config.latency.as_ref();
+        self.gauge = latency.map(|config| Gauge::start(self.id, config, engine));
+    }
+
+    /// Takes what the task's limits and latency are to be from now on. It has to [`Task::serves`] it.
+    ///
+    /// # Errors
+    /// When the scheduler thread does not answer.
+    pub fn change(
+        &mut self,
+        wanted: &TaskConfig,
+        managed: &CoreSet,
+        engine: &Postbox<Command>,
+    ) -> Result<(), String> {
+        let (id, limits) = (self.id, wanted.limits(managed));
+        let same_latency = self.config.latency == wanted.latency;
+        self.config = wanted.clone();
+        if !same_latency {
+            self.start_gauge(engine);
+        }
+        engine.call(|reply| Command::SetLimits(id, limits, reply)).map_err(no_answer)
+    }
+
+    /// Takes what somebody measured of its latency.
+    ///
+    /// # Errors
+    /// A sentence: who reports has no right to, or the report makes no sense.
+    pub fn report(&self, report: &LatencyReport, peer: Peer) -> Result<(), String> {
+        let name = self.name();
+        let own = |pid| procs::user(pid).is_ok_and(|user| user == peer.uid);
+        let serves = !self.processes.is_empty() && self.pids().all(own);
+        if !(peer.may_change() || serves) {
+            return Err(format!(
+                "user {} may not report on `{name}`: root and the user of its processes may",
+                peer.uid
+            ));
+        }
+        let gauge = self.gauge.as_ref();
+        gauge
+            .ok_or_else(|| format!("`{name}` is best-effort and has no latency"))?
+            .report(report, peer.pid)
     }
 
     /// A launched program runs in groups of Quell's, so that it can be frozen. An adopted process stays
@@ -112,7 +162,7 @@ impl Task {
         &self.config.name
     }
 
-    /// Whether this task can become what is wanted by changing limits alone.
+    /// Whether this task can become what is wanted by changing limits and latency alone.
     pub fn serves(&self, wanted: &TaskConfig) -> bool {
         let same = TaskConfig {
             guaranteed: self.config.guaranteed,
@@ -120,6 +170,7 @@ impl Task {
             cores: self.config.cores,
             delay_target: self.config.delay_target,
             runaway_after: self.config.runaway_after,
+            latency: self.config.latency.clone(),
             ..wanted.clone()
         };
         same == self.config
@@ -213,6 +264,9 @@ impl Task {
             (None, false, _) => "running".to_owned(),
         };
         row.problems.extend(self.problems.iter().cloned());
+        if let (Some(gauge), Some(latency)) = (&self.gauge, &mut row.latency) {
+            gauge.complete(latency);
+        }
     }
 
     /// Gives the task back, and ends its program unless it is to be kept.

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, bounded};
 use quell_control::protocol::{Call, Reply, Status};
 
+use crate::access::Peer;
 use crate::server::Incoming;
 use http::{Answer, Request};
 use text::Format;
@@ -143,7 +144,7 @@ impl Source {
 
     fn ask(&self) -> Result<Status, &'static str> {
         let (reply, answer) = bounded(1);
-        let call = Incoming { call: Call::Status, reply };
+        let call = Incoming { peer: Peer::own(), call: Call::Status, reply };
         self.manager.send_timeout(call, ANSWER_TIMEOUT).map_err(|_| "the daemon is ending")?;
         match answer.recv_timeout(ANSWER_TIMEOUT) {
             Ok(Reply::Status(status)) => Ok(*status),

@@ -53,6 +53,17 @@ pub fn is_kernel_thread(pid: i32) -> bool {
     ThreadStat::of(Tid(pid), Tid(pid)).is_ok_and(|stat| stat.flags & PF_KTHREAD != 0)
 }
 
+/// The effective user of a process.
+///
+/// # Errors
+/// When it is gone.
+pub fn user(pid: i32) -> io::Result<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let effective = uids.and_then(|uids| uids.split_whitespace().nth(1)?.parse().ok());
+    effective.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// The numbers of all processes.
 ///
 /// # Errors

@@ -1,5 +1,8 @@
 //! System calls that no safe crate offers, each behind a safe function.
 
+pub(crate) mod child;
+pub(crate) mod group;
 pub(crate) mod map;
+pub(crate) mod peer;
 pub(crate) mod pidfd;
 pub(crate) mod sched;

@@ -107,6 +107,7 @@ pub fn task(dice: &mut Dice, index: u32, limits: Limits) -> TaskView {
         delay_caused: dice.signal(1_000_000),
         latency: Signal::default(),
         load: Signal::default(),
+        reported: None,
         bandwidth: Signal::default(),
         request_start: Signal::default(),
     }

@@ -101,7 +101,7 @@ const NO_LIMITS: Limits = Limits {
 delta_by_field!(CoreView { id, managed, online, running, idle_since, lc_busy, outcome } ages {}
     blank CoreView::new(CoreId(0)));
 delta_by_field!(TaskView {
-    id, alive, limits, running, waiting, sleeping, running_on, delay_caused, latency, load, bandwidth,
+    id, alive, limits, running, waiting, sleeping, running_on, delay_caused, latency, load, reported, bandwidth,
     request_start
 } ages { queueing_delay, longest_run } blank TaskView::new(NOBODY, NO_LIMITS));
 delta_by_field!(CorePlan { id, owner, mode, reason } ages {}
