@@ -1,0 +1,320 @@
+//! What a daemon tells of itself: the status and what it is made of.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::latency::LatencyStatus;
+
+/// What runs where, and why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_s: u64,
+    /// The policy that decides.
+    pub policy: String,
+    /// The back end that acts.
+    pub back_end: String,
+    /// `shared` or `dedicated`: how the scheduler thread runs.
+    pub pattern: String,
+    /// Where signals come from: `bpf` or `proc`.
+    pub signals: String,
+    /// Managed cores as a list.
+    pub managed: String,
+    /// Cores that are left alone.
+    pub unmanaged: String,
+    /// Guardians alive; below 2 nothing is changed.
+    pub guardians: u32,
+    /// What this host lacks, and its consequence.
+    pub degraded: Vec<String>,
+    /// The host's name.
+    #[serde(default)]
+    pub host: String,
+    /// When this was read: microseconds of CLOCK_MONOTONIC.
+    #[serde(default)]
+    pub at_us: u64,
+    /// Per core of the host.
+    pub cores: Vec<CoreStatus>,
+    /// Per task.
+    pub tasks: Vec<TaskStatus>,
+    /// Totals since the start.
+    pub counters: Counters,
+    /// The newest events, oldest first.
+    pub events: Vec<String>,
+    /// Cores that changed hands lately, oldest first.
+    #[serde(default)]
+    pub decisions: Vec<Decision>,
+    /// Advice to the last plan: what was followed, and what was declined.
+    #[serde(default)]
+    pub advice: Vec<Advised>,
+}
+
+/// A core that changed hands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Decision {
+    /// When it was decided: microseconds of CLOCK_MONOTONIC, as [`Status::at_us`].
+    pub at_us: u64,
+    /// The core.
+    pub core: u32,
+    /// The task that owned it.
+    pub from: Option<String>,
+    /// The task that owns it since.
+    pub to: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+/// A piece of advice, and what became of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Advised {
+    /// The task that it is about.
+    pub task: String,
+    /// What was advised.
+    pub offer: String,
+    /// Why it was declined; null: it is followed.
+    pub declined: Option<String>,
+}
+
+/// How long a core ran a task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RanOn {
+    /// The task.
+    pub task: String,
+    /// Milliseconds since the task is watched.
+    pub ran_ms: f64,
+}
+
+/// Wake-to-run times of the last second; each bound is at most an eighth too high.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WakeToRun {
+    /// Wake-ups.
+    pub count: u64,
+    /// Median, in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile, in microseconds.
+    pub p99_us: f64,
+    /// 99.9th percentile, in microseconds.
+    pub p999_us: f64,
+}
+
+/// One core.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CoreStatus {
+    /// The kernel's number.
+    pub core: u32,
+    /// `kernel`, `lane`, `runtime`, `parked` or `unmanaged`.
+    pub mode: String,
+    /// The task that owns it.
+    pub owner: Option<String>,
+    /// The task that runs on it now.
+    pub running: Option<String>,
+    /// Why it is so.
+    pub reason: String,
+    /// Share of the last 100 ms that LC threads ran on it, in percent.
+    pub lc_busy_percent: Option<f64>,
+    /// What became of the last plan for it.
+    pub outcome: String,
+    /// How long it ran each task; empty without BPF.
+    #[serde(default)]
+    pub ran: Vec<RanOn>,
+    /// Milliseconds that it idled; null without BPF and for cores that are not managed.
+    #[serde(default)]
+    pub idle_ms: Option<f64>,
+}
+
+/// One task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TaskStatus {
+    /// Its name.
+    pub name: String,
+    /// `LC` or `BE`, as configured.
+    pub class: String,
+    /// How it came: launched, adopted by pid, match or cgroup.
+    pub source: String,
+    /// `running`, `waiting for processes`, `exited (status)`.
+    pub state: String,
+    /// Processes watched.
+    pub processes: Vec<i32>,
+    /// Threads watched.
+    pub threads: u32,
+    /// Threads that run now.
+    pub running: u32,
+    /// Threads that wait for a core now.
+    pub waiting: u32,
+    /// Age of the oldest wait, in microseconds; null when none waits or it is not known.
+    pub queueing_delay_us: Option<f64>,
+    /// Cores that it owns, as a list.
+    pub owned: String,
+    /// Cores that it may use beneath their owner.
+    pub beneath: String,
+    /// The rung of its threads.
+    pub rung: String,
+    /// Why it is treated so.
+    pub reason: String,
+    /// Whether it is frozen now.
+    pub frozen: bool,
+    /// Milliseconds that its threads were on cores since it joined; without BPF, of threads alive.
+    pub ran_ms: f64,
+    /// Milliseconds that its threads waited for cores since it joined; without BPF, of threads alive.
+    pub waited_ms: f64,
+    /// What went wrong with it, newest last.
+    pub problems: Vec<String>,
+    /// LC: the cause of its congestion, while that is one that the plan cannot relieve.
+    #[serde(default)]
+    pub unrelieved: Option<CongestionCause>,
+    /// LC: seconds of such congestion since it joined, by cause.
+    #[serde(default)]
+    pub unrelieved_s: BTreeMap<CongestionCause, f64>,
+    /// LC: how long its threads took from wake-up to core; null without BPF or wake-ups.
+    #[serde(default)]
+    pub wake_to_run: Option<WakeToRun>,
+    /// BE: how late LC threads got a core that it had, p99.9 of the last second in microseconds.
+    #[serde(default)]
+    pub delay_caused_us: Option<f64>,
+    /// LC: tail latency and load as the service or its client sees them; null for BE.
+    #[serde(default)]
+    pub latency: Option<LatencyStatus>,
+}
+
+/// Why a Plan cannot relieve a task's congestion.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum CongestionCause {
+    /// It owns as many cores as it may: `max`, or all that it may use.
+    AtMaximum,
+    /// Other LC tasks own every other core that it may use.
+    LcOwned,
+    /// Advice caps it or keeps it off the others.
+    Advice,
+    /// The host refuses it a core.
+    Refused,
+    /// None of the cores that it may use is managed and online.
+    NoCore,
+    /// It ran without sleeping past its bound, so it counts as BE.
+    RanAway,
+    /// It owns a core for each thread that could run: something else than a lack of cores holds them up.
+    EnoughCores,
+    /// The policy gives it no more, although it could.
+    Policy,
+}
+
+impl CongestionCause {
+    /// All of them.
+    pub const ALL: [CongestionCause; 8] = [
+        CongestionCause::AtMaximum,
+        CongestionCause::LcOwned,
+        CongestionCause::Advice,
+        CongestionCause::Refused,
+        CongestionCause::NoCore,
+        CongestionCause::RanAway,
+        CongestionCause::EnoughCores,
+        CongestionCause::Policy,
+    ];
+
+    /// As in JSON.
+    pub fn label(self) -> &'static str {
+        match self {
+            CongestionCause::AtMaximum => "at_maximum",
+            CongestionCause::LcOwned => "lc_owned",
+            CongestionCause::Advice => "advice",
+            CongestionCause::Refused => "refused",
+            CongestionCause::NoCore => "no_core",
+            CongestionCause::RanAway => "ran_away",
+            CongestionCause::EnoughCores => "enough_cores",
+            CongestionCause::Policy => "policy",
+        }
+    }
+}
+
+/// Congestion that the plan cannot relieve: what a scheduler of many hosts reads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CongestionReport {
+    /// When the report was made, in nanoseconds of CLOCK_MONOTONIC.
+    pub now_ns: u64,
+    /// A task is listed once it was congested for this long, in milliseconds.
+    pub after_ms: f64,
+    /// The tasks; empty when there is no such congestion.
+    pub tasks: Vec<CongestedTask>,
+}
+
+/// One task whose congestion the plan cannot relieve.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CongestedTask {
+    /// Its name.
+    pub task: String,
+    /// Since when it is congested, in nanoseconds of CLOCK_MONOTONIC.
+    pub since_ns: u64,
+    /// How long that is, in seconds.
+    pub for_s: f64,
+    /// Age of the oldest wait, in microseconds; null when none waits just now or it is not known.
+    pub queueing_delay_us: Option<f64>,
+    /// Threads that could use a core now.
+    pub runnable: u32,
+    /// Cores that it owns, as a list.
+    pub owned: String,
+    /// Why the plan cannot help.
+    pub cause: CongestionCause,
+    /// The cores that the cause is about, as a list.
+    pub cores: String,
+    /// The tasks that own those.
+    pub owners: Vec<String>,
+    /// The host's reason for refusing.
+    pub errno: Option<i32>,
+    /// The cause in a sentence.
+    pub why: String,
+    /// What would relieve it, in a sentence.
+    pub relief: String,
+}
+
+/// Totals since the daemon started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Counters {
+    /// Ticks of the scheduler thread.
+    pub ticks: u64,
+    /// Of those, called by an event of the kernel rather than by time.
+    pub ticks_by_event: u64,
+    /// Plans that differed from the one before.
+    pub plans: u64,
+    /// Changes made to the host.
+    pub changes: u64,
+    /// Changes that the kernel refused.
+    pub refused: u64,
+    /// Decisions taken on a state that had moved when they took effect.
+    pub stale_decisions: u64,
+    /// Times that a guaranteed core was missing although its task wanted it (invariant 1).
+    pub violations_guarantee: u64,
+    /// Times that BE was put before LC (invariant 2).
+    pub violations_priority: u64,
+    /// Times that a core idled by plan while a task that may use it had work (invariant 3).
+    pub violations_conservation: u64,
+    /// Times that advice was not followed although nothing forbade it (invariant 4).
+    pub violations_advice: u64,
+    /// Times that a plan contradicted itself or the host.
+    pub violations_shape: u64,
+    /// Events of the kernel that were lost; a sweep followed each time.
+    pub events_lost: u64,
+    /// Microseconds during which an LC thread waited while a managed core that it may use was idle;
+    /// null without BPF.
+    pub idle_while_lc_waits_us: Option<f64>,
+    /// Time of the last tick, in microseconds.
+    pub tick_last_us: f64,
+    /// Time of all ticks, in microseconds.
+    #[serde(default)]
+    pub tick_sum_us: f64,
+    /// Mean time of a tick, in microseconds.
+    pub tick_mean_us: f64,
+    /// Longest tick, in microseconds.
+    pub tick_max_us: f64,
+    /// CPU time of the scheduler thread, in milliseconds.
+    pub scheduler_cpu_ms: f64,
+    /// CPU time of the daemon, all threads, in milliseconds.
+    #[serde(default)]
+    pub daemon_cpu_ms: f64,
+}
