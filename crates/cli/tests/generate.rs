@@ -93,7 +93,7 @@ fn bash_completes_commands_flags_and_values() {
     assert_eq!(complete("quell st", 1), set(&["status", "stop"]));
     assert_eq!(complete("quell run --dr", 2), set(&["--dry-run"]));
     assert_eq!(complete("quell load se", 2), set(&["serve"]));
-    assert_eq!(complete("quell load synthetic --arrivals po", 4), set(&["poisson"]));
+    assert_eq!(complete("quell load peak re", 3), set(&["redis"]));
     assert!(complete("quell gua", 1).is_empty(), "hidden commands are not for people");
 }
 

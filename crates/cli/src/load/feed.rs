@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Where to report to.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct FeedTo {
     /// Report latency and rate of each second to the running daemon, as those of this LC task
     #[arg(long, value_name = "TASK")]
     feed: Option<String>,
@@ -24,7 +24,7 @@ pub struct Args {
     run_dir: Option<PathBuf>,
 }
 
-impl Args {
+impl FeedTo {
     /// Connects to the daemon, if a feed is wanted.
     pub fn connect(&self) -> Result<Option<Feed>> {
         let Some(task) = self.feed.clone() else { return Ok(None) };

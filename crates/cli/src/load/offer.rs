@@ -29,7 +29,7 @@ pub struct Args<W: clap::Args> {
     #[command(flatten)]
     workload: W,
     #[command(flatten)]
-    feed: feed::Args,
+    feed: feed::FeedTo,
 }
 
 /// Offers the load that `protocol` makes of the workload and the server's address; `usual` is where the
@@ -53,7 +53,7 @@ pub fn run<W: clap::Args>(
     })
 }
 
-fn offer(spec: &LoadSpec, common: &Common, feed: &feed::Args) -> Result<LoadReport> {
+fn offer(spec: &LoadSpec, common: &Common, feed: &feed::FeedTo) -> Result<LoadReport> {
     let recording = common.why.start()?;
     let shown = std::io::stderr().is_terminal();
     let mut live = Live { stop: interrupted()?, shown, recording, feed: feed.connect()? };
