@@ -92,7 +92,10 @@ fn the_recording_of_a_killed_daemon_is_replayed_up_to_its_end() {
     let ground = Ground::new();
     let file = ground.path().join("ring");
     let args = ["--record", file.to_str().unwrap(), "--record-ring", "1M"];
-    let mut daemon = ground.run_with(&task("batch", "be", "stress-ng --cpu 1 --quiet"), &args);
+    // Adopted: nobody would end what a killed daemon had launched.
+    let be = Program::start("stress-ng", &["--cpu", "1", "--quiet"]);
+    let batch = format!("[[task]]\nname = \"batch\"\nclass = \"be\"\npid = {}\n", be.pid());
+    let mut daemon = ground.run_with(&batch, &args);
     let decisions = || {
         let out = replay(&ground, &file, &["--json"]);
         out.status.success().then(|| json(&out)["replayed"]["decisions"].as_u64().unwrap())

@@ -154,15 +154,24 @@ impl Inquiry {
             match waits {
                 None if rest == here.length() => self.own(here, blame),
                 None => blame.add(Cause::Service, rest),
-                Some(_) if turn.who.thread == 0 => blame.add(Cause::IdleCore, rest),
+                Some(_) if turn.who.thread == 0 => self.late(Cause::IdleCore, here, rest, blame),
                 Some(rank) if rank < turn.who.rank => {
-                    blame.add(Cause::KernelSection(turn.who.name), rest);
+                    self.late(Cause::KernelSection(turn.who.name), here, rest, blame);
                 }
                 Some(_) => blame.add(Cause::Behind(turn.who.name), rest),
             }
         }
         // A core whose first switch was not seen yet.
         blame.add(Cause::Unexplained, part.length().since(told));
+    }
+
+    /// The core does not take up the service although nothing holds it. Where the load generator's core stood
+    /// still at the same time, the hypervisor had stopped the machine and not only that core.
+    fn late(&self, cause: Cause, part: Span, rest: Nanos, blame: &mut Blame) {
+        let [(hypervisor, still), _] = self.generator(part);
+        let still = still.min(rest);
+        blame.add(hypervisor, still);
+        blame.add(cause, rest.since(still));
     }
 
     /// The service has its time; but if the load generator did not run meanwhile, that is what the request

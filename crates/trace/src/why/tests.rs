@@ -157,6 +157,28 @@ fn a_gap_of_the_load_generator_explains_what_the_service_did_not_see() {
 }
 
 #[test]
+fn a_core_that_takes_nobody_up_while_the_whole_machine_stands_still_is_not_in_the_kernel() {
+    let script = Script::default().switch(0, batch(), idle(), Left::Sleeping).wake(100).switch(
+        1_100,
+        service(),
+        batch(),
+        Left::Preempted,
+    );
+    let timeline = Timeline::new(script.0, &[SERVICE], Nanos::ZERO, Nanos::from_secs(1));
+    let gap = |from, to, switched| Gap {
+        core: CoreId(0),
+        from: Nanos::from_micros(from),
+        to: Nanos::from_micros(to),
+        switched,
+    };
+    let client = vec![gap(200, 1_000, false), gap(1_000, 1_050, true)];
+    let inquiry = Inquiry::new(timeline, Vec::new(), client);
+    let blame = inquiry.request(Nanos::from_micros(100), Nanos::from_micros(1_100));
+    assert_eq!(us(&blame, Cause::Hypervisor), 800, "{blame:?}");
+    assert_eq!(us(&blame, Cause::KernelSection(batch().name)), 200);
+}
+
+#[test]
 fn a_wake_up_that_meets_the_falling_asleep_is_a_wait() {
     let inquiry = Script::default()
         .switch(0, service(), idle(), Left::Sleeping)
