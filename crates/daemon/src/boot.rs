@@ -95,7 +95,7 @@ fn check(options: &RunOptions) -> Result<Checked> {
 /// When the configuration, the host or another daemon stands in the way; nothing is changed then.
 pub fn run(options: &RunOptions) -> Result<()> {
     let checked = check(options)?;
-    let _lock = lock(&options.run_dir)?;
+    let lock = lock(&options.run_dir)?;
     let recording = options.record.as_ref().map(RecordTo::create).transpose()?;
     let metrics = metrics(&checked.config.host, &options.file)?;
     if let Some(report) = recover_stale(&options.run_dir)? {
@@ -154,6 +154,8 @@ pub fn run(options: &RunOptions) -> Result<()> {
         said.push(err.to_string());
     }
     let served = ended?;
+    // Whoever hears that it ended may start the next one at once.
+    drop(lock);
     if let Some(stop) = served.stop {
         // A client that left meanwhile misses its answer.
         let _ = stop.reply.send(Reply::Done(said));

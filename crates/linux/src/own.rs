@@ -144,6 +144,7 @@ mod tests {
             return;
         }
         let above = tempfile::tempdir_in("/dev/shm").unwrap();
+        fs::set_permissions(above.path(), Permissions::from_mode(0o700)).unwrap();
         let dir = above.path().join("run");
         fs::create_dir(&dir).unwrap();
         fs::set_permissions(&dir, Permissions::from_mode(0o750)).unwrap();
