@@ -4,12 +4,20 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quell_bench::colocate::{ColocateSpec, Lc, Mix, System};
 use quell_bench::host::HostSnapshot;
 use quell_bench::{BenchReport, Silent, Stop, colocate};
 use quell_model::{CoreId, CoreSet};
+
+/// One test at a time: each counts this process's children, or judges the host.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn one() -> MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The `quell` and `quell-antagonist` programs. Cargo builds only this crate's own for this test.
 fn programs() -> (PathBuf, PathBuf) {
@@ -70,6 +78,7 @@ fn check(report: &BenchReport, systems: &[System]) {
 
 #[test]
 fn every_system_is_measured_and_the_host_is_as_before() {
+    let _one = one();
     let before = HostSnapshot::take();
     let spec = spec(&System::ALL);
     let report = colocate::run(&spec, &mut Silent, &Stop::default()).unwrap();
@@ -85,6 +94,7 @@ fn every_system_is_measured_and_the_host_is_as_before() {
 
 #[test]
 fn other_services_are_measured_the_same_way() {
+    let _one = one();
     for lc in [Lc::Redis, Lc::Nginx] {
         let systems = [System::AloneWarm, System::SchedRr, System::Quell];
         let name = lc.report_name("colocate");
@@ -97,6 +107,7 @@ fn other_services_are_measured_the_same_way() {
 
 #[test]
 fn a_stop_ends_everything_that_was_started() {
+    let _one = one();
     let stop = Stop::default();
     let asked = stop.clone();
     let mut spec = spec(&[System::AloneWarm, System::SchedRr]);
