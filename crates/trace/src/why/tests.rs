@@ -65,6 +65,12 @@ impl Script {
     }
 }
 
+/// A gap of the load generator, in microseconds.
+fn gap(from: u64, to: u64, switched: bool) -> Gap {
+    let (from, to) = (Nanos::from_micros(from), Nanos::from_micros(to));
+    Gap { core: CoreId(0), from, to, switched }
+}
+
 fn us(blame: &Blame, cause: Cause) -> u64 {
     blame.of(cause).as_micros()
 }
@@ -142,12 +148,6 @@ fn a_gap_of_the_load_generator_explains_what_the_service_did_not_see() {
         .switch(1_010, service(), idle(), Left::Sleeping)
         .switch(1_020, idle(), service(), Left::Sleeping);
     let timeline = Timeline::new(script.0, &[SERVICE], Nanos::ZERO, Nanos::from_secs(1));
-    let gap = |from, to, switched| Gap {
-        core: CoreId(0),
-        from: Nanos::from_micros(from),
-        to: Nanos::from_micros(to),
-        switched,
-    };
     let client = vec![gap(100, 400, true), gap(500, 990, false)];
     let inquiry = Inquiry::new(timeline, Vec::new(), client);
     let blame = inquiry.request(Nanos::from_micros(100), Nanos::from_micros(1_025));
@@ -165,12 +165,6 @@ fn a_core_that_takes_nobody_up_while_the_whole_machine_stands_still_is_not_in_th
         Left::Preempted,
     );
     let timeline = Timeline::new(script.0, &[SERVICE], Nanos::ZERO, Nanos::from_secs(1));
-    let gap = |from, to, switched| Gap {
-        core: CoreId(0),
-        from: Nanos::from_micros(from),
-        to: Nanos::from_micros(to),
-        switched,
-    };
     let client = vec![gap(200, 1_000, false), gap(1_000, 1_050, true)];
     let inquiry = Inquiry::new(timeline, Vec::new(), client);
     let blame = inquiry.request(Nanos::from_micros(100), Nanos::from_micros(1_100));
