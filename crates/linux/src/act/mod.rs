@@ -22,6 +22,8 @@ pub mod protocol;
 pub mod restore;
 mod sched;
 mod setting;
+#[cfg(test)]
+mod testing;
 
 pub use error::{ActError, Applied, Change, Drift, Subject};
 pub use executor::{Audit, Executor, Gate, Mode};

@@ -100,7 +100,7 @@ fn deciding(layout: &Layout) -> Option<&Hierarchy> {
 mod tests {
     use super::*;
     use crate::act::Setting;
-    use crate::act::backend::tests::real::executor;
+    use crate::act::testing::executor;
     use crate::testing::host_lock;
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use quell_model::{CoreId, CoreSet};
 
 use super::*;
+use crate::act::testing::executor;
 use crate::act::{Policy, SchedAttr, Setting};
 
 /// A program that is killed when the test is over.
@@ -32,12 +33,6 @@ impl Drop for Program {
 
 fn sleeper() -> Program {
     Program::start("exec sleep 60")
-}
-
-fn executor() -> Executor {
-    let executor = Executor::open(Journal::scratch().unwrap(), Mode::Live).unwrap();
-    executor.gate().set(true);
-    executor
 }
 
 fn one_core() -> CoreSet {

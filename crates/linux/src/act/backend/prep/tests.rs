@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use super::*;
-use crate::act::backend::tests::real::executor;
 use crate::act::host;
+use crate::act::testing::executor;
 use crate::observe::procs;
 use crate::sys;
 use crate::testing::host_lock;

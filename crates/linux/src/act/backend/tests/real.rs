@@ -2,7 +2,6 @@
 //!
 //! Threads that are raised only sleep. All changes are given back, and that is checked.
 
-use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,39 +13,11 @@ use quell_model::{Class, Outcome, Plan, Rung};
 use super::fake::{give, info, plan, set, task};
 use super::{elevation, lc_attr};
 use crate::act::backend::*;
-use crate::act::{Executor, Journal, Mode, Policy, SchedAttr, host};
+use crate::act::testing::executor;
+use crate::act::{Policy, SchedAttr, host};
 use crate::observe::ThreadView;
 use crate::testing::host_lock;
 use crate::{ThreadRef, Tid, sys};
-
-/// An executor that gives everything back when the test ends, however it ends. Its journal is in
-/// memory: nothing else on the host reads it.
-pub struct Undone(Executor);
-
-pub fn executor() -> Undone {
-    let exec = Executor::open(Journal::scratch().unwrap(), Mode::Live).unwrap();
-    exec.gate().set(true);
-    Undone(exec)
-}
-
-impl Deref for Undone {
-    type Target = Executor;
-    fn deref(&self) -> &Executor {
-        &self.0
-    }
-}
-
-impl DerefMut for Undone {
-    fn deref_mut(&mut self) -> &mut Executor {
-        &mut self.0
-    }
-}
-
-impl Drop for Undone {
-    fn drop(&mut self) {
-        self.0.undo_all();
-    }
-}
 
 /// A thread that sleeps until it is dropped, and can be told to do something first.
 struct Sleeper {
