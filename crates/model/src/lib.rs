@@ -10,6 +10,7 @@
 
 mod caps;
 mod cores;
+mod event;
 mod outcome;
 mod plan;
 mod rung;
@@ -23,6 +24,10 @@ mod words;
 
 pub use caps::HostCaps;
 pub use cores::{CORES_MAX, CoreId, CoreListError, CoreSet};
+pub use event::{
+    Activity, Certainty, CoreState, Event, Keyframe, Meta, MoveCause, Search, Source, ThreadState,
+    What,
+};
 pub use outcome::Outcome;
 pub use plan::{CoreMode, CorePlan, Plan, Reason, TaskPlan, TaskReason};
 pub use rung::Rung;
