@@ -12,7 +12,7 @@ use common::{Dice, Scene, host, snapshots};
 use proptest::prelude::*;
 use quell_model::*;
 use quell_policy::{Config, Host, NAMES, Policy, by_name};
-use quell_trace::decisions::{Event, *};
+use quell_trace::decisions::{Event, Meta, *};
 
 const ALL: Options = Options { window: Window { from: Nanos::ZERO, to: Nanos::MAX }, kept: 8 };
 
