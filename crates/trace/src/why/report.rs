@@ -148,7 +148,9 @@ impl Report {
 
     /// The share of slow windows whose main cause is of this kind (0 to 1).
     pub fn share_of(&self, kind: &str) -> f64 {
-        self.shares.iter().filter(|share| share.kind == kind).map(|share| share.share).sum()
+        let of_kind = self.shares.iter().filter(|share| share.kind == kind);
+        // The sum of nothing is -0.
+        of_kind.map(|share| share.share).sum::<f64>() + 0.0
     }
 }
 

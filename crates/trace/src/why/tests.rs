@@ -76,6 +76,29 @@ fn us(blame: &Blame, cause: Cause) -> u64 {
 }
 
 #[test]
+fn a_switch_that_was_not_told_is_put_where_the_wake_up_preempts() {
+    // The batch work's switch to the service is missing.
+    let script = Script::default()
+        .switch(0, service(), idle(), Left::Sleeping)
+        .switch(10, batch(), service(), Left::Sleeping)
+        .wake(40)
+        .switch(100, batch(), service(), Left::Sleeping)
+        .wake(200)
+        .switch(205, service(), batch(), Left::Preempted)
+        .switch(300, idle(), service(), Left::Sleeping);
+    let inquiry = script.inquiry();
+    let blame = inquiry.request(Nanos::from_micros(40), Nanos::from_micros(100));
+    assert_eq!((us(&blame, Cause::Service), blame.of(Cause::Unexplained)), (60, Nanos::ZERO));
+    // With the wake-up missing too, it had the core for all it knows.
+    let script = Script::default()
+        .switch(0, service(), idle(), Left::Sleeping)
+        .switch(10, batch(), service(), Left::Sleeping)
+        .switch(100, batch(), service(), Left::Sleeping);
+    let blame = script.request(40, 100);
+    assert_eq!((us(&blame, Cause::Service), blame.of(Cause::Unexplained)), (60, Nanos::ZERO));
+}
+
+#[test]
 fn waiting_beneath_a_hog_is_charged_to_it_and_behind_batch_work_to_its_kernel_section() {
     for (who, cause) in [
         (hog(), Cause::Behind(hog().name)),

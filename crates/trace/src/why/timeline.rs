@@ -111,7 +111,7 @@ struct OpenThread {
     since: Nanos,
     state: State,
     core: CoreId,
-    rank: Rank,
+    who: Runner,
     /// When it was woken although it ran.
     woken: Option<Nanos>,
 }
@@ -123,8 +123,18 @@ impl Builder<'_> {
         match event {
             CoreEvent::Switched { next, left, how, stolen } => {
                 if let Some((since, who)) = open.turn.replace((at, next)) {
-                    let span = Span { from: since, to: at };
-                    to.cores.entry(core).or_default().turns.push(Turn { span, who, stolen });
+                    let (mut from, mut had) = (since, who);
+                    if who.thread != left
+                        && let Some((unseen, thread)) = self.unseen_switch(left, &who, since)
+                    {
+                        let span = Span { from: since, to: unseen };
+                        let turn = Turn { span, who, stolen: Nanos::ZERO };
+                        to.cores.entry(core).or_default().turns.push(turn);
+                        self.turn(&thread, State::Running, unseen, core, to);
+                        (from, had) = (unseen, thread);
+                    }
+                    let turn = Turn { span: Span { from, to: at }, who: had, stolen };
+                    to.cores.entry(core).or_default().turns.push(turn);
                 }
                 self.leave(left, how, at, core, to);
                 if self.processes.contains(&next.process) {
@@ -150,6 +160,15 @@ impl Builder<'_> {
         }
     }
 
+    /// When a followed thread got the core that it leaves now, where the record shows somebody else there
+    /// since some time (some kernels do not tell the switches from every process): if it outranks that one, as
+    /// soon as it was woken.
+    fn unseen_switch(&self, left: i32, shown: &Runner, since: Nanos) -> Option<(Nanos, Runner)> {
+        let thread = self.threads.get(&left)?;
+        let outranks = thread.who.rank < shown.rank;
+        (outranks && thread.state != State::Running).then(|| (since.max(thread.since), thread.who))
+    }
+
     /// A thread leaves the core.
     fn leave(&mut self, thread: i32, how: Left, at: Nanos, core: CoreId, to: &mut Timeline) {
         let Some(open) = self.threads.get(&thread) else { return };
@@ -166,15 +185,15 @@ impl Builder<'_> {
                 return;
             }
         };
-        let rank = open.rank;
+        let who = open.who;
         self.close(thread, at, None, to);
-        self.threads.insert(thread, OpenThread { since: at, state, core, rank, woken: None });
+        self.threads.insert(thread, OpenThread { since: at, state, core, who, woken: None });
     }
 
     /// A thread is woken or gets a core.
     fn turn(&mut self, who: &Runner, state: State, at: Nanos, core: CoreId, to: &mut Timeline) {
         self.close(who.thread, at, (state == State::Running).then_some(core), to);
-        let open = OpenThread { since: at, state, core, rank: who.rank, woken: None };
+        let open = OpenThread { since: at, state, core, who: *who, woken: None };
         self.threads.insert(who.thread, open);
     }
 
@@ -183,7 +202,7 @@ impl Builder<'_> {
         let Some(open) = self.threads.get(&thread) else { return };
         let core = ended_on.filter(|_| open.state == State::Waiting).unwrap_or(open.core);
         let span = Span { from: open.since, to: at };
-        let stretch = Stretch { span, state: open.state, core, rank: open.rank };
+        let stretch = Stretch { span, state: open.state, core, rank: open.who.rank };
         to.threads.entry(thread).or_default().push(stretch);
     }
 
