@@ -74,6 +74,15 @@ impl Lc {
         }
     }
 
+    /// How busy its cores may be at the offered load (0 to 1). A request costs less where many come at once: at
+    /// half of its peak Redis is nearly as busy as at all of it, and nothing is left for batch work.
+    pub(super) fn busy_max(self) -> Option<f64> {
+        match self {
+            Lc::Memcached => None,
+            Lc::Redis | Lc::Nginx => Some(0.6),
+        }
+    }
+
     fn package(self) -> &'static str {
         match self {
             Lc::Memcached => "memcached",

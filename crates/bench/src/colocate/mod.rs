@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use quell_linux::act::Ladder;
 use quell_load::go::build_gc;
-use quell_load::{LoadSpec, SearchSpec, search_peak};
+use quell_load::{LoadSpec, SearchSpec, Silent, search_peak};
 use quell_model::{CoreSet, Nanos, Rung};
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -86,13 +86,14 @@ fn run_pinned(
         Some(peak) => peak,
         None => search(spec, &lc, stalls.as_mut(), stop)?,
     };
-    let load = base_load(spec, &lc, peak_rps * spec.load);
-    progress
-        .note(&format!("peak {peak_rps:.0} requests/s; offering {:.0} % of it", spec.load * 100.0));
+    let offered_rps = offer(spec, &lc, peak_rps * spec.load, stop)?;
+    let load = base_load(spec, &lc, offered_rps);
+    let part = offered_rps / peak_rps * 100.0;
+    progress.note(&format!("peak {peak_rps:.0} requests/s; offering {part:.0} % of it"));
     let core = spec.managed.first().context("no core is managed")?;
     let switch_us = switch_cost::measure(core)?;
     report.push(LOAD_CASE, spec.lc.name(), "peak_rps", vec![peak_rps]);
-    report.push(LOAD_CASE, spec.lc.name(), "offered_rps", vec![peak_rps * spec.load]);
+    report.push(LOAD_CASE, spec.lc.name(), "offered_rps", vec![offered_rps]);
     report.push(LOAD_CASE, spec.lc.name(), "switch_us", vec![switch_us]);
     let mut total = spec.mixes.len() * (spec.systems.len() + 1) * spec.rounds;
     if spec.loop_cases {
@@ -173,6 +174,27 @@ fn search(
         bail!("{} sustains no load worth measuring; the last attempt: {last:?}", spec.lc.name());
     }
     Ok(found.peak_rps)
+}
+
+/// The load to offer: `rate_rps`, or less where that keeps the service's cores too busy.
+fn offer(spec: &ColocateSpec, lc: &Server, mut rate_rps: f64, stop: &Stop) -> Result<f64> {
+    let Some(busy_max) = spec.lc.busy_max() else { return Ok(rate_rps) };
+    lc.program.set_policy(Policy::Fifo(lc_priority()), 0)?;
+    loop {
+        stop.check()?;
+        let load = base_load(spec, lc, rate_rps);
+        let before = lc.program.usage()?.cpu;
+        quell_load::run(&load, &mut Silent).context("look how busy the service is")?;
+        let used = lc.program.usage()?.cpu - before;
+        let passed = spec.warmup + spec.duration;
+        let busy = used.0 as f64 / passed.as_nanos() as f64 / spec.managed.len() as f64;
+        if busy <= busy_max {
+            break;
+        }
+        rate_rps *= 0.9;
+    }
+    lc.program.set_policy(Policy::Other, 0)?;
+    Ok(rate_rps)
 }
 
 /// The observer of the managed cores, where the host has BPF.
