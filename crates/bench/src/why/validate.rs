@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use quell_load::protocol::keyvalue::KeyValueSpec;
-use quell_load::{LoadReport, LoadSpec, ProtocolSpec, Silent};
+use quell_load::{LoadReport, LoadSpec, ProtocolSpec, Sample, Silent};
 use quell_model::{CoreSet, Nanos};
 use quell_trace::why::Inquiry;
 
 use super::plants::{Plant, Planted};
 use super::{CAUSES, WhySpec, evidence, record};
-use crate::colocate::{Lc, Server, lc_priority};
+use crate::colocate::{Lc, Server, StallWatch, lc_priority};
 use crate::host::{self, Policy};
 use crate::progress::{Progress, Stop};
 use crate::report::BenchReport;
@@ -56,17 +56,25 @@ fn measure(plant: Plant, spec: &WhySpec) -> Result<Vec<(&'static str, f64)>> {
     let protocol = ProtocolSpec::Memcached(KeyValueSpec { keys: 1_000, ..KeyValueSpec::default() });
     let mut load = LoadSpec::new(service.addr, protocol, RATE_RPS, spec.duration);
     load.core = Some(spec.client);
+    let mut stall_watch = StallWatch::start(spec.client, &spec.managed)?;
     let recording = record(service.program.pid())?;
+    stall_watch.begin()?;
     let planted = Planted::begin(plant, spec, service.program.pid())?;
     let done = quell_load::run(&load, &mut Silent).context("offer load");
-    let windows = planted.end()?;
+    let windows = planted.end()?.unwrap_or_default();
     let done = done?;
-    let windows = match plant {
-        Plant::Stall => Some(stalls(&done)),
-        _ => windows,
-    };
+    let gaps = stall_watch.end(&done.stalls.windows, &[], false)?;
     let inquiry = done.inquire(evidence(recording));
-    let kinds = kinds(&done, &inquiry, windows.as_deref(), plant.bound());
+    let kinds = match plant {
+        Plant::Stall => kinds(&done, &inquiry, plant, meets_any(&stalls(&done))),
+        // It faults all the time: what tells a stall's requests from its own is the stall.
+        Plant::Faults => {
+            let stalled: Vec<_> = gaps.iter().map(|gap| (gap.start, gap.end)).collect();
+            let stalled = meets_any(&stalled);
+            kinds(&done, &inquiry, plant, |sample| !stalled(sample))
+        }
+        _ => kinds(&done, &inquiry, plant, meets_any(&windows)),
+    };
     let share = |kind: &str| {
         kinds.iter().filter(|found| **found == kind).count() as f64 / kinds.len().max(1) as f64
     };
@@ -77,23 +85,27 @@ fn measure(plant: Plant, spec: &WhySpec) -> Result<Vec<(&'static str, f64)>> {
     Ok(values)
 }
 
-/// The kinds of the main causes of slow requests that were in flight in one of the windows.
+/// The kinds of the main causes of slow requests that count as planted.
 fn kinds(
     report: &LoadReport,
     inquiry: &Inquiry,
-    windows: Option<&[(Nanos, Nanos)]>,
-    bound: Nanos,
+    plant: Plant,
+    is_planted: impl Fn(&Sample) -> bool,
 ) -> Vec<&'static str> {
-    let slow = report.samples.iter().filter(|sample| sample.latency_ns >= bound);
-    let met = slow.filter(|sample| {
-        let done = sample.sent_ns + sample.latency_ns;
-        let meets = |(from, to): &(Nanos, Nanos)| sample.sent_ns < *to && *from < done;
-        windows.is_none_or(|windows| windows.iter().any(meets))
-    });
-    let main = met.map(|sample| {
+    let slow = report.samples.iter().filter(|sample| sample.latency_ns >= plant.bound());
+    let planted = slow.filter(|sample| is_planted(sample));
+    let main = planted.map(|sample| {
         inquiry.request(sample.sent_ns, sample.sent_ns + sample.latency_ns).main().kind()
     });
     main.collect()
+}
+
+/// Whether a request was in flight in one of the windows.
+fn meets_any(windows: &[(Nanos, Nanos)]) -> impl Fn(&Sample) -> bool {
+    |sample| {
+        let done = sample.sent_ns + sample.latency_ns;
+        windows.iter().any(|(from, to)| sample.sent_ns < *to && *from < done)
+    }
 }
 
 fn stalls(report: &LoadReport) -> Vec<(Nanos, Nanos)> {
