@@ -17,6 +17,9 @@ use crate::report::BenchReport;
 
 /// Requests a second: the service sleeps most of the time, so that what is planted stands out.
 const RATE_RPS: f64 = 5_000.0;
+/// Requests that count as planted in a round, and those of them whose main cause was the planted one.
+const PLANTED: &str = "planted_requests";
+const FOUND: &str = "found_requests";
 /// A gap of the spinning load generator that counts as a planted stall.
 const STALL_MIN: Nanos = Nanos::from_micros(200);
 
@@ -43,6 +46,13 @@ pub fn run(spec: &WhySpec, progress: &mut dyn Progress, stop: &Stop) -> Result<B
     });
     host::pin(0, &own).context("take back the own affinity")?;
     measured?;
+    for (at, plant) in Plant::ALL.iter().enumerate() {
+        let rounds = |metric| values.get(&(at, metric)).map_or(0.0, |rounds| rounds.iter().sum());
+        let (found, planted): (f64, f64) = (rounds(FOUND), rounds(PLANTED));
+        if planted > 0.0 {
+            report.push(plant.name(), "quell", "found_share", vec![found / planted]);
+        }
+    }
     for ((at, metric), rounds) in values {
         report.push(Plant::ALL[at].name(), "quell", metric, rounds);
     }
@@ -78,8 +88,8 @@ fn measure(plant: Plant, spec: &WhySpec) -> Result<Vec<(&'static str, f64)>> {
     let share = |kind: &str| {
         kinds.iter().filter(|found| **found == kind).count() as f64 / kinds.len().max(1) as f64
     };
-    let mut values = vec![("planted_requests", kinds.len() as f64)];
-    values.extend((!kinds.is_empty()).then(|| ("found_share", share(plant.kind()))));
+    let found = kinds.iter().filter(|found| **found == plant.kind()).count();
+    let mut values = vec![(PLANTED, kinds.len() as f64), (FOUND, found as f64)];
     let others = CAUSES.iter().filter(|(kind, ..)| *kind != plant.kind());
     values.extend(others.map(|(kind, metric, _)| (*metric, share(kind))).filter(|one| one.1 > 0.0));
     Ok(values)
