@@ -2,6 +2,11 @@
 //!
 //! * [`decisions`]: Snapshots and Plans, recorded and replayed through the same or another policy.
 //! * [`why`]: windows of time charged to what happened in them, from recorded transitions.
+//! * [`stream`]: traces of events ([`quell_model::Event`]), whatever the format; [`perfetto`]: the format in which
+//!   they are kept.
 
 pub mod decisions;
+mod kernel;
+pub mod perfetto;
+pub mod stream;
 pub mod why;
