@@ -3,10 +3,16 @@
 //! * [`decisions`]: Snapshots and Plans, recorded and replayed through the same or another policy.
 //! * [`why`]: windows of time charged to what happened in them, from recorded transitions.
 //! * [`stream`]: traces of events ([`quell_model::Event`]), whatever the format; [`perfetto`]: the format in which
-//!   they are kept.
+//!   they are kept; [`import`] and [`export`]: the text of other programs. [`open()`] reads whichever it is.
 
 pub mod decisions;
+pub mod export;
+mod host;
+pub mod import;
 mod kernel;
+mod open;
 pub mod perfetto;
 pub mod stream;
 pub mod why;
+
+pub use open::open;
