@@ -1,4 +1,5 @@
 //! Texts of real programs, and of any length.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod counting;
 

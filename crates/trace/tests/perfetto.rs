@@ -1,5 +1,6 @@
 //! Traces as another program sees them: decoded with the messages that are generated from Perfetto's own
 //! definitions.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::sync::Arc;
 

@@ -66,7 +66,7 @@ pub fn cores(cells: &str) -> Option<usize> {
     match cells.len() {
         0 => None,
         length if length == numbers * 4 => Some(numbers),
-        length if numbers % 3 == 0 && length == numbers / 3 * 20 => Some(numbers / 3),
+        length if numbers.is_multiple_of(3) && length == numbers / 3 * 20 => Some(numbers / 3),
         _ => None,
     }
 }

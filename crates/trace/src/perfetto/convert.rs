@@ -333,7 +333,8 @@ fn track_event(what: &What, private: &mut Private) -> Option<TrackEvent> {
 }
 
 fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TEXT_MAX)]
+    let end = (0..=text.len().min(TEXT_MAX)).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }
 
 fn number(name: &str, value: i64) -> DebugAnnotation {

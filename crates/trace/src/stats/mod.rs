@@ -114,7 +114,7 @@ pub struct Untold {
 pub fn read(source: &mut dyn Source) -> (Report, Option<ReadError>) {
     let mut collector = Collector::new(source.meta());
     let mut error = None;
-    while let Some(event) = source.next() {
+    for event in &mut *source {
         match event {
             Ok(event) => collector.event(&event),
             Err(err) => error = Some(err),
