@@ -31,6 +31,9 @@ const WINDOW: usize = 16_384;
 /// Kinds of lines that are told apart where they are left out.
 const OTHERS_MAX: usize = 64;
 
+/// The host and the kernel of a text.
+pub const UNKNOWN: &str = "unknown";
+
 /// What a text does not say and the user may.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -227,6 +230,8 @@ impl<R: BufRead> Importer<R> {
 fn detect<R: BufRead>(lines: &mut Lines<R>, tally: &mut Tally) -> Result<Origin, ReadError> {
     const EMPTY: &str = "it has no event of ftrace, `trace-cmd report`, `perf sched script` or the \
                          Wasted Cores recorder";
+    const NEITHER: &str = "this is no trace: neither of Quell nor of ftrace, `trace-cmd report`, `perf sched \
+                           script` or the Wasted Cores recorder";
     while lines.advance()? {
         let line = lines.line();
         if wasted_cores::is_one(&line) {
@@ -237,7 +242,7 @@ fn detect<R: BufRead>(lines: &mut Lines<R>, tally: &mut Tally) -> Result<Origin,
             Ok(Parsed::Nothing | Parsed::Lost { .. }) => {}
             _ if ftrace::is_perf(&line) => return Ok(Origin::Perf),
             Ok(Parsed::Event(_) | Parsed::Other(_)) => return Ok(Origin::Ftrace),
-            Err(what) => return Err(lines.wrong(what)),
+            Err(_) => return Err(lines.wrong(NEITHER.to_owned())),
         }
     }
     Err(ReadError::NotATrace(EMPTY))
@@ -337,8 +342,8 @@ fn meta(format: Origin, topology: Topology) -> Meta {
     Meta {
         source: format,
         topology,
-        kernel: "unknown".to_owned(),
-        host: "unknown".to_owned(),
+        kernel: UNKNOWN.to_owned(),
+        host: UNKNOWN.to_owned(),
         hooks: Vec::new(),
         absent: absent.iter().map(|text| (*text).to_owned()).collect(),
         wall_offset_ns: 0,

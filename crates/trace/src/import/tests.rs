@@ -92,9 +92,11 @@ fn the_user_may_say_how_large_the_host_is() {
 #[test]
 fn garbage_is_refused_with_its_line_and_the_reason() {
     let (_, error) = import("# a comment\nhello\n");
+    assert!(error.unwrap().to_string().starts_with("line 2: this is no trace"));
+    let (_, error) = import(&format!("{SWITCHES}hello\n"));
     assert_eq!(
         error.unwrap().to_string(),
-        "line 2: neither an event (`name-pid [core] time: event: fields`) nor a comment"
+        "line 11: neither an event (`name-pid [core] time: event: fields`) nor a comment"
     );
     let damaged = SWITCHES.replace("next_pid=0", "next_pid=zero");
     let (_, error) = import(&damaged);

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use quell_model::MoveCause;
+
 use super::{Distance, Latency, Report};
+use crate::import::UNKNOWN;
 
 /// Names of the table of latencies at most; `--json` has all.
 const NAMES: usize = 25;
@@ -10,11 +13,11 @@ const NAMES: usize = 25;
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.to.since(self.from).0 as f64 / 1e9;
-        writeln!(
-            f,
-            "{} events of {} on {} ({} cores) in {seconds:.3} s",
-            self.events, self.kernel, self.host, self.cores
-        )?;
+        write!(f, "{} events in {seconds:.3} s, {} cores", self.events, self.cores)?;
+        match self.host == UNKNOWN {
+            true => writeln!(f)?,
+            false => writeln!(f, ", {} with {}", self.host, self.kernel)?,
+        }
         self.latencies(f)?;
         self.moves(f)?;
         self.depths(f)?;
@@ -64,7 +67,7 @@ impl Report {
         let mut causes: Vec<_> = self.migrations.iter().map(|moves| moves.cause).collect();
         causes.dedup();
         for cause in causes {
-            write!(f, "{:<16}", format!("{cause:?}").to_lowercase())?;
+            write!(f, "{:<16}", name(cause))?;
             for distance in FAR {
                 let is =
                     |moves: &&super::Migrations| moves.cause == cause && moves.distance == distance;
@@ -128,4 +131,10 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// As in JSON.
+fn name(cause: MoveCause) -> String {
+    let json = serde_json::to_value(cause).unwrap_or_default();
+    json.as_str().unwrap_or_default().to_owned()
 }

@@ -112,6 +112,15 @@ fn latency_lasts_from_waking_to_the_core() {
 }
 
 #[test]
+fn a_wait_of_any_length_is_measured() {
+    let waking = What::Waking { thread: runner(5), by: 0, target: CoreId(0) };
+    let hour = 3_600_000_000_000;
+    let events = vec![(0, 0, waking), (hour, 0, switch(0, Left::Preempted, 5))];
+    let max = report(Origin::Recorder, events).wakeups[0].max_ns;
+    assert!(max.abs_diff(hour) < hour / 100, "{max}");
+}
+
+#[test]
 fn waste_counts_only_threads_that_may_use_the_idle_core() {
     let crowded = |allowed| {
         keyframe(vec![
