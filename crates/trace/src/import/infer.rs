@@ -84,6 +84,10 @@ impl Infer {
         if let Some((thread, process)) = process {
             self.processes.insert(thread, process);
         }
+        if matches!(what, What::Lost { .. }) {
+            // Who runs and who waits has to be seen anew before a keyframe can say it.
+            self.next_keyframe = Some(at + KEYFRAME_EVERY);
+        }
         if self.next_keyframe.is_none_or(|next| at >= next) {
             self.next_keyframe = Some(at + KEYFRAME_EVERY);
             let keyframe = What::Keyframe(Arc::new(self.keyframe()));

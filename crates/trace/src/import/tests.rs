@@ -170,6 +170,28 @@ fn a_loss_leaves_a_core_unknown() {
     assert_eq!((lost.core, lost.at.0), (CoreId(0), 100_000_150_000));
 }
 
+#[test]
+fn no_keyframe_claims_to_know_a_core_right_after_a_loss() {
+    let line = |at: &str, prev: u32, next: u32| {
+        format!(
+            "x-{prev} [000] d..2. {at}: sched_switch: prev_comm=x prev_pid={prev} prev_prio=120 \
+             prev_state=S ==> next_comm=x next_pid={next} next_prio=120\n"
+        )
+    };
+    let text = [
+        line("10.0", 1, 2),
+        line("10.9", 2, 3),
+        "CPU:0 [LOST 5 EVENTS]\n".to_owned(),
+        line("11.1", 7, 8),
+        line("12.0", 8, 9),
+    ];
+    let (events, error) = import(&text.concat());
+    assert!(error.is_none());
+    let keyframes = events.iter().filter(|event| matches!(event.what, What::Keyframe(_)));
+    let times: Vec<u64> = keyframes.map(|event| event.at.as_micros()).collect();
+    assert_eq!(times, [10_000_000, 12_000_000]);
+}
+
 proptest! {
     #[test]
     fn no_text_makes_it_panic(text in ".{0,300}") {

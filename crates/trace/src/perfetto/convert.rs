@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use prost::Message;
 use prost::bytes::Bytes;
 use quell_model::{
     CORES_MAX, Certainty, CoreId, CoreSet, Left, MoveCause, Nanos, Runner, Search, ThreadName, What,
@@ -13,6 +14,9 @@ use crate::kernel;
 
 /// Bytes of a decision's or a violation's text at most; a longer one is cut.
 pub const TEXT_MAX: usize = 64 << 10;
+
+/// Bytes of a track event at most: its details are many more bytes once they are taken apart.
+const TRACK_EVENT_MAX: usize = TEXT_MAX + 4096;
 
 /// `SCHED_SOFTIRQ`.
 const BALANCER: u32 = 7;
@@ -196,12 +200,18 @@ fn decode<A: Copy, B: PartialEq + Copy>(table: &[(A, B)], code: B) -> Option<A> 
 /// An event as a message; what that has no place for goes into `private`. `ran` had the core until then.
 /// `None` of a keyframe, which is made of several packets.
 pub fn shape(what: &What, ran: Option<&Runner>, private: &mut Private) -> Option<Shape> {
+    let traced = ftrace_message(what, ran, private).map(Shape::Ftrace);
+    traced.or_else(|| track_event(what, private).map(Shape::Track))
+}
+
+/// The events that the kernel's tracepoints have.
+fn ftrace_message(what: &What, ran: Option<&Runner>, private: &mut Private) -> Option<Ftrace> {
     Some(match what {
         What::Switch { next, left, how, stolen } => {
             private.stolen_ns = (*stolen != Nanos::ZERO).then_some(stolen.0);
             let (comm, prio) = put_runner(next, private);
             let prev = ran.filter(|ran| ran.thread == *left);
-            Shape::Ftrace(Ftrace::Switch(SchedSwitch {
+            Ftrace::Switch(SchedSwitch {
                 prev_comm: prev.map(|prev| Bytes::from(shown(&prev.name).into_owned())),
                 prev_pid: Some(*left),
                 prev_prio: prev.map(|prev| kernel::prio(prev.rank)),
@@ -209,57 +219,42 @@ pub fn shape(what: &What, ran: Option<&Runner>, private: &mut Private) -> Option
                 next_comm: Some(comm),
                 next_pid: Some(next.thread),
                 next_prio: Some(prio),
-            }))
-        }
-        What::Waking { thread, target, .. } => {
-            Shape::Ftrace(Ftrace::Waking(wakeup(thread, *target, private)))
-        }
-        What::Woken { thread, on, is_new } => {
-            let message = wakeup(thread, *on, private);
-            Shape::Ftrace(match is_new {
-                true => Ftrace::WakeupNew(message),
-                false => Ftrace::Wakeup(message),
             })
         }
+        What::Waking { thread, target, .. } => Ftrace::Waking(wakeup(thread, *target, private)),
+        What::Woken { thread, on, is_new: true } => Ftrace::WakeupNew(wakeup(thread, *on, private)),
+        What::Woken { thread, on, is_new: false } => Ftrace::Wakeup(wakeup(thread, *on, private)),
         What::Migrate { thread, from, to, cause } => {
             let place = CAUSES.iter().position(|known| known == cause);
             private.cause = place.filter(|place| *place > 0).map(|place| place as u32);
-            Shape::Ftrace(Ftrace::Migrate(SchedMigrateTask {
+            Ftrace::Migrate(SchedMigrateTask {
                 pid: Some(*thread),
                 orig_cpu: Some(i32::from(from.0)),
                 dest_cpu: Some(i32::from(to.0)),
-            }))
+            })
         }
         What::Fork { parent, child } => {
             let (comm, _) = put_runner(child, private);
             private.rank = Some(u32::from(child.rank.number()));
-            Shape::Ftrace(Ftrace::Fork(SchedProcessFork {
+            Ftrace::Fork(SchedProcessFork {
                 parent_pid: Some(*parent),
                 child_comm: Some(comm),
                 child_pid: Some(child.thread),
-            }))
+            })
         }
         What::Exec { thread } => {
             let (comm, _) = put_runner(thread, private);
             private.rank = Some(u32::from(thread.rank.number()));
-            Shape::Ftrace(Ftrace::Exec(SchedProcessExec {
+            Ftrace::Exec(SchedProcessExec {
                 filename: Some(comm),
                 pid: Some(thread.thread),
                 old_pid: Some(thread.thread),
-            }))
-        }
-        What::Exit { thread } => {
-            Shape::Ftrace(Ftrace::Exit(SchedProcessExit { pid: Some(*thread) }))
-        }
-        What::Balance { begins } => {
-            let softirq = Softirq { vec: Some(BALANCER) };
-            Shape::Ftrace(match begins {
-                true => Ftrace::SoftirqEntry(softirq),
-                false => Ftrace::SoftirqExit(softirq),
             })
         }
-        What::Keyframe(_) => return None,
-        _ => Shape::Track(track_event(what, private)?),
+        What::Exit { thread } => Ftrace::Exit(SchedProcessExit { pid: Some(*thread) }),
+        What::Balance { begins: true } => Ftrace::SoftirqEntry(Softirq { vec: Some(BALANCER) }),
+        What::Balance { begins: false } => Ftrace::SoftirqExit(Softirq { vec: Some(BALANCER) }),
+        _ => return None,
     })
 }
 
@@ -323,13 +318,18 @@ fn track_event(what: &What, private: &mut Private) -> Option<TrackEvent> {
             instant(Track::Lost, format!("{count} events lost"), lost)
         }
         What::Decision(words) => {
-            instant(Track::Decisions, "decision".to_owned(), vec![text("text", cut(words))])
+            instant(Track::Decisions, title(words), vec![text("text", cut(words))])
         }
         What::Violation(words) => {
-            instant(Track::Violations, "violation".to_owned(), vec![text("text", cut(words))])
+            instant(Track::Violations, title(words), vec![text("text", cut(words))])
         }
         _ => return None,
     })
+}
+
+/// What Perfetto shows in the track.
+fn title(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(100).collect()
 }
 
 fn cut(text: &str) -> &str {
@@ -405,7 +405,11 @@ fn woken(wakeup: SchedWakeup, private: &Private) -> Result<Runner, Malformed> {
 }
 
 /// The event of a track event.
-pub fn track(event: &TrackEvent, private: &Private) -> Result<What, Malformed> {
+pub fn track(event: Bytes, private: &Private) -> Result<What, Malformed> {
+    if event.len() > TRACK_EVENT_MAX {
+        return Err(Malformed("a track event longer than any that is written"));
+    }
+    let event = &TrackEvent::decode(event).map_err(|_| Malformed("a track event that is none"))?;
     let (track, of) =
         event.track_uuid.and_then(Track::of).ok_or(Malformed("an event on no known track"))?;
     let value = event.counter_value.unwrap_or_default();

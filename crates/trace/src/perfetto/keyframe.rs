@@ -8,7 +8,7 @@ use quell_model::{Activity, CORES_MAX, CoreState, Keyframe, Runner, ThreadName, 
 
 use super::THREADS_MAX;
 use super::convert::{Malformed, core, put_set, rank, set};
-use super::wire;
+use super::wire::{self, KEYFRAME_CORE, KEYFRAME_THREAD, Value, next_field};
 
 /// Threads of a part: with 128 bytes of allowed cores each, far less than a packet may have.
 const PART: usize = 8192;
@@ -27,7 +27,7 @@ const ACTIVITIES: [Activity; 6] = [
 
 /// The parts of a keyframe, at least one.
 pub fn parts(keyframe: &Keyframe) -> Vec<Bytes> {
-    let mut cores: Vec<Bytes> = keyframe.cores.iter().map(put_core).collect();
+    let mut cores: Vec<wire::CoreState> = keyframe.cores.iter().map(put_core).collect();
     let mut chunks = keyframe.threads.chunks(PART);
     let mut parts = Vec::new();
     loop {
@@ -42,28 +42,29 @@ pub fn parts(keyframe: &Keyframe) -> Vec<Bytes> {
 }
 
 /// Appends what a part holds.
-pub fn append(keyframe: &mut Keyframe, part: Bytes) -> Result<(), Malformed> {
-    let undecodable = |_| Malformed("a keyframe that is none");
-    let part = wire::Keyframe::decode(part).map_err(undecodable)?;
-    if keyframe.threads.len() + part.threads.len() > THREADS_MAX
-        || keyframe.cores.len() + part.cores.len() > CORES_MAX
-    {
-        return Err(Malformed("a keyframe with more threads or cores than a host can have"));
-    }
-    if part.cores.iter().chain(&part.threads).any(|entry| entry.len() < ENTRY_MIN) {
-        return Err(Malformed("a keyframe with an entry that lacks a field"));
-    }
-    for entry in part.cores {
-        keyframe.cores.push(take_core(entry)?);
-    }
-    for entry in part.threads {
-        keyframe.threads.push(take_thread(entry)?);
+pub fn append(keyframe: &mut Keyframe, mut part: Bytes) -> Result<(), Malformed> {
+    const NONE: Malformed = Malformed("a keyframe that is none");
+    while !part.is_empty() {
+        let (number, Value::Bytes(entry)) = next_field(&mut part).ok_or(NONE)? else {
+            return Err(NONE);
+        };
+        if entry.len() < ENTRY_MIN {
+            return Err(Malformed("a keyframe with an entry that lacks a field"));
+        }
+        match number {
+            KEYFRAME_CORE => keyframe.cores.push(take_core(entry)?),
+            KEYFRAME_THREAD => keyframe.threads.push(take_thread(entry)?),
+            _ => return Err(NONE),
+        }
+        if keyframe.cores.len() > CORES_MAX || keyframe.threads.len() > THREADS_MAX {
+            return Err(Malformed("a keyframe with more threads or cores than a host can have"));
+        }
     }
     Ok(())
 }
 
-fn put_core(core: &CoreState) -> Bytes {
-    let message = wire::CoreState {
+fn put_core(core: &CoreState) -> wire::CoreState {
+    wire::CoreState {
         core: u32::from(core.core.0),
         running: core.running,
         queued: core.queued,
@@ -72,8 +73,7 @@ fn put_core(core: &CoreState) -> Bytes {
         average: core.average,
         wake_pending: core.wake_pending,
         domain: put_set(&core.domain),
-    };
-    Bytes::from(message.encode_to_vec())
+    }
 }
 
 fn take_core(entry: Bytes) -> Result<CoreState, Malformed> {
@@ -90,8 +90,8 @@ fn take_core(entry: Bytes) -> Result<CoreState, Malformed> {
     })
 }
 
-fn put_thread(thread: &ThreadState) -> Bytes {
-    let message = wire::ThreadState {
+fn put_thread(thread: &ThreadState) -> wire::ThreadState {
+    wire::ThreadState {
         thread: thread.thread.thread,
         process: thread.thread.process,
         rank: u32::from(thread.thread.rank.number()),
@@ -101,8 +101,7 @@ fn put_thread(thread: &ThreadState) -> Bytes {
             as u32,
         allowed: put_set(&thread.allowed),
         bound: thread.bound,
-    };
-    Bytes::from(message.encode_to_vec())
+    }
 }
 
 fn take_thread(entry: Bytes) -> Result<ThreadState, Malformed> {

@@ -9,7 +9,10 @@ use quell_model::{CoreId, Event, Keyframe, Meta, Nanos, Topology, What};
 
 use super::convert::{self, Malformed};
 use super::keyframe;
-use super::wire::{Bundle, FtraceEvent, PACKET_TAG, Packet, Private, SYNC_MARKER, TrackEvent};
+use super::wire::{
+    BUNDLE_CPU, BUNDLE_EVENT, FtraceEvent, PACKET_TAG, Packet, Private, SYNC_MARKER, Value,
+    next_field,
+};
 use super::{GROUP_EVENTS, PACKET_MAX};
 use crate::stream::{ReadError, Source, stranger};
 
@@ -79,23 +82,28 @@ impl<R: BufRead> Reader<R> {
             }
             match private.group {
                 None => {}
-                Some(events @ 1..=GROUP_EVENTS) => {
-                    let mut group = Group::default();
-                    while group.entries.len() < events as usize {
-                        let packet = self.packets.next()?.ok_or_else(|| {
-                            self.packets.damaged("the file ends within a group of events")
-                        })?;
-                        let added = group.add(packet, &self.meta.topology);
-                        added.map_err(|Malformed(what)| self.packets.damaged(what))?;
-                    }
-                    let events = group.finish(events);
-                    let events = events.map_err(|Malformed(what)| self.packets.damaged(what))?;
-                    self.ready.extend(events);
-                    return Ok(true);
-                }
+                Some(events @ 1..=GROUP_EVENTS) => return self.read_events(events).map(|()| true),
                 Some(_) => return Err(self.packets.damaged("a group larger than any is written")),
             }
         }
+    }
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads the events of a group.
+    fn read_events(&mut self, events: u32) -> Result<(), ReadError> {
+        let mut group = Group::default();
+        while group.entries.len() < events as usize {
+            let packet = self
+                .packets
+                .next()?
+                .ok_or_else(|| self.packets.damaged("the file ends within a group of events"))?;
+            let added = group.add(packet, &self.meta.topology);
+            added.map_err(|Malformed(what)| self.packets.damaged(what))?;
+        }
+        let events = group.finish(events);
+        self.ready.extend(events.map_err(|Malformed(what)| self.packets.damaged(what))?);
+        Ok(())
     }
 }
 
@@ -153,18 +161,24 @@ impl Group {
             return self.add_keyframe(part, packet.timestamp, &private, topology);
         }
         let Some(event) = packet.track_event else { return Ok(()) };
-        let event =
-            TrackEvent::decode(event).map_err(|_| Malformed("a track event that is none"))?;
-        let what = convert::track(&event, &private)?;
+        let what = convert::track(event, &private)?;
         let entry = self.entry(packet.timestamp, &private, what)?;
         self.push(entry, topology)
     }
 
     fn add_bundle(&mut self, bundle: Bytes, topology: &Topology) -> Result<(), Malformed> {
-        let bundle = Bundle::decode(bundle).map_err(|_| Malformed("a bundle that is none"))?;
-        let core = convert::core(bundle.cpu)?;
-        let mut reach = 0;
-        for event in bundle.event {
+        let (mut rest, mut core, mut reach) = (bundle, None, 0);
+        while !rest.is_empty() {
+            let event = match next_field(&mut rest) {
+                Some((BUNDLE_CPU, Value::Number(number))) => {
+                    core = u32::try_from(number).ok();
+                    continue;
+                }
+                Some((BUNDLE_EVENT, Value::Bytes(event))) => event,
+                Some(_) => continue,
+                None => return Err(Malformed("a bundle that is none")),
+            };
+            let core = convert::core(core)?;
             let event = FtraceEvent::decode(event)
                 .map_err(|_| Malformed("an ftrace event that is none"))?;
             let at = Nanos(event.timestamp.unwrap_or_default());

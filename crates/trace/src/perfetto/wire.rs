@@ -1,11 +1,11 @@
 //! The part of Perfetto's protocol that is used here: field numbers from `protos/perfetto/trace/*.proto`, and
 //! the one field of our own, [`Private`], which other programs skip.
 //!
-//! Messages within a packet are kept as bytes and taken apart one by one, so that a file that lies about itself
-//! costs little more memory than it has bytes.
+//! Messages within a packet are kept as bytes and taken apart one by one ([`next_field`]), so that a file that lies
+//! about itself costs little more memory than it has bytes.
 
-use prost::Message;
-use prost::bytes::Bytes;
+use prost::bytes::{Buf, Bytes};
+use prost::{Message, decode_length_delimiter};
 
 /// `ClockSnapshot.Clock.BuiltinClocks`.
 pub const REALTIME: u32 = 1;
@@ -26,13 +26,11 @@ pub const SYNC_MARKER: [u8; 16] = [
 
 /// Field 1 of `Trace`, length-delimited: what each packet begins with.
 pub const PACKET_TAG: u8 = 0x0a;
-/// The same of an event in a [`Bundle`].
-pub const BUNDLE_EVENT_TAG: u8 = 0x12;
 
 /// `TracePacket`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Packet {
-    /// [`Bundle`]
+    /// [`BundleHead`] and its events
     #[prost(bytes = "bytes", optional, tag = "1")]
     pub ftrace_events: Option<Bytes>,
     /// [`ProcessTree`]
@@ -59,6 +57,34 @@ pub struct Packet {
     pub track_descriptor: Option<Bytes>,
     #[prost(message, optional, tag = "2000")]
     pub private: Option<Private>,
+}
+
+/// The value of a field.
+pub enum Value {
+    Number(u64),
+    Bytes(Bytes),
+}
+
+/// Takes the next field, its number and its value, off a message of which not all is to be held at once. `None` where
+/// no field begins.
+pub fn next_field(message: &mut Bytes) -> Option<(u32, Value)> {
+    let varint = |message: &mut Bytes| Some(decode_length_delimiter(message).ok()? as u64);
+    let key = varint(message)?;
+    let bytes = |message: &mut Bytes, length: u64| {
+        let is_there = length <= message.remaining() as u64;
+        is_there.then(|| Value::Bytes(message.copy_to_bytes(length as usize)))
+    };
+    let value = match key & 7 {
+        0 => Value::Number(varint(message)?),
+        1 => bytes(message, 8)?,
+        2 => {
+            let length = varint(message)?;
+            bytes(message, length)?
+        }
+        5 => bytes(message, 4)?,
+        _ => return None,
+    };
+    Some((u32::try_from(key >> 3).ok()?, value))
 }
 
 /// What Perfetto has no place for. Its number in a packet and in an ftrace event, 2000, is far beyond those that
@@ -112,13 +138,15 @@ pub struct Private {
 /// A part of a [`quell_model::Keyframe`].
 #[derive(Clone, PartialEq, Message)]
 pub struct Keyframe {
-    /// [`CoreState`]
-    #[prost(bytes = "bytes", repeated, tag = "1")]
-    pub cores: Vec<Bytes>,
-    /// [`ThreadState`]
-    #[prost(bytes = "bytes", repeated, tag = "2")]
-    pub threads: Vec<Bytes>,
+    #[prost(message, repeated, tag = "1")]
+    pub cores: Vec<CoreState>,
+    #[prost(message, repeated, tag = "2")]
+    pub threads: Vec<ThreadState>,
 }
+
+/// The numbers of its fields.
+pub const KEYFRAME_CORE: u32 = 1;
+pub const KEYFRAME_THREAD: u32 = 2;
 
 /// [`quell_model::CoreState`]. Every field is always there.
 #[derive(Clone, PartialEq, Message)]
@@ -162,17 +190,20 @@ pub struct ThreadState {
     pub bound: bool,
 }
 
-/// `FtraceEventBundle`.
+/// `FtraceEventBundle`, but for its events.
 #[derive(Clone, PartialEq, Message)]
-pub struct Bundle {
+pub struct BundleHead {
     #[prost(uint32, optional, tag = "1")]
     pub cpu: Option<u32>,
-    /// [`FtraceEvent`]
-    #[prost(bytes = "bytes", repeated, tag = "2")]
-    pub event: Vec<Bytes>,
     #[prost(bool, optional, tag = "3")]
     pub lost_events: Option<bool>,
 }
+
+/// The numbers of a bundle's core and of its events ([`FtraceEvent`]).
+pub const BUNDLE_CPU: u32 = 1;
+pub const BUNDLE_EVENT: u32 = 2;
+/// An event in a bundle, as [`PACKET_TAG`] is of a packet.
+pub const BUNDLE_EVENT_TAG: u8 = 0x12;
 
 /// `FtraceEvent`.
 #[derive(Clone, PartialEq, Message)]

@@ -156,9 +156,8 @@ impl<W: Write> Writer<W> {
                 continue;
             }
             let core = self.opening()?.meta.topology.cores()[at].id;
-            let head = Bundle {
+            let head = BundleHead {
                 cpu: Some(u32::from(core.0)),
-                event: Vec::new(),
                 lost_events: group.lost[at].then_some(true),
             };
             let mut bundle = head.encode_to_vec();

@@ -255,7 +255,8 @@ impl Collector {
         figures.wasted.add(&rate, time);
         for (core, size) in self.host.cores().iter().zip(&self.sizes) {
             if core.online {
-                figures.depth_core_ns[(*size as usize).min(DEPTHS - 1)] += time.0;
+                let sum = &mut figures.depth_core_ns[(*size as usize).min(DEPTHS - 1)];
+                *sum = sum.saturating_add(time.0);
             }
         }
     }
@@ -264,12 +265,12 @@ impl Collector {
     fn settle(&mut self) {
         let figures = std::mem::take(&mut self.since_keyframe);
         if !self.is_told {
-            self.untold.time_ns += figures.time.0;
+            self.untold.time_ns = self.untold.time_ns.saturating_add(figures.time.0);
             return;
         }
         self.certain.wasted.add(&figures.wasted, Nanos(1));
         for (sum, more) in self.certain.depth_core_ns.iter_mut().zip(figures.depth_core_ns) {
-            *sum += more;
+            *sum = sum.saturating_add(more);
         }
     }
 

@@ -80,7 +80,7 @@ impl Report {
     }
 
     fn depths(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: u64 = self.depth_core_ns.iter().sum();
+        let all = self.depth_core_ns.iter().fold(0u64, |all, ns| all.saturating_add(*ns));
         if all == 0 {
             return Ok(());
         }

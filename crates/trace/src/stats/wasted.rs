@@ -22,11 +22,12 @@ pub struct Wasted {
 }
 
 impl Wasted {
-    /// Adds what these rates make of a time.
+    /// Adds what these rates make of a time. A damaged trace may tell of any time.
     pub fn add(&mut self, rate: &Wasted, time: Nanos) {
-        self.wall_ns += rate.wall_ns * time.0;
-        self.core_ns += rate.core_ns * time.0;
-        self.thread_ns += rate.thread_ns * time.0;
+        let add = |sum: &mut u64, rate: u64| *sum = sum.saturating_add(rate.saturating_mul(time.0));
+        add(&mut self.wall_ns, rate.wall_ns);
+        add(&mut self.core_ns, rate.core_ns);
+        add(&mut self.thread_ns, rate.thread_ns);
     }
 }
 
