@@ -21,3 +21,36 @@ pub fn open<R: BufRead + 'static>(
     }
     Ok(Box::new(Importer::new(input, options)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use quell_model::{Meta, Source as Origin, Topology};
+
+    use super::*;
+    use crate::perfetto::Writer;
+    use crate::stream::Sink;
+
+    #[test]
+    fn the_first_bytes_tell_the_format() {
+        let origin = |bytes: &'static [u8]| open(bytes, Options::default()).unwrap().meta().source;
+        assert_eq!(origin(b"\n5 nsecs RQ 0 1\n"), Origin::WastedCores);
+        assert_eq!(
+            origin(b"\n\na-1 [000] 1.0: sched_process_exit: comm=a pid=1 prio=120\n"),
+            Origin::Ftrace
+        );
+        let mut writer = Writer::new(Vec::new());
+        let meta = Meta {
+            source: Origin::Simulator,
+            topology: Topology::regular(1, 1, 1).unwrap(),
+            kernel: String::new(),
+            host: String::new(),
+            hooks: vec![],
+            absent: vec![],
+            wall_offset_ns: 0,
+        };
+        writer.meta(&meta).unwrap();
+        writer.finish().unwrap();
+        let trace = std::io::Cursor::new(writer.into_inner());
+        assert_eq!(open(trace, Options::default()).unwrap().meta().source, Origin::Simulator);
+    }
+}
