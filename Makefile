@@ -53,7 +53,9 @@ FUZZ_SECONDS ?= 300
 FUZZ_TARGETS := perfetto ftrace wasted_cores decisions
 fuzz: ## Feed random input to every parser of traces, FUZZ_SECONDS each (needs nightly Rust and cargo-fuzz)
 	@for target in $(FUZZ_TARGETS); do \
-		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=1024 || exit; \
+		mkdir -p fuzz/target/corpus/$$target; \
+		$(CARGO) +nightly fuzz run $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=1024 || exit; \
 	done
 
 bench: setup build ## Run every benchmark at full length into bench/results/
