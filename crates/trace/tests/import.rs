@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use quell_model::{Event, Source as Origin, What};
 use quell_trace::import::{Importer, Options};
-use quell_trace::stream::Source;
+use quell_trace::perfetto::{Reader, Writer};
+use quell_trace::stream::{Sink, Source};
 
 fn sample(name: &str) -> Importer<BufReader<File>> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
@@ -47,4 +48,19 @@ fn kinds_that_are_none_of_ours_are_counted() {
     importer.by_ref().for_each(drop);
     let remarks = importer.remarks();
     assert!(remarks.iter().any(|remark| remark.contains("`sched_stat_runtime`")), "{remarks:?}");
+}
+
+#[test]
+fn an_imported_trace_is_kept_as_one_of_ours_without_loss() {
+    for name in ["ftrace.txt", "trace-cmd.txt", "perf-sched.txt"] {
+        let importer = sample(name);
+        let mut writer = Writer::new(Vec::new());
+        writer.meta(importer.meta()).unwrap();
+        let events: Vec<Event> = importer.map(Result::unwrap).collect();
+        events.iter().for_each(|event| writer.event(event).unwrap());
+        writer.finish().unwrap();
+        let trace = writer.into_inner();
+        let back: Vec<Event> = Reader::new(&trace[..]).unwrap().map(Result::unwrap).collect();
+        assert_eq!(back, events, "{name}");
+    }
 }
