@@ -1,0 +1,15 @@
+//! Recordings of decisions.
+
+#![no_main]
+
+use std::io::Cursor;
+
+use libfuzzer_sys::fuzz_target;
+use quell_trace::decisions::Reader;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(mut reader) = Reader::new(Cursor::new(bytes)) else { return };
+    // The checksum stops most changed bytes; what passes must not panic.
+    for _ in reader.by_ref() {}
+    let _ = (reader.extent(), reader.damage().len());
+});
