@@ -1,7 +1,9 @@
 //! What happened on a host, written down and read back.
 //!
+//! * [`check`]: whether threads waited while cores idled that they could have used.
 //! * [`decisions`]: Snapshots and Plans, recorded and replayed through the same or another policy.
 //! * [`why`]: windows of time charged to what happened in them, from recorded transitions.
 
+pub mod check;
 pub mod decisions;
 pub mod why;
