@@ -19,6 +19,7 @@
 mod episode;
 mod evidence;
 mod facts;
+mod flight;
 mod host;
 mod label;
 mod managed;
@@ -44,6 +45,7 @@ use waste::Tally;
 
 pub use evidence::{Evidence, GroupLoad, Move};
 pub use facts::facts;
+pub use flight::Flight;
 pub use label::Label;
 pub use managed::{Managed, ManagedThread};
 pub use report::{Blind, Finding, Report, Verdict, Waiter, Waste};
