@@ -59,8 +59,14 @@ enum {
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct sched_domain;
+struct root_domain;
+
 struct rq {
 	__u64 prev_steal_time_rq;
+	struct root_domain *rd;
+	struct sched_domain *sd;
+	int cpu;
 };
 
 struct cfs_rq {
@@ -92,6 +98,18 @@ struct task_struct {
 
 struct linux_binprm {
 	int argc;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+	__u64 session_id;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
 };
 
 #pragma clang attribute pop

@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 use crate::ThreadRef;
 
 pub mod bpf;
+pub mod domains;
 pub mod proc;
 pub mod procs;
 pub mod topology;
