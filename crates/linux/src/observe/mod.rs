@@ -13,6 +13,7 @@ pub mod bpf;
 pub mod domains;
 pub mod proc;
 pub mod procs;
+pub mod settings;
 pub mod topology;
 pub mod transitions;
 

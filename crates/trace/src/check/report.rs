@@ -193,8 +193,25 @@ impl Report {
         (self.verdict, self.because) = (verdict, because);
     }
 
+    /// Takes the evidence, and the labels that it supports, from a closer look at the same waste. A sampler sees
+    /// neither moves nor wake-ups itself.
+    pub fn explain_by(&mut self, closer: &Report) {
+        for finding in &mut self.violations {
+            if let Some(seen) = closer.violations.iter().find(|seen| seen.core == finding.core) {
+                (finding.label, finding.evidence) = (seen.label, seen.evidence.clone());
+            }
+        }
+    }
+
     fn worst(&self) -> Option<&Finding> {
         self.violations.iter().max_by(|a, b| a.wasted_ms.total_cmp(&b.wasted_ms))
+    }
+}
+
+impl Finding {
+    /// Whether no policy explains it.
+    pub fn is_violation(&self) -> bool {
+        matches!(self.grade, Some(Grade::A | Grade::B))
     }
 }
 

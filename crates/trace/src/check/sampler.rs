@@ -6,6 +6,9 @@ use quell_model::{Event, Keyframe, Meta, Nanos};
 
 use super::{Checker, Finding, Managed, Options, Report};
 
+/// A closer look that is later than so many steps begins anew.
+const LATE_STEPS: u64 = 5;
+
 /// What the sampler is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -25,6 +28,8 @@ pub struct Sampler {
     interval: Nanos,
     step: Nanos,
     phase: Phase,
+    /// When the last look was.
+    last: Nanos,
 }
 
 impl Sampler {
@@ -33,7 +38,7 @@ impl Sampler {
         let window = options.window;
         let step = Nanos((window.0 / 25).max(1));
         let checker = Checker::new(meta, options);
-        Sampler { checker, window, interval, step, phase: Phase::Resting }
+        Sampler { checker, window, interval, step, phase: Phase::Resting, last: Nanos::ZERO }
     }
 
     /// As [`Checker::set_managed`].
@@ -44,6 +49,13 @@ impl Sampler {
     /// Takes a look at the host, and says when to look again.
     #[must_use]
     pub fn keyframe(&mut self, at: Nanos, keyframe: Arc<Keyframe>) -> Nanos {
+        if self.is_watching() && at.since(self.last) > Nanos(self.step.0.saturating_mul(LATE_STEPS))
+        {
+            // Between looks the host is taken to stay as it was: not for as long as this.
+            self.checker.pause(self.last);
+            self.phase = Phase::Resting;
+        }
+        self.last = at;
         self.checker.keyframe(at, keyframe);
         let suspicious = self.checker.is_suspicious();
         let (phase, next) = match self.phase {

@@ -157,3 +157,15 @@ fn a_sampler_drops_what_the_second_look_does_not_show() {
     assert_eq!(report.verdict, Verdict::Clean);
     assert_eq!(report.looks, 3);
 }
+
+#[test]
+fn a_sampler_concludes_nothing_from_looks_that_are_far_apart() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    let mut sampler = Sampler::new(&stream.meta(), Options::default(), Nanos::from_secs(1));
+    for look in 0..50 {
+        let _ = sampler.keyframe(ms(1_000 + 60 * look), stream.look());
+    }
+    let report = sampler.finish(ms(9_000));
+    assert!(report.violations.is_empty(), "{report}");
+}
