@@ -49,7 +49,7 @@ impl Sampler {
     /// Takes a look at the host, and says when to look again.
     #[must_use]
     pub fn keyframe(&mut self, at: Nanos, keyframe: Arc<Keyframe>) -> Nanos {
-        if self.is_watching() && at.since(self.last) > Nanos(self.step.0.saturating_mul(LATE_STEPS))
+        if self.phase != Phase::Resting && at.since(self.last) > Nanos(self.step.0.saturating_mul(LATE_STEPS))
         {
             // Between looks the host is taken to stay as it was: not for as long as this.
             self.checker.pause(self.last);
@@ -93,8 +93,8 @@ impl Sampler {
         self.checker.alerts()
     }
 
-    /// What was found until `at`.
-    pub fn finish(self, at: Nanos) -> Report {
-        self.checker.conclude(at, |checker| checker.report.looks > 0)
+    /// What was found until the last look.
+    pub fn finish(self) -> Report {
+        self.checker.conclude(self.last, |checker| checker.report.looks > 0)
     }
 }
