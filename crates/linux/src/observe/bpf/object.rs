@@ -45,7 +45,7 @@ pub(crate) fn constants(open: &mut OpenObject, values: &[u8]) -> Result<(), Obse
 
 /// Attaches all programs that belong to a tracepoint.
 pub(crate) fn attach(object: &Object) -> Result<Vec<Link>, ObserveError> {
-    let programs = object.progs_mut();
+    let programs = object.progs_mut().filter(|program| program.autoload());
     let traced =
         programs.filter(|program| program.section().to_string_lossy().starts_with("tp_btf/"));
     let attach = |program: libbpf_rs::ProgramMut<'_>| {
