@@ -78,6 +78,7 @@ struct sched_avg {
 };
 
 struct rq;
+struct root_domain;
 struct sched_domain;
 struct cpumask;
 
@@ -118,6 +119,7 @@ struct rq {
 	struct sched_dl_entity fair_server;
 	struct sched_dl_entity ext_server;
 	struct task_struct *curr;
+	struct root_domain *rd;
 	struct sched_domain *sd;
 	int cpu;
 	int online;

@@ -63,8 +63,7 @@ static __always_inline void read_top_span(__u64 *to, struct rq *rq)
 			break;
 		sd = parent;
 	}
-	/* The array at the end, which some kernels' BTF leaves out. */
-	read_mask(to, (void *)sd + bpf_core_type_size(struct sched_domain));
+	read_mask(to, domain_span(sd));
 }
 
 static __always_inline long write_core(struct bpf_iter__task *ctx, struct rq *rq)

@@ -1,52 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What a run queue holds, and the sets of cores of threads and domains.
+ * What a run queue holds.
  */
 #ifndef QUELL_QUEUES_H
 #define QUELL_QUEUES_H
 
-#include "kernel.h"
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
-
-/* 1024 cores, as quell_model::CORES_MAX. */
-#define QUELL_MASK_WORDS 16
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct cpumask {
-	unsigned long bits[1];
-};
-
-struct sched_domain {
-	struct sched_domain *parent;
-};
-
-#pragma clang attribute pop
-
-/* 64-bit words of this host's masks: set by the loader from its possible cores. */
-const volatile __u32 mask_words = 1;
-
-static __always_inline void read_mask(__u64 *to, const void *from)
-{
-	__u32 words = mask_words;
-
-	if (words <= QUELL_MASK_WORDS)
-		bpf_probe_read_kernel(to, words * sizeof(*to), from);
-}
-
-/* The queue of the core on which a thread runs, waits or ran last. */
-static __always_inline struct rq *queue_of(struct task_struct *p)
-{
-	struct cfs_rq *cfs_rq;
-
-	/* Kernels without CONFIG_FAIR_GROUP_SCHED have no such way. */
-	if (!bpf_core_field_exists(struct sched_entity, cfs_rq) ||
-	    !bpf_core_field_exists(struct cfs_rq, rq))
-		return NULL;
-	cfs_rq = p->se.cfs_rq;
-	return cfs_rq ? cfs_rq->rq : NULL;
-}
+#include "domains.h"
 
 /* The server that guarantees other classes some time is queued as if it were a deadline thread. */
 static __always_inline bool is_queued(struct sched_dl_entity *server)

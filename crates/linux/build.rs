@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode};
 use libbpf_cargo::SkeletonBuilder;
 
 /// The programs, each in a file of its own.
-const PROGRAMS: [&str; 5] = ["quell", "transitions", "keyframe", "recorder", "burn"];
-const HEADERS: [&str; 11] = [
+const PROGRAMS: [&str; 6] = ["quell", "transitions", "domains", "keyframe", "recorder", "burn"];
+const HEADERS: [&str; 12] = [
     "kernel.h",
     "maps.h",
     "quell.h",
@@ -17,6 +17,7 @@ const HEADERS: [&str; 11] = [
     "calls.h",
     "steal.h",
     "transitions.h",
+    "domains.h",
     "queues.h",
     "keyframe.h",
     "recorder.h",

@@ -4,6 +4,8 @@
 
 mod apply;
 mod bench;
+mod check;
+mod check_lint;
 
 mod client;
 mod doctor;
@@ -47,6 +49,7 @@ enum Command {
     Status(status::Args),
     Why(why::Args),
     Top(top::Args),
+    Check(check::Args),
     Stop(stop::Args),
     Release(release::Args),
     Replay(replay::Args),
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Why(args) => why::run(args),
         Command::Top(args) => top::run(args),
+        Command::Check(args) => check::run(&args),
         Command::Stop(args) => stop::run(args),
         Command::Release(args) => release::run(args),
         Command::Replay(args) => replay::run(args),

@@ -11,6 +11,7 @@ use std::os::fd::BorrowedFd;
 use crate::ThreadRef;
 
 pub mod bpf;
+pub mod domains;
 mod fields;
 pub mod keyframe;
 pub mod proc;

@@ -1,10 +1,12 @@
 //! Help for tests that change the host.
 
+mod balancing;
 mod softirq;
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 
+pub use balancing::Unbalanced;
 pub use softirq::SoftirqBurner;
 
 /// Held while a test changes host-wide state or needs the machine quiet; released on drop.

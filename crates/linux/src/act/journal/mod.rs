@@ -280,7 +280,11 @@ impl JournalFile {
         let own = self.file.metadata()?;
         match named {
             Ok(named) if (named.dev(), named.ino()) == (own.dev(), own.ino()) => {
-                std::fs::remove_file(&self.path)
+                match std::fs::remove_file(&self.path) {
+                    // Somebody else was quicker.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                    removed => removed,
+                }
             }
             _ => Ok(()),
         }

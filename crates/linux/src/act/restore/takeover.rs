@@ -89,8 +89,8 @@ pub fn release_by_force(run_dir: &Path) -> Result<Option<RestoreReport>, Journal
 fn recover(run_dir: &Path, by_force: bool) -> Result<Option<RestoreReport>, JournalError> {
     let Some(journal) = JournalFile::open(run_dir)? else { return Ok(None) };
     let failed = |source| JournalError::Io { path: journal.path().to_owned(), source };
-    if !journal.is_of_this_boot() {
-        // What it names did not survive the boot.
+    // What it names did not survive the boot; or whoever restored was killed before the last step.
+    if !journal.is_of_this_boot() || journal.stage() == Stage::Closed {
         journal.remove().map_err(failed)?;
         return Ok(None);
     }
@@ -146,4 +146,21 @@ fn try_lock(lock: &File, journal: &JournalFile, patience: Patience) -> io::Resul
     }
     std::thread::sleep(Duration::from_millis(2));
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::act::Journal;
+
+    #[test]
+    fn a_journal_that_was_closed_and_not_removed_is_removed() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let journal = Journal::create(dir.path()).unwrap();
+        assert_eq!(recover_stale(dir.path()).unwrap(), None);
+        assert!(journal.shared().path().exists(), "its daemon lives");
+        journal.shared().set_stage(Stage::Closed);
+        assert_eq!(recover_stale(dir.path()).unwrap(), None);
+        assert!(!journal.shared().path().exists());
+    }
 }

@@ -19,9 +19,7 @@ use std::io::{self, Read as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use libbpf_rs::{
-    Iter, Link, MapCore, MapFlags, MapHandle, Object, OpenObject, RingBuffer, RingBufferBuilder,
-};
+use libbpf_rs::{Iter, Link, MapCore, MapFlags, MapHandle, Object, OpenObject, RingBuffer};
 use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Source, What};
 
 pub use self::hooks::Events;
@@ -121,12 +119,12 @@ impl Recorder {
         prepare(&mut open, options, possible)?;
         let hooks = Hooks::choose(&mut open, &options.events)?;
         let object = open.load().map_err(|error| refused("loading the BPF programs", &error))?;
-        let causes = Causes::new(map(&object, "stacks")?).map_err(|source| {
+        let causes = Causes::new(object::map(&object, "stacks")?).map_err(|source| {
             ObserveError::Kernel { what: "reading /proc/kallsyms".to_owned(), source }
         })?;
         let meta = meta(&hooks, &causes, options)?;
         let inbox = Arc::new(Mutex::new(Inbox::default()));
-        let ring = ring(&map(&object, "records")?, causes, &inbox)?;
+        let ring = object::ring(&object::map(&object, "records")?, take(causes, &inbox))?;
         let links = object::attach(&object)?;
         if options.events.allowed {
             know(&object)?;
@@ -142,7 +140,7 @@ impl Recorder {
             due: Nanos::MAX,
             online: first.cores.iter().map(|core| core.core).collect(),
             misses: 0,
-            cores: map(&object, "cores")?,
+            cores: object::map(&object, "cores")?,
             links,
             object,
         };
@@ -316,29 +314,13 @@ fn meta(hooks: &Hooks, causes: &Causes, options: &Options) -> Result<Meta, Obser
     })
 }
 
-fn map(object: &Object, name: &str) -> Result<MapHandle, ObserveError> {
-    let map = object.maps().find(|map| map.name() == OsStr::new(name));
-    let map = map.ok_or_else(|| object::broken(SOURCE, format!("no map `{name}`")))?;
-    MapHandle::try_from(&map).map_err(|error| refused("holding a BPF map", &error))
-}
-
-fn ring(
-    map: &MapHandle,
-    mut causes: Causes,
-    inbox: &Arc<Mutex<Inbox>>,
-) -> Result<RingBuffer<'static>, ObserveError> {
+/// What the ring's reader does with each record.
+fn take(mut causes: Causes, inbox: &Arc<Mutex<Inbox>>) -> impl FnMut(&[u8]) + 'static {
     let to = Arc::clone(inbox);
-    let take = move |bytes: &[u8]| {
+    move |bytes| {
         let event = record::parse(bytes, |stack| causes.of(stack));
         let mut inbox = to.lock().unwrap_or_else(PoisonError::into_inner);
         inbox.unseen += u64::from(record::is_unseen(bytes));
         inbox.events.extend(event);
-        0
-    };
-    let build = || {
-        let mut builder = RingBufferBuilder::new();
-        builder.add(map, take)?;
-        builder.build()
-    };
-    build().map_err(|error| refused("reading the BPF ring", &error))
+    }
 }
