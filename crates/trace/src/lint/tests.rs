@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use quell_model::{CoreDomains, CoreId, CoreSet, DomainTrees};
+use quell_model::{CoreDomains, CoreId, CoreSet, Domain, DomainTrees};
 
 use super::build::{How, Machine};
 use super::{Finding, Report, Rule, Verdict, compare, lint};
@@ -38,6 +38,24 @@ fn the_papers_machine_is_clean_when_built_from_each_cores_view() {
     assert_eq!(top(0), [machine.of_nodes([0, 1, 2, 4, 6]), machine.of_nodes([1, 2, 3, 4, 5, 7])]);
     assert_eq!(top(1), [machine.of_nodes([0, 1, 3, 5, 7]), machine.of_nodes([0, 2, 3, 4, 5, 6])]);
     assert_eq!(top(6), [machine.of_nodes([0, 2, 4, 6, 7]), machine.of_nodes([0, 1, 3, 5, 7])]);
+}
+
+/// What Debian's 6.12 tells at boot, with `sched_verbose`, on 8 nodes with the distances of the paper's machine.
+#[test]
+fn a_real_kernel_builds_the_papers_machine_as_the_tests_do() {
+    let told = super::dump::read(include_bytes!("golden/paper-6.12.txt").as_slice()).unwrap();
+    assert_eq!(lint(&told).verdict(), Verdict::Clean, "{}", lint(&told));
+    let built = Machine::of_the_paper(2, 1).trees(How::Rightly);
+    assert_eq!(told.cores().len(), built.cores().len());
+    for (told, built) in told.cores().iter().zip(built.cores()) {
+        assert_eq!((told.core, told.root), (built.core, built.root));
+        let shape = |core: &CoreDomains| {
+            let groups = |domain: &Domain| domain.groups.iter().map(|one| one.cores).collect();
+            let level = |domain: &Domain| (domain.name.clone(), domain.span, groups(domain));
+            core.domains.iter().map(level).collect::<Vec<(String, CoreSet, Vec<CoreSet>)>>()
+        };
+        assert_eq!(shape(told), shape(built), "core {}", told.core);
+    }
 }
 
 #[test]
