@@ -226,7 +226,7 @@ int BPF_PROG(on_load, struct cfs_rq *cfs_rq)
 	__u32 cpu;
 
 	catch_up();
-	if (!bpf_core_field_exists(struct cfs_rq, rq))
+	if (!(tell & QUELL_TELL_LOAD) || !bpf_core_field_exists(struct cfs_rq, rq))
 		return 0;
 	rq = cfs_rq->rq;
 	/* Queues of cgroups are part of the root's load. */

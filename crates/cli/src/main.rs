@@ -14,6 +14,8 @@ mod generate;
 mod guardian;
 mod launch;
 mod load;
+mod quantity;
+mod record;
 mod release;
 mod replay;
 mod run;
@@ -48,6 +50,7 @@ enum Command {
     Drain(drain::Args),
     Status(status::Args),
     Why(why::Args),
+    Record(record::Args),
     Top(top::Args),
     Check(check::Args),
     Stop(stop::Args),
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Command::Drain(args) => drain::run(args),
         Command::Status(args) => status::run(args),
         Command::Why(args) => why::run(args),
+        Command::Record(args) => record::run(args),
         Command::Top(args) => top::run(args),
         Command::Check(args) => check::run(&args),
         Command::Stop(args) => stop::run(args),

@@ -69,7 +69,8 @@ impl Events {
             "sched_process_fork" => self.lives || self.allowed,
             "sched_process_exec" | "sched_process_exit" => self.lives,
             "sched_update_nr_running_tp" => self.queues || self.load,
-            "pelt_cfs_tp" => self.load,
+            // A thread that keeps its core without a switch is seen by its ticks.
+            "pelt_cfs_tp" => self.load || self.switches,
             "softirq_entry" | "softirq_exit" => self.balance,
             _ => false,
         }

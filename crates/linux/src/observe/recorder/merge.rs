@@ -15,6 +15,8 @@ pub(super) struct Merge {
     added: VecDeque<Event>,
     /// Where the stream begins: what was recorded before is left out.
     begin: Nanos,
+    /// The time of the latest record so far.
+    newest: Nanos,
     /// The time of the last event that went out.
     last: Nanos,
     /// The cores that balance with each core, where passes of the balancer shall tell what they considered.
@@ -49,6 +51,7 @@ impl Merge {
             cores: (0..cores).map(|_| Core::default()).collect(),
             added: VecDeque::new(),
             begin,
+            newest: begin,
             last: begin,
             spans: None,
             counts: Counts::default(),
@@ -57,6 +60,11 @@ impl Merge {
 
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// The time of the latest record so far.
+    pub fn newest(&self) -> Nanos {
+        self.newest
     }
 
     /// From now on each pass of the balancer tells that it considered its core's span.
@@ -82,6 +90,7 @@ impl Merge {
             event.at = event.at.max(core.waiting[at - 1].at);
         }
         let from = event.at;
+        self.newest = self.newest.max(from);
         core.waiting.insert(at, event);
         for later in core.waiting.iter_mut().skip(at + 1) {
             later.at = later.at.max(from);

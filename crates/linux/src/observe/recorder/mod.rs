@@ -38,8 +38,9 @@ use crate::clock;
 static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/recorder.bpf.o"));
 const SOURCE: &str = "bpf/recorder.bpf.c";
 
-/// Records that one [`Recorder::drain`] takes over at most: the memory that it needs is bounded.
-const DRAIN_MAX: usize = 1 << 18;
+/// Records that one [`Recorder::drain`] takes over at most: the memory that it needs is bounded, and a keyframe
+/// need not wait for what others take their time with.
+const DRAIN_MAX: usize = 1 << 15;
 /// In which a program that still runs when it is detached ends.
 const DETACHED: Duration = Duration::from_millis(5);
 
@@ -159,14 +160,15 @@ impl Recorder {
     /// When the kernel cannot walk its threads for a keyframe.
     pub fn drain(&mut self, out: &mut Vec<Event>) -> Result<(), ObserveError> {
         let now = clock::now();
-        self.collect();
+        let is_emptied = self.collect() < DRAIN_MAX;
         if now >= self.due {
             let (at, keyframe) = self.keyframes.read()?;
             self.tell_misses(at);
             self.tell_online(at, &keyframe);
             self.add(at, keyframe);
         }
-        self.merge.release(now - self.options.window, out);
+        let seen = if is_emptied { now } else { self.merge.newest() };
+        self.merge.release(seen - self.options.window, out);
         Ok(())
     }
 
