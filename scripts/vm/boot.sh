@@ -4,6 +4,8 @@
 #   boot.sh [OPTION]... GUEST_SCRIPT [FILE[:GUEST_PATH]]...
 #     -c CORES     logical CPUs (8)          -t THREADS  per physical core (2)
 #     -n NODES     NUMA nodes (2)            -m MIB      memory (768)
+#     -d FILE      distances of the nodes, a row each, as /sys/devices/system/node/node*/distance shows them
+#     -k SERIES    Debian's kernel (6.12)    -a WORDS    more for the kernel's command line
 #     -T SECONDS   time limit (180)          -o FILE     keep the console output
 #
 # The guest is an initramfs of busybox, the files (into /bin unless a path is given, with the shared
@@ -19,15 +21,16 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
-cores=8 threads=2 nodes=2 memory=768 limit=180 keep=
+cores=8 threads=2 nodes=2 memory=768 limit=180 series=6.12 distances='' append='' keep=''
 usage() {
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
     exit 64
 }
-while getopts c:t:n:m:T:o: option; do
+while getopts c:t:n:m:d:k:a:T:o: option; do
     case $option in
     c) cores=$OPTARG ;; t) threads=$OPTARG ;; n) nodes=$OPTARG ;;
-    m) memory=$OPTARG ;; T) limit=$OPTARG ;; o) keep=$OPTARG ;;
+    m) memory=$OPTARG ;; d) distances=$OPTARG ;; k) series=$OPTARG ;;
+    a) append=$OPTARG ;; T) limit=$OPTARG ;; o) keep=$OPTARG ;;
     *) usage ;;
     esac
 done
@@ -48,7 +51,7 @@ for tool in qemu-system-x86_64 busybox cpio zstd; do
         exit 69
     }
 done
-kernel=$("$here/kernel.sh")
+kernel=$("$here/kernel.sh" "$series")
 
 work=$(mktemp -d)
 qemu=
@@ -96,13 +99,21 @@ if [ "$nodes" -gt 1 ]; then
         numa+=(-object "memory-backend-ram,id=node$node,size=$((memory / nodes))M"
             -numa "node,nodeid=$node,memdev=node$node,cpus=$((node * per_node))-$(((node + 1) * per_node - 1))")
     done
+    if [ -n "$distances" ]; then
+        mapfile -t dist < <(awk '{for (to = 1; to <= NF; to++) print "-numa\ndist,src=" NR - 1 ",dst=" to - 1 ",val=" $to}' "$distances")
+        [ "${#dist[@]}" = $((2 * nodes * nodes)) ] || {
+            echo "vm: error: $distances does not have $nodes rows of $nodes distances" >&2
+            exit 64
+        }
+        numa+=("${dist[@]}")
+    fi
 fi
 # A genuine Intel vendor string keeps the kernel from warning about hyperthreads on an unknown CPU.
 timeout --foreground -k 5 "$limit" qemu-system-x86_64 -M q35 -accel tcg,thread=multi \
     -cpu max,vendor=GenuineIntel -m "$memory" "${numa[@]}" \
     -smp "$cores,sockets=$nodes,cores=$((per_node / threads)),threads=$threads" \
     -kernel "$kernel" -initrd "$work/initrd" \
-    -append "console=ttyS0 quiet panic=-1 oops=panic tsc=reliable mitigations=off random.trust_cpu=on" \
+    -append "console=ttyS0 quiet panic=-1 oops=panic tsc=reliable mitigations=off random.trust_cpu=on $append" \
     -display none -serial "file:$work/console" -monitor none -nodefaults -no-reboot -nic none \
     </dev/null >"$work/qemu" 2>&1 &
 qemu=$!

@@ -1,12 +1,14 @@
 #!/bin/bash
-# Prints the path of a bootable Debian kernel; fetches it once into .vm/kernel, installs nothing.
-# QUELL_VM_KERNEL=FILE names another one.
+# kernel.sh [SERIES]: prints the path of a bootable Debian kernel, 6.12 if no other series is named; fetches it
+# once into .vm/kernel, installs nothing. QUELL_VM_KERNEL=FILE names another one, QUELL_VM_KERNEL_6_1=FILE one
+# to take for 6.1.
 #   exit 0: printed    69: there is none and it cannot be fetched (stderr says why)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# Debian's meta packages of kernel 6.12, by release: bookworm-security, then trixie.
-METAS=(linux-image-6.12-cloud-amd64 linux-image-cloud-amd64)
+series=${1:-6.12}
+# Debian's meta packages: one names its series, the other stands for that of the release (bookworm 6.1, trixie 6.12).
+METAS=("linux-image-$series-cloud-amd64" linux-image-cloud-amd64)
 CACHE=$PWD/.vm/kernel
 
 fail() {
@@ -18,7 +20,7 @@ fail() {
 resolve() {
     local meta package
     for meta in "${METAS[@]}"; do
-        package=$(apt-cache depends "$meta" 2>/dev/null | awk '$1 == "Depends:" && $2 ~ /^linux-image-/ {print $2; exit}')
+        package=$(apt-cache depends "$meta" 2>/dev/null | awk '$1 == "Depends:" && index($2, "linux-image-'"$series"'.") == 1 {print $2; exit}')
         if [ -n "$package" ]; then
             echo "$package"
             return
@@ -37,23 +39,26 @@ fetch() {
     dpkg --fsys-tarfile "$1/$package"_*.deb | tar -x -C "$1" --wildcards './boot/vmlinuz-*'
 }
 
-if [ -n "${QUELL_VM_KERNEL:-}" ]; then
-    [ -r "$QUELL_VM_KERNEL" ] || fail "QUELL_VM_KERNEL=$QUELL_VM_KERNEL cannot be read"
-    echo "$QUELL_VM_KERNEL"
+variable=QUELL_VM_KERNEL
+[ "$series" = 6.12 ] || variable+=_${series//./_}
+named=${!variable:-}
+if [ -n "$named" ]; then
+    [ -r "$named" ] || fail "$variable=$named cannot be read"
+    echo "$named"
     exit 0
 fi
 mkdir -p "$CACHE"
 # The newest that was fetched.
 newest() {
-    find "$CACHE" -maxdepth 1 -name 'vmlinuz-*' | sort -V | tail -n 1
+    find "$CACHE" -maxdepth 1 -name "vmlinuz-$series.*" | sort -V | tail -n 1
 }
 cached=$(newest)
 if [ -n "$cached" ]; then
     echo "$cached"
     exit 0
 fi
-[ "$(uname -m)" = x86_64 ] || fail "the test kernel is for x86_64, this host is $(uname -m); set QUELL_VM_KERNEL"
-command -v apt-get >/dev/null || fail "no apt to fetch a kernel with; set QUELL_VM_KERNEL to a kernel image (6.12 or later, SCHED_DEBUG, cgroup v2)"
+[ "$(uname -m)" = x86_64 ] || fail "the test kernel is for x86_64, this host is $(uname -m); set $variable"
+command -v apt-get >/dev/null || fail "no apt to fetch a kernel with; set $variable to a kernel image ($series, SCHED_DEBUG, cgroup v2)"
 work=$(mktemp -d "$CACHE/fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 if ! fetch "$work"; then
@@ -61,7 +66,7 @@ if ! fetch "$work"; then
     root=()
     [ "$(id -u)" = 0 ] || root=(sudo -n)
     "${root[@]}" apt-get update -q >&2 || fail "the package lists do not have ${METAS[0]} and could not be refreshed; run: apt-get update"
-    fetch "$work" || fail "could not fetch the kernel of ${METAS[0]}; is bookworm-security among the apt sources?"
+    fetch "$work" || fail "could not fetch a kernel of series $series; is bookworm-security among the apt sources?"
 fi
 mv "$work"/boot/vmlinuz-* "$CACHE/"
 newest

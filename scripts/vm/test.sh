@@ -13,20 +13,34 @@ quell=${CARGO_TARGET_DIR:-target}/debug/quell
 console=$(mktemp)
 trap 'rm -f "$console"' EXIT
 
+# run GUEST [OPTION]...: boots with these options of boot.sh, and runs tests/vm/GUEST.sh there.
 run() {
-    scripts/vm/boot.sh -T 400 "tests/vm/$1.sh" tests/vm/assert.sh:lib/assert.sh "$quell" 2>&1 | tee "$console"
+    local guest=$1
+    shift
+    scripts/vm/boot.sh -T 400 "$@" "tests/vm/$guest.sh" tests/vm/assert.sh:lib/assert.sh "$quell" 2>&1 | tee "$console"
 }
 
-scripts/vm/selftest.sh
-for guest in machine quell; do
-    echo "vm: tests/vm/$guest.sh on 8 cores, 2 threads a core, 2 nodes"
+# passes WHERE GUEST [OPTION]...
+passes() {
+    echo "vm: tests/vm/$2.sh on $1"
+    shift
     # QEMU without KVM may run a core on code that the guest's kernel is patching (a tracepoint is switched on):
     # an int3 that nobody awaits then kills the guest, at boot too. That says nothing about Quell: it is booted again.
-    boots=1
-    until run "$guest"; do
+    local boots=1
+    until run "$@"; do
         [ "$boots" -lt 4 ] && grep -q "Oops: int3" "$console" || exit 1
         boots=$((boots + 1))
         echo "vm: the emulator failed the guest's kernel (int3); boot $boots"
     done
+}
+
+scripts/vm/selftest.sh
+for guest in machine quell; do
+    passes "8 cores, 2 threads a core, 2 nodes" "$guest"
+done
+# The last kernels of Debian with CFS and the first with EEVDF, on the machine of "A Decade of Wasted Cores".
+for series in 6.1 6.12; do
+    passes "16 cores on 8 nodes, Linux $series" check \
+        -k "$series" -c 16 -t 1 -n 8 -m 1024 -d tests/vm/paper.distances -a sched_verbose
 done
 echo "vm: passed"

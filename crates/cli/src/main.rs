@@ -4,6 +4,8 @@
 
 mod apply;
 mod bench;
+mod check;
+mod check_lint;
 
 mod client;
 mod doctor;
@@ -12,6 +14,8 @@ mod generate;
 mod guardian;
 mod launch;
 mod load;
+mod quantity;
+mod record;
 mod release;
 mod replay;
 mod run;
@@ -46,7 +50,9 @@ enum Command {
     Drain(drain::Args),
     Status(status::Args),
     Why(why::Args),
+    Record(record::Args),
     Top(top::Args),
+    Check(check::Args),
     Stop(stop::Args),
     Release(release::Args),
     Replay(replay::Args),
@@ -76,7 +82,9 @@ fn main() -> ExitCode {
         Command::Drain(args) => drain::run(args),
         Command::Status(args) => status::run(args),
         Command::Why(args) => why::run(args),
+        Command::Record(args) => record::run(args),
         Command::Top(args) => top::run(args),
+        Command::Check(args) => check::run(&args),
         Command::Stop(args) => stop::run(args),
         Command::Release(args) => release::run(args),
         Command::Replay(args) => replay::run(args),

@@ -7,6 +7,7 @@ use anyhow::Result;
 use quell_daemon::{RecordTo, RunOptions};
 
 use crate::client::read_config;
+use crate::quantity::size;
 
 /// Manage cores and tasks as FILE says, until Ctrl-C or `quell stop`
 ///
@@ -52,30 +53,4 @@ pub fn run(args: Args) -> Result<ExitCode> {
         false => quell_daemon::run(&options)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Bytes, with K, M or G for powers of 1024.
-fn size(text: &str) -> Result<u64, String> {
-    let (number, unit) = match text.char_indices().last() {
-        Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
-        Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
-        Some((at, 'G' | 'g')) => (&text[..at], 1u64 << 30),
-        _ => (text, 1),
-    };
-    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    bytes.ok_or_else(|| format!("`{text}` is not a size; write it like 67108864, 512K, 64M or 1G"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::size;
-
-    #[test]
-    fn sizes_read_with_their_unit_and_nothing_else_does() {
-        assert_eq!(size("64M"), Ok(64 << 20));
-        assert_eq!((size("512k"), size("7")), (Ok(512 << 10), Ok(7)));
-        for bad in ["", "M", "-1", "1.5G", "64MB", "99999999999G", "é"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -10,6 +10,7 @@
 
 mod caps;
 mod cores;
+mod domains;
 mod event;
 mod outcome;
 mod plan;
@@ -24,6 +25,7 @@ mod words;
 
 pub use caps::HostCaps;
 pub use cores::{CORES_MAX, CoreId, CoreListError, CoreSet};
+pub use domains::{BalanceState, CoreDomains, Domain, DomainGroup, DomainTrees, DomainTreesError};
 pub use event::{
     Activity, Certainty, CoreState, Event, Keyframe, Meta, MoveCause, Search, Source, ThreadState,
     What,

@@ -112,7 +112,7 @@ fn node(directory: &Path) -> Option<u16> {
     })
 }
 
-fn list(path: &Path) -> Result<CoreSet, ObserveError> {
+pub(super) fn list(path: &Path) -> Result<CoreSet, ObserveError> {
     let text = fs::read_to_string(path).map_err(|source| unreadable(path, source))?;
     parse(path, &text)
 }

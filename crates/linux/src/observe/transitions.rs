@@ -3,10 +3,9 @@
 //! For one who asks why something was slow. The programs of `bpf/transitions.bpf.c` write each transition of
 //! the host into one ring, some 150 ns each; nobody is woken for it. What finds the ring full is counted.
 
-use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{Link, MapHandle, Object, RingBuffer};
 use quell_model::{CoreEvent, CoreId, Left, Nanos, Rank, Runner, ThreadName, Transition};
 
 use super::bpf::object::{self, refused};
@@ -50,8 +49,11 @@ impl Recorder {
         object::constants(&mut open, &chosen)?;
         let loaded = open.load().map_err(|error| refused("loading the BPF programs", &error))?;
         let inbox = Arc::new(Mutex::new(Vec::new()));
-        let ring = ring(&map(&loaded, "transitions")?, &inbox)?;
-        let lost = map(&loaded, "lost")?;
+        let ring = object::ring(&object::map(&loaded, "transitions")?, {
+            let to = Arc::clone(&inbox);
+            move |bytes| to.lock().unwrap_or_else(PoisonError::into_inner).extend(parse(bytes))
+        })?;
+        let lost = object::map(&loaded, "lost")?;
         let links = object::attach(&loaded)?;
         Ok(Recorder { ring, inbox, lost, _links: links, _object: loaded })
     }
@@ -65,8 +67,7 @@ impl Recorder {
 
     /// How many transitions found the ring full since the start.
     pub fn lost(&self) -> u64 {
-        let value = self.lost.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-        value.and_then(|bytes| bytes.first_chunk().copied()).map_or(0, u64::from_ne_bytes)
+        object::counter(&self.lost)
     }
 }
 
@@ -134,28 +135,6 @@ impl Recording {
     }
 }
 
-fn map(object: &Object, name: &str) -> Result<MapHandle, ObserveError> {
-    let map = object.maps().find(|map| map.name() == OsStr::new(name));
-    let map = map.ok_or_else(|| object::broken(SOURCE, format!("no map `{name}`")))?;
-    MapHandle::try_from(&map).map_err(|error| refused("holding a BPF map", &error))
-}
-
-fn ring(
-    map: &MapHandle,
-    inbox: &Arc<Mutex<Vec<Transition>>>,
-) -> Result<RingBuffer<'static>, ObserveError> {
-    let build = || {
-        let mut builder = RingBufferBuilder::new();
-        let to = Arc::clone(inbox);
-        builder.add(map, move |bytes| {
-            to.lock().unwrap_or_else(PoisonError::into_inner).extend(parse(bytes));
-            0
-        })?;
-        builder.build()
-    };
-    build().map_err(|error| refused("reading the BPF ring", &error))
-}
-
 /// One `struct transition` of `bpf/transitions.h`.
 fn parse(bytes: &[u8]) -> Option<Transition> {
     let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
@@ -186,7 +165,7 @@ fn parse(bytes: &[u8]) -> Option<Transition> {
 }
 
 /// From the kernel's priority (include/linux/sched/prio.h) and policy (include/uapi/linux/sched.h).
-fn rank(thread: i32, priority: u16, policy: u16) -> Rank {
+pub(super) fn rank(thread: i32, priority: u16, policy: u16) -> Rank {
     match policy {
         _ if thread == 0 => Rank::NOBODY,
         1 | 2 => Rank::realtime(99u16.saturating_sub(priority) as u8),
@@ -197,7 +176,7 @@ fn rank(thread: i32, priority: u16, policy: u16) -> Rank {
 }
 
 /// From the state that `sched_switch` tells (include/linux/sched.h).
-fn left(state: u32) -> Left {
+pub(super) fn left(state: u32) -> Left {
     const BLOCKED: u32 = 0x2;
     const STOPPED: u32 = 0x4 | 0x8;
     const DEAD: u32 = 0x10 | 0x20 | 0x80;

@@ -4,7 +4,10 @@ use std::ffi::OsStr;
 use std::io;
 use std::sync::Once;
 
-use libbpf_rs::{Link, Object, ObjectBuilder, OpenObject, PrintLevel, set_print};
+use libbpf_rs::{
+    Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, RingBuffer,
+    RingBufferBuilder, set_print,
+};
 
 use crate::observe::ObserveError;
 
@@ -45,7 +48,7 @@ pub(crate) fn constants(open: &mut OpenObject, values: &[u8]) -> Result<(), Obse
 
 /// Attaches all programs that belong to a tracepoint.
 pub(crate) fn attach(object: &Object) -> Result<Vec<Link>, ObserveError> {
-    let programs = object.progs_mut();
+    let programs = object.progs_mut().filter(|program| program.autoload());
     let traced =
         programs.filter(|program| program.section().to_string_lossy().starts_with("tp_btf/"));
     let attach = |program: libbpf_rs::ProgramMut<'_>| {
@@ -53,6 +56,35 @@ pub(crate) fn attach(object: &Object) -> Result<Vec<Link>, ObserveError> {
         program.attach().map_err(|error| refused(&what, &error))
     };
     traced.map(attach).collect()
+}
+
+/// A handle to a map of a loaded object.
+pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle, ObserveError> {
+    let map = object.maps().find(|map| map.name() == OsStr::new(name));
+    let map = map.ok_or_else(|| broken("bpf/", format!("no map `{name}`")))?;
+    MapHandle::try_from(&map).map_err(|error| refused("holding a BPF map", &error))
+}
+
+/// A reader of a ring, that gives each record to `take`.
+pub(crate) fn ring(
+    map: &MapHandle,
+    mut take: impl FnMut(&[u8]) + 'static,
+) -> Result<RingBuffer<'static>, ObserveError> {
+    let build = || {
+        let mut builder = RingBufferBuilder::new();
+        builder.add(map, move |bytes| {
+            take(bytes);
+            0
+        })?;
+        builder.build()
+    };
+    build().map_err(|error| refused("reading a BPF ring", &error))
+}
+
+/// The first value of an array of 64-bit counters.
+pub(crate) fn counter(map: &MapHandle) -> u64 {
+    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+    value.and_then(|bytes| bytes.first_chunk().copied()).map_or(0, u64::from_ne_bytes)
 }
 
 /// The programs are not what this code was built for.
