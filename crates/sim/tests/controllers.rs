@@ -125,15 +125,15 @@ fn crowded(host: &Host, seed: u64) -> Scenario {
 }
 
 #[test]
-fn the_invariants_hold_with_the_controllers_and_a_back_end_that_is_late_refuses_and_loses() {
+fn the_invariants_hold_with_the_controllers_and_a_back_end_that_refuses_and_loses() {
     for shares in [true, false] {
         let host = seeing(4, shares);
         for seed in 0..6 {
             let mut scenario = crowded(&host, seed);
             scenario.faults = Faults {
-                delay: Nanos((1 + seed) * 10 * US),
                 refused: 30 * (seed % 3) as u16,
                 lost: 40 * (seed % 2) as u16,
+                ..scenario.faults
             };
             let mut policy = Sensed::new(&host, Config::default());
             let report = run(&scenario, &mut policy);
