@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Nanos;
 
-/// Capabilities of a host with a given back end, told to the policy at start. The default is a host that can do nothing.
+/// Capabilities of a host with a given back end, told to the policy at start. The default is a host that can
+/// do nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostCaps {
     /// Priority alone arbitrates on a core: a BE task may be let in beneath the LC owner, which

@@ -1,4 +1,5 @@
-//! Caladan's controllers, rule by rule. Names of rules are those of the published modules (`ias_bw`, `ias_ht`, `ias_ts`).
+//! Caladan's controllers, rule by rule. Names of rules are those of the published modules (`ias_bw`,
+//! `ias_ht`, `ias_ts`).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot build its scene fails")]
 
@@ -209,8 +210,8 @@ fn a_host_without_counters_and_a_switch_that_is_off_mean_no_controller() {
     assert_eq!((policy.advisors().count(), policy.missing().len()), (0, 0));
 }
 
-/// Two physical cores with two siblings each (0 and 2, 1 and 3), and an LC task with this guarantee whose requests are late
-/// after 20 us.
+/// Two physical cores with two siblings each (0 and 2, 1 and 3), and an LC task with this guarantee whose
+/// requests are late after 20 us.
 fn hyperthreads(guaranteed: u32, shares: bool) -> (Scene, TaskId) {
     let mut scene = Scene::new(2, 2, shares);
     let lc = scene.lc(guaranteed, 4);

@@ -1,6 +1,7 @@
 //! Caladan's controllers in a closed loop: no oscillation, no starvation, no broken guarantee.
 //!
-//! The toy host has no memory and no requests to see, so a policy around the policy derives those signals from who runs where.
+//! The toy host has no memory and no requests to see, so a policy around the policy derives those signals
+//! from who runs where.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot build its scene fails")]
 

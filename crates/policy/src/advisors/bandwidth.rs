@@ -1,5 +1,5 @@
-//! Caladan's memory-bandwidth controller: while memory is over its limit, it takes a core at a time from the BE task that
-//! misses the last-level cache most; when it is not, it gives them back one at a time.
+//! Caladan's memory-bandwidth controller: while memory is over its limit, it takes a core at a time from the
+//! BE task that misses the last-level cache most; when it is not, it gives them back one at a time.
 //!
 //! ```text
 //!            over the limit: note each BE core's counter
@@ -9,19 +9,19 @@
 //!                    no longer over
 //! ```
 //!
-//! Source: Caladan (OSDI'20), `ias_bw`. One step each 10 us, 25 GB/s unless told otherwise, no hysteresis: a single thread that
-//! alone exceeds the limit gets its core every other few steps, which is time-multiplexing (as the paper has it).
-//! Where we differ from the published code:
+//! Source: Caladan (OSDI'20), `ias_bw`. One step each 10 us, 25 GB/s unless told otherwise, no hysteresis: a
+//! single thread that alone exceeds the limit gets its core every other few steps, which is time-multiplexing
+//! (as the paper has it). Where we differ from the published code:
 //!
-//! - It asks other cores for their counters and waits a step for each answer (three states, the first core after 20 us).
-//!   A Snapshot brings the counters with it, so there are two states and it takes one step.
-//! - Its victim has to miss at least `threshold / cores` where the threshold is that of *one* memory channel, so that the
-//!   least offence depends on how many channels a machine has. We mean all of memory: a task is a candidate if it uses
-//!   more than the share of the limit that one core in all would have.
+//! - It asks other cores for their counters and waits a step for each answer (three states, the first core
+//!   after 20 us). A Snapshot brings the counters with it, so there are two states and it takes one step.
+//! - Its victim has to miss at least `threshold / cores` where the threshold is that of *one* memory channel,
+//!   so that the least offence depends on how many channels a machine has. We mean all of memory: a task is a
+//!   candidate if it uses more than the share of the limit that one core in all would have.
 //! - It invalidates the sample of the wrong core after a choice, and picks the worst core without asking whether
 //!   its sample is valid. Here a sample counts only if the core ran the task at both ends.
-//! - Without any core a task always counts as congested. A frozen task cannot show that it waits, and one that does not
-//!   wait takes no harm from being allowed a core.
+//! - Without any core a task always counts as congested. A frozen task cannot show that it waits, and one
+//!   that does not wait takes no harm from being allowed a core.
 
 use quell_model::{Bytes, BytesPerSec, Class, CoreId, Nanos, Snapshot, TaskId, TaskView};
 use serde::{Deserialize, Serialize};

@@ -1,14 +1,14 @@
 //! Caladan's hyperthread controller: keeps the siblings of a core idle once the request on it takes long.
 //!
-//! A request past its task's threshold (`sibling_after`, a little above the median service time) is one of the tail, and a
-//! busy sibling costs it a third of its speed. So the siblings are idled until it ends. The controller knows
-//! nothing of the last tick: it says for each Snapshot which requests are late, the latest first. What has
-//! to hold before a sibling is taken, and who gets it back when cores are short, is the allocator's
-//! affair (`allocator::shields`).
+//! A request past its task's threshold (`sibling_after`, a little above the median service time) is one of
+//! the tail, and a busy sibling costs it a third of its speed. So the siblings are idled until it ends. The
+//! controller knows nothing of the last tick: it says for each Snapshot which requests are late, the latest
+//! first. What has to hold before a sibling is taken, and who gets it back when cores are short, is the
+//! allocator's affair (`allocator::shields`).
 //!
-//! Source: Caladan (OSDI'20), `ias_ht`. As published: budget = time served / threshold; the largest budget first; no protection from
-//! a sibling on which a request of the same task is late too. Not as published: the time served there has 32
-//! bits, so that a request of some two seconds looks young again; here it has 64.
+//! Source: Caladan (OSDI'20), `ias_ht`. As published: budget = time served / threshold; the largest budget
+//! first; no protection from a sibling on which a request of the same task is late too. Not as published: the
+//! time served there has 32 bits, so that a request of some two seconds looks young again; here it has 64.
 
 use quell_model::{Class, CoreId, Nanos, Snapshot, TaskId};
 

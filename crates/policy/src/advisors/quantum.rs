@@ -1,9 +1,9 @@
 //! Time slices within a task: a request that has had its quantum lets the task's other requests go first.
 //!
-//! Source: Caladan's `ias_ts` (in the code since 2022, not in the paper): every 10 us, where work is queued and the request on a core has
-//! run for the quantum (100 us unless the task says otherwise), it is asked to yield, once. Here the Plan names the
-//! request by when it began ([`quell_model::CorePlan::yields`]), so that a request that comes after it is never meant. The
-//! slices *between* BE tasks (2 ms) are the allocator's.
+//! Source: Caladan's `ias_ts` (in the code since 2022, not in the paper): every 10 us, where work is queued
+//! and the request on a core has run for the quantum (100 us unless the task says otherwise), it is asked to
+//! yield, once. Here the Plan names the request by when it began ([`quell_model::CorePlan::yields`]), so that
+//! a request that comes after it is never meant. The slices *between* BE tasks (2 ms) are the allocator's.
 
 use quell_model::{Nanos, Snapshot};
 

@@ -1,6 +1,7 @@
 //! Siblings that are kept idle while a request that takes long runs beside them.
 //!
-//! The rules are those of Caladan's hyperthread controller (OSDI'20; `ias_ht`), with the placement left to the allocator:
+//! The rules are those of Caladan's hyperthread controller (OSDI'20; `ias_ht`), with the placement left to
+//! the allocator:
 //!
 //! - only a core within the guarantee of the task whose request it serves is protected; burst cores are not;
 //! - a core that is kept idle itself protects nobody;

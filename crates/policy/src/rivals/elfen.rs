@@ -1,9 +1,10 @@
-//! Elfen (ATC'16): batch work borrows the sibling of a service's core while that core is idle, and steps aside the moment it
-//! is not.
+//! Elfen (ATC'16): batch work borrows the sibling of a service's core while that core is idle, and steps
+//! aside the moment it is not.
 //!
-//! Each physical core is split into a first lane, for LC, and the others, for BE. LC never gets a second lane, BE
-//! never a first one that LC has. In the original the batch thread itself polls the first lane and naps; here the policy
-//! looks as often as it is let, and parks the lane. One service and one batch job a core, as published.
+//! Each physical core is split into a first lane, for LC, and the others, for BE. LC never gets a second
+//! lane, BE never a first one that LC has. In the original the batch thread itself polls the first lane and
+//! naps; here the policy looks as often as it is let, and parks the lane. One service and one batch job a
+//! core, as published.
 
 use quell_model::{Class, CoreId, CoreMode, Nanos, Plan, Reason, Snapshot, TaskId};
 

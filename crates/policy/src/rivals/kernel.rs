@@ -1,9 +1,10 @@
 //! The kernel alone: what a host does without Quell.
 //!
-//! A Plan says so by naming no owner: every task may run beneath nobody on all cores that it may use, on its own rung
-//! (`linux-default`: as its administrator started it), or with BE at SCHED_IDLE (`sched-idle`, the Linux of Caladan's
-//! evaluation). On a real host the first changes nothing at all, so it is also a way to measure what Quell itself costs; on
-//! a simulated one the kernel model decides who runs.
+//! A Plan says so by naming no owner: every task may run beneath nobody on all cores that it may use, on its
+//! own rung (`linux-default`: as its administrator started it), or with BE at SCHED_IDLE (`sched-idle`, the
+//! Linux of Caladan's evaluation). On a real host no thread is raised and each task is held to the managed cores
+//! that it may use, as under every policy, so that all have the same cores; on a simulated one the kernel
+//! model decides who runs.
 
 use quell_model::{Class, Nanos, Plan, Rung, Snapshot, TaskReason};
 

@@ -1,8 +1,8 @@
 //! The oracle: the best division of a host that never changes, found by trying.
 //!
-//! It is what no controller can have, since it tries each candidate on the whole workload first, and bounds from above what
-//! static partitioning can reach. [`Search`] proposes divisions and is told what each was worth; it knows neither
-//! simulator nor workload. [`Oracle`] is the policy that holds one division.
+//! It is what no controller can have, since it tries each candidate on the whole workload first, and bounds
+//! from above what static partitioning can reach. [`Search`] proposes divisions and is told what each was
+//! worth; it knows neither simulator nor workload. [`Oracle`] is the policy that holds one division.
 
 use quell_model::{Nanos, Plan, Snapshot};
 
@@ -13,8 +13,9 @@ use crate::{BadState, Host, Policy, Wake};
 
 /// Candidates in, scores out.
 ///
-/// Small spaces are searched whole. Larger ones by steepest ascent, a core or a way at a time, from the equal division and
-/// from each task's lion's share; that can end on a hill which is not the highest, and [`Search::is_exhaustive`] says so.
+/// Small spaces are searched whole. Larger ones by steepest ascent, a core or a way at a time, from the equal
+/// division and from each task's lion's share; that can end on a hill which is not the highest, and
+/// [`Search::is_exhaustive`] says so.
 #[derive(Clone, Debug)]
 pub struct Search {
     tasks: usize,

@@ -4,16 +4,18 @@
 //! Resources are physical cores (siblings stay together) and ways of the last-level cache. Each step, in the
 //! paper's order and with its constants:
 //!
-//! 1. The last step is judged. An upsize that did not lower the latency turns the service's wheel to the other resource and
-//!    is *not* undone, since several may be short. A downsize after which slack is below 5 % is undone, turns the wheel
-//!    and keeps that service from downsizing for 30 s.
-//! 2. The service with the smallest slack below 5 % gets one unit: one that nobody has, else a BE task's, else that of the
-//!    service with the most slack, which has to keep one. A victim whose wheel stands at the same resource turns it.
+//! 1. The last step is judged. An upsize that did not lower the latency turns the service's wheel to the
+//!    other resource and is *not* undone, since several may be short. A downsize after which slack is
+//!    below 5 % is undone, turns the wheel and keeps that service from downsizing for 30 s.
+//! 2. The service with the smallest slack below 5 % gets one unit: one that nobody has, else a BE task's,
+//!    else that of the service with the most slack, which has to keep one. A victim whose wheel stands at the
+//!    same resource turns it.
 //! 3. Otherwise the service with the largest slack above 20 % gives one unit to BE, or to nobody.
 //!
 //! The first resource is cores (the paper draws lots; a replay has to decide the same again). Slack is
-//! (target - latency) / target, from `latency_target` and the reported tail. A service without both keeps what it has. The migration
-//! of PARTIES, to another host after 60 s without success, is left out: there is no other host.
+//! (target - latency) / target, from `latency_target` and the reported tail. A service without both keeps
+//! what it has. The migration of PARTIES, to another host after 60 s without success, is left out: there is
+//! no other host.
 
 use quell_model::{Class, Nanos, Plan, Snapshot, TaskView};
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,9 @@
 //! PerfIso (ATC'18): batch work is confined to fewer cores whenever too few cores idle, and to more when more do.
 //!
-//! "Blind isolation": nothing is asked of the services, they run where the kernel puts them. What is kept is a buffer of
-//! idle cores, so that a burst finds some at once. After each look the batch set is as large as leaves the buffer:
-//! it shrinks by what the buffer lacks and grows by what it has too much. The buffer's size is a setting; the abstract of
-//! the paper names none, and ours defaults to a sixth of the cores.
+//! "Blind isolation": nothing is asked of the services, they run where the kernel puts them. What is kept is
+//! a buffer of idle cores, so that a burst finds some at once. After each look the batch set is as large as
+//! leaves the buffer: it shrinks by what the buffer lacks and grows by what it has too much. The buffer's
+//! size is a setting; the abstract of the paper names none, and ours defaults to a sixth of the cores.
 
 use quell_model::{Class, CoreSet, Nanos, Plan, Snapshot, TaskReason};
 

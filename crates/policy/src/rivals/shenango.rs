@@ -1,10 +1,11 @@
 //! Shenango (NSDI'19): a core allocator that looks every 5 us and knows nothing of interference.
 //!
-//! A task is congested when something that was queued at the last look is queued still; it then gets one core. It is no
-//! matter whether it is LC or BE, only guarantees count: a task below its own may preempt one above
-//! its own, nobody else preempts. Cores are chosen for the cache: the sibling of a core that the task runs on, one that it
-//! had lately, any idle one, one to preempt. A core that its owner leaves goes to a congested task, that on the sibling
-//! first, then one that was here lately. The look after a grant counts for nothing, so that the core can start.
+//! A task is congested when something that was queued at the last look is queued still; it then gets one
+//! core. It is no matter whether it is LC or BE, only guarantees count: a task below its own may preempt one
+//! above its own, nobody else preempts. Cores are chosen for the cache: the sibling of a core that the task
+//! runs on, one that it had lately, any idle one, one to preempt. A core that its owner leaves goes to a
+//! congested task, that on the sibling first, then one that was here lately. The look after a grant counts
+//! for nothing, so that the core can start.
 //!
 //! Source: the paper's algorithm as in the `simple` policy of the published code.
 
