@@ -387,3 +387,20 @@ fn a_request_past_its_quantum_yields_once_others_wait_and_no_later_one_does() {
     assert_eq!(scene.plan.cores[0].yields, None);
     assert!(matches!(wake, quell_policy::Wake::At(_)), "looked at when its quantum ends");
 }
+
+#[test]
+fn batch_work_that_lost_its_core_to_a_guarantee_gets_its_own_back_although_it_was_to_idle() {
+    let mut scene = Scene::new(1, 2, true);
+    let be = scene.add(Class::BestEffort, 1, 2);
+    let mut policy = caladan(&scene);
+    scene.tick(&mut policy, US);
+    assert_eq!(scene.owned(be), "0-1");
+    // A service joins whose guarantee only that core can serve, and has a late request there.
+    let lc = scene.lc(1, 1);
+    scene.task(lc).limits.allowed = set("0");
+    scene.task(lc).limits.sibling_after = Nanos::from_micros(20);
+    scene.demand(lc, 1, 0);
+    serves(&mut scene, lc, 0, Nanos::from_micros(50));
+    scene.tick(&mut policy, US);
+    assert_eq!((scene.owned(lc).as_str(), scene.owned(be).as_str()), ("0", "1"));
+}

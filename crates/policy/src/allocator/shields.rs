@@ -109,7 +109,7 @@ impl Allocator {
     /// Gives cores that are kept idle to those who have more right to them and found no other: tasks short of
     /// their guarantee, then congested LC tasks. True if a core changed hands.
     pub(super) fn relent(&mut self, now: Nanos, advice: &Advice) -> bool {
-        if self.shielded.is_empty() || self.host.caps.shares_cores {
+        if self.shielded.is_empty() {
             return false;
         }
         let moves = self.moves;
@@ -141,10 +141,13 @@ impl Allocator {
     fn lane_for(&self, place: u32, needs: Needs, now: Nanos, advice: &Advice) -> Option<CoreId> {
         let task = self.task(place);
         let (needy, any) = match needs {
-            Needs::Guarantee(class) => (task.class == class && task.is_short(), true),
+            Needs::Guarantee(class) => {
+                let short = task.is_short() && task.unmet() > 0;
+                (task.class == class && (short || self.is_entitled(place)), true)
+            }
             Needs::Relief => (task.is_lc() && task.claims() > 0, false),
         };
-        if !task.alive || !needy || task.unmet() == 0 {
+        if !task.alive || !needy {
             return None;
         }
         let open = task.open();
@@ -152,6 +155,7 @@ impl Allocator {
             let state = self.core(*lane);
             let own = || self.core(CoreId(state.shields)).reserved == place;
             self.shielded.contains(*lane)
+                && state.owner == NONE
                 && open.contains(*lane)
                 && !state.refuses(place, now)
                 && (any || own())
