@@ -18,9 +18,11 @@ fn caladan(scene: &Scene) -> Quell {
     Quell::caladan(scene.host.clone(), Config::default())
 }
 
-/// A host of exclusive cores whose counters stand at zero.
+/// A host of exclusive cores whose counters stand at zero, with a service that sleeps.
 fn counted(cores: u16) -> Scene {
     let mut scene = Scene::new(cores, 1, false);
+    scene.host.caps.acts_within = Nanos::from_micros(5);
+    scene.lc(0, 1);
     scene.seen.memory = Signal::Measured(Bytes(0));
     for view in &mut scene.seen.cores {
         view.memory = Signal::Measured(Bytes(0));
@@ -183,6 +185,28 @@ fn a_sample_counts_only_if_the_core_ran_the_same_task_at_both_ends() {
     scene.runs(at.0, Some(second));
     fetch(&mut scene, &mut policy, TWICE, &[(at.0, TWICE)]);
     assert_eq!((scene.planned(first).cap, scene.planned(second).cap), (2, 2));
+}
+
+#[test]
+fn a_host_that_acts_slowly_is_given_time_and_one_without_a_service_is_left_alone() {
+    let decisions = |acts_within, is_alive| {
+        let mut scene = counted(2);
+        scene.host.caps.acts_within = acts_within;
+        scene.seen.tasks[0].alive = is_alive;
+        let be = scene.be(2);
+        let mut policy = caladan(&scene);
+        scene.demand(be, 0, 2);
+        scene.tick(&mut policy, STEP);
+        occupies(&mut scene, be, &[0, 1], 0);
+        let caps = (0..10).map(|_| {
+            fetch(&mut scene, &mut policy, TWICE, &[(0, 250_000), (1, 250_000)]);
+            scene.planned(be).cap
+        });
+        caps.filter(|cap| *cap < 2).count()
+    };
+    assert_eq!(decisions(Nanos::from_micros(5), true), 9, "from the second step on");
+    assert_eq!(decisions(Nanos::from_micros(20), true), 3, "from the second step of 40 us on");
+    assert_eq!(decisions(Nanos::from_micros(5), false), 0);
 }
 
 #[test]

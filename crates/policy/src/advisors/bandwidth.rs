@@ -20,6 +20,9 @@
 //!   candidate if it uses more than the share of the limit that one core in all would have.
 //! - It invalidates the sample of the wrong core after a choice, and picks the worst core without asking whether
 //!   its sample is valid. Here a sample counts only if the core ran the task at both ends.
+//! - Where the host needs more than half a step to act, a step is twice that time: what was decided has to show
+//!   before it is judged, or one offence is punished several times and forgiven as often.
+//! - It rests where no service is: there is nobody to protect from the traffic.
 //! - Without any core a task always counts as congested. A frozen task cannot show that it waits, and one
 //!   that does not wait takes no harm from being allowed a core.
 
@@ -36,6 +39,7 @@ const FREE: u32 = u32::MAX;
 /// See the module.
 pub struct Bandwidth {
     limit: BytesPerSec,
+    step: Nanos,
     /// Managed cores.
     cores: u64,
     state: State,
@@ -66,7 +70,13 @@ impl Bandwidth {
     pub fn new(host: &Host, limit: BytesPerSec) -> Bandwidth {
         let numbers = host.topology.cores().last().map_or(0, |core| core.id.index() + 1);
         let state = State { samples: vec![None; numbers], ..State::default() };
-        Bandwidth { limit, cores: host.managed.len() as u64, state, fetched: Vec::new() }
+        Bandwidth {
+            limit,
+            step: STEP.max(Nanos(host.caps.acts_within.0.saturating_mul(2))),
+            cores: host.managed.len() as u64,
+            state,
+            fetched: Vec::new(),
+        }
     }
 
     fn sync(&mut self, seen: &Snapshot) {
@@ -82,7 +92,7 @@ impl Bandwidth {
     }
 
     /// One step; the core that was chosen, and whose it is.
-    fn step(&mut self, now: Nanos, seen: &Snapshot) -> Option<(TaskId, CoreId)> {
+    fn take_step(&mut self, now: Nanos, seen: &Snapshot) -> Option<(TaskId, CoreId)> {
         let total = seen.memory.value();
         let before = std::mem::replace(&mut self.state.last, total.map(|total| (now, total)));
         let over = match (before, total) {
@@ -91,6 +101,7 @@ impl Bandwidth {
             }
             _ => false,
         };
+        let over = over && has_services(seen);
         let Some(since) = self.state.watching else {
             match over {
                 true => self.note(now, seen),
@@ -187,7 +198,7 @@ impl Advisor for Bandwidth {
     fn advise(&mut self, now: Nanos, seen: &Snapshot, advice: &mut Advice) {
         self.sync(seen);
         let last = self.state.last.map_or(Nanos::ZERO, |(at, _)| at);
-        let chosen = if now.since(last) >= STEP { self.step(now, seen) } else { None };
+        let chosen = if now.since(last) >= self.step { self.take_step(now, seen) } else { None };
         let mut capped = false;
         for record in self.state.tasks.iter().filter(|record| record.cap != FREE) {
             capped = true;
@@ -200,8 +211,9 @@ impl Advisor for Bandwidth {
         }
         // Traffic grows without any event. Nobody is to blame for it while no BE task runs.
         let runs = |view: &TaskView| is_candidate(view) && view.runnable() > 0;
-        if capped || (seen.memory.value().is_some() && seen.tasks.iter().any(runs)) {
-            advice.revisit(now + STEP);
+        let watches = seen.memory.value().is_some() && has_services(seen);
+        if capped || (watches && seen.tasks.iter().any(runs)) {
+            advice.revisit(now + self.step);
         }
     }
 
@@ -220,6 +232,11 @@ impl Advisor for Bandwidth {
 /// Only batch work loses cores.
 fn is_candidate(view: &TaskView) -> bool {
     view.alive && view.limits.class == Class::BestEffort
+}
+
+/// Whether there is anybody to protect.
+fn has_services(seen: &Snapshot) -> bool {
+    seen.tasks.iter().any(|view| view.alive && view.limits.class == Class::LatencyCritical)
 }
 
 /// Whether so many bytes in this time are more than `per_sec`.
