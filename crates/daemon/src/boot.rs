@@ -225,29 +225,32 @@ fn assemble(
 ) -> Result<Assembled> {
     let config = &checked.config.host;
     let signals = sight.name();
-    let fair_server = prepare(checked, ladder, &mut executor, guardians.as_ref(), &mut degraded);
     let layout = Layout::detect(Path::new("/"))?;
-    let back_end: Box<dyn BackEnd + Send> = match config.back_end {
-        BackEndKind::Elevation => Box::new(Elevation::new(
-            ladder,
-            match config.be_rung {
-                BeRungKind::Idle => BeRung::Idle,
-                BeRungKind::FifoLow => BeRung::FifoLow,
-            },
-            ElevationHost {
-                fair_server,
-                sees_threads: signals == "bpf",
-                freezes: layout.freezer.is_some(),
-            },
-        )),
-        BackEndKind::Cpuset => Box::new(Cpusets::new(signals == "bpf", layout.freezer.is_some())),
+    let freezes = layout.freezer.is_some();
+    let back_end = |fair_server| -> Box<dyn BackEnd + Send> {
+        let be = match config.be_rung {
+            BeRungKind::Idle => BeRung::Idle,
+            BeRungKind::FifoLow => BeRung::FifoLow,
+        };
+        let sees_threads = signals == "bpf";
+        match config.back_end {
+            BackEndKind::Elevation => Box::new(Elevation::new(
+                ladder,
+                be,
+                ElevationHost { fair_server, sees_threads, freezes },
+            )),
+            BackEndKind::Cpuset => Box::new(Cpusets::new(sees_threads, freezes)),
+        }
     };
-    let host = Host {
-        topology: checked.topology.clone(),
-        managed: checked.host.managed,
-        caps: back_end.caps(),
-    };
+    let host_of =
+        |caps| Host { topology: checked.topology.clone(), managed: checked.host.managed, caps };
+    // Before the first change: a policy that cannot run here is no reason to touch the host.
+    quell_policy::check(&config.policy, &host_of(back_end(false).caps()))?;
+    let fair_server = prepare(checked, ladder, &mut executor, guardians.as_ref(), &mut degraded);
+    let back_end = back_end(fair_server);
+    let host = host_of(back_end.caps());
     let policy = by_name(&config.policy, host.clone(), policy_config(config))?;
+    degraded.extend(policy.missing().iter().map(|part| format!("{} {part}", policy.name())));
     let parts = Parts {
         host,
         sight,
@@ -276,7 +279,14 @@ fn assemble(
 
 /// What the operator set about the policy.
 pub fn policy_config(host: &HostConfig) -> quell_policy::Config {
-    quell_policy::Config { delay_bound: host.kernel_delay_bound }
+    let controllers = host.controllers;
+    quell_policy::Config {
+        delay_bound: host.kernel_delay_bound,
+        bandwidth_limit: controllers.bandwidth_limit,
+        hyperthread: controllers.hyperthread,
+        quantum: controllers.quantum,
+        idle_buffer: controllers.idle_buffer,
+    }
 }
 
 /// Prepares the managed cores; tells whether the fair server may still stop LC there.

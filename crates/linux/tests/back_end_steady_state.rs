@@ -115,6 +115,7 @@ fn plan() -> Plan {
         owner: (number > 0).then_some(id(0)),
         mode: if number > 0 { CoreMode::Kernel } else { CoreMode::Unmanaged },
         reason: Reason::Kept,
+        yields: None,
     };
     let task = |index| TaskPlan {
         id: id(index),
@@ -122,6 +123,7 @@ fn plan() -> Plan {
         cap: 16,
         rung: if index == 0 { Rung::Lc } else { Rung::Idle },
         beneath: if index == 0 { CoreSet::EMPTY } else { CoreSet::from_words(&[0xfffe]) },
+        llc_ways: None,
         reason: TaskReason::Configured,
     };
     Plan { cores: (0..16).map(core).collect(), tasks: (0..TASKS).map(task).collect() }

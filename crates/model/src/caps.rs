@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Nanos;
 
-/// Capabilities of a host with a given back end, told to the policy at start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Capabilities of a host with a given back end, told to the policy at start. The default is a host that can
+/// do nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostCaps {
     /// Priority alone arbitrates on a core: a BE task may be let in beneath the LC owner, which
     /// preempts it the moment it wakes. Without it a core serves its owner alone.
@@ -21,6 +22,14 @@ pub struct HostCaps {
     /// The kernel's fair server may stop elevated threads for some 50 ms a second to run starving
     /// fair-class work, SCHED_IDLE included (kernel 6.12 and later).
     pub fair_server: bool,
+    /// It is seen on each core when the request that runs there began ([`crate::CoreView::request_start`]).
+    pub sees_requests: bool,
+    /// A request can be made to let others of its task go first ([`crate::CorePlan::yields`]).
+    pub yields_requests: bool,
+    /// Memory traffic is counted, in total and for each core ([`crate::Snapshot::memory`]).
+    pub counts_memory: bool,
+    /// Ways of the last-level cache that can be dealt out to tasks; 0: it cannot be partitioned.
+    pub llc_ways: u16,
     /// Typical delay from a decision to its effect.
     pub acts_within: Nanos,
 }

@@ -25,6 +25,8 @@ pub struct CorePlan {
     pub mode: CoreMode,
     /// Why.
     pub reason: Reason,
+    /// The request that began then, if it still runs here, has had its quantum: others of its task go first.
+    pub yields: Option<Nanos>,
 }
 
 /// Who schedules threads on a core. A core is in exactly one mode.
@@ -56,6 +58,8 @@ pub struct TaskPlan {
     pub rung: Rung,
     /// Cores that it may use beneath their owner, besides those that it owns.
     pub beneath: CoreSet,
+    /// Ways of the last-level cache that are its own; `None`: it shares those that nobody has.
+    pub llc_ways: Option<u16>,
     /// Why it is treated so.
     pub reason: TaskReason,
 }
@@ -86,6 +90,8 @@ pub enum Reason {
     Capped,
     /// The back end refused it with this errno; not tried again for a while.
     Refused(i32),
+    /// The owner got it instead of this core, which is kept idle to protect another.
+    InsteadOf(CoreId),
 }
 
 /// Why a task is treated as it is.
@@ -110,6 +116,8 @@ pub enum TaskReason {
     Banned,
     /// No core is left for it.
     NoCore,
+    /// Kept off siblings of cores on which an LC request takes long.
+    Hyperthread,
 }
 
 impl Plan {

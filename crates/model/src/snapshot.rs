@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Absence, BytesPerSec, CoreId, CoreSet, Limits, Nanos, Outcome, Permille, RequestsPerSec,
+    Absence, Bytes, BytesPerSec, CoreId, CoreSet, Limits, Nanos, Outcome, Permille, RequestsPerSec,
     Signal, TaskId,
 };
 
@@ -21,6 +21,9 @@ pub struct Snapshot {
     pub dirty: Vec<u32>,
     /// Cores that went idle since the last Snapshot.
     pub went_idle: CoreSet,
+    /// What moved between memory and caches so far, from any fixed time on: the traffic of the memory
+    /// controllers, whoever caused it. A sum, so that who reads it chooses the window of the rate.
+    pub memory: Signal<Bytes>,
 }
 
 /// One core as seen.
@@ -40,6 +43,12 @@ pub struct CoreView {
     pub lc_busy: Signal<Permille>,
     /// What became of the last Plan for this core.
     pub outcome: Outcome,
+    /// When the request that runs on it began (a runtime or a hint tells); `Absent(NotApplicable)`
+    /// when none does.
+    pub request_start: Signal<Nanos>,
+    /// What this core fetched from memory so far, from any fixed time on: a cache line for each miss in the
+    /// last-level cache.
+    pub memory: Signal<Bytes>,
 }
 
 /// One task as seen.
@@ -100,6 +109,8 @@ impl CoreView {
             idle_since: None,
             lc_busy: Signal::default(),
             outcome: Outcome::Done,
+            request_start: Signal::default(),
+            memory: Signal::default(),
         }
     }
 }

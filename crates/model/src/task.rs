@@ -62,6 +62,29 @@ pub struct Limits {
     pub delay_target: Nanos,
     /// How long one LC thread may run without sleeping before it counts as run away; zero: never.
     pub runaway_after: Nanos,
+    /// LC: how long a request may take before the siblings of its core are idled until it ends (Caladan,
+    /// `ht_punish_us`); zero: never.
+    pub sibling_after: Nanos,
+    /// How long a request may run while others of the task wait (Caladan, `quantum_us`); zero: as long
+    /// as it takes.
+    pub quantum: Nanos,
+    /// LC: latency that its tail is to stay below (PARTIES' QoS target); zero: none is set.
+    pub latency_target: Nanos,
     /// Managed cores that the task may use: its own affinity and cpuset, within the configuration.
     pub allowed: CoreSet,
+}
+
+impl Limits {
+    /// Batch work that asks for nothing and may use no core.
+    pub const NONE: Limits = Limits {
+        class: Class::BestEffort,
+        guaranteed: 0,
+        max: 0,
+        delay_target: Nanos::ZERO,
+        runaway_after: Nanos::ZERO,
+        sibling_after: Nanos::ZERO,
+        quantum: Nanos::ZERO,
+        latency_target: Nanos::ZERO,
+        allowed: CoreSet::EMPTY,
+    };
 }

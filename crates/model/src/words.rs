@@ -67,6 +67,7 @@ impl fmt::Display for Reason {
             Reason::Unwanted => f.write_str("nobody may or wants to use it"),
             Reason::BannedFor(core) => write!(f, "kept idle to protect core {core}"),
             Reason::Capped => f.write_str("kept idle: who wants it is at its cap"),
+            Reason::InsteadOf(core) => write!(f, "instead of core {core}, which is kept idle"),
             Reason::Refused(errno) => write!(f, "the host refused it (errno {errno})"),
         }
     }
@@ -88,6 +89,9 @@ impl fmt::Display for TaskReason {
             TaskReason::Capped => f.write_str("held down by a cap"),
             TaskReason::Banned => f.write_str("banned from every core that it may use"),
             TaskReason::NoCore => f.write_str("no core is left for it"),
+            TaskReason::Hyperthread => {
+                f.write_str("kept off siblings of cores on which an LC request takes long")
+            }
         }
     }
 }

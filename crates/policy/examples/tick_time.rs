@@ -16,6 +16,7 @@ fn host(cores: u16, shares_cores: bool) -> Host {
         sees_threads: true,
         fair_server: true,
         acts_within: Nanos::from_micros(100),
+        ..HostCaps::default()
     };
     let physical = (cores / 2).max(1);
     #[expect(
@@ -39,6 +40,7 @@ fn task(index: u32, host: &Host) -> TaskView {
                 delay_target: Nanos::from_micros(10),
                 runaway_after: Nanos::from_millis(100),
                 allowed: host.topology.all(),
+                ..Limits::NONE
             },
         )
     }

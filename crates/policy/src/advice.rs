@@ -32,6 +32,8 @@ pub(crate) struct TaskAdvice {
     pub reason: TaskReason,
     /// Delay that it caused LC threads, when it is to stay off their cores.
     pub off_lc: Option<Nanos>,
+    /// The core that goes first if the cap takes one.
+    pub give_up: Option<CoreId>,
     touched: bool,
 }
 
@@ -41,6 +43,7 @@ impl TaskAdvice {
         banned: CoreSet::EMPTY,
         reason: TaskReason::Banned,
         off_lc: None,
+        give_up: None,
         touched: false,
     };
 }
@@ -56,6 +59,10 @@ pub struct Advice {
     pub(crate) best_effort_reason: TaskReason,
     protects: Vec<CoreId>,
     pub(crate) preferences: Vec<Preference>,
+    /// Cores to keep idle, and the core that each protects; strongest advice first.
+    pub(crate) shields: Vec<(CoreId, CoreId)>,
+    /// Cores whose request, begun then, has had its quantum.
+    pub(crate) yields: Vec<(CoreId, Nanos)>,
     pub(crate) revisit: Nanos,
 }
 
@@ -69,6 +76,8 @@ impl Default for Advice {
             best_effort_reason: TaskReason::Banned,
             protects: Vec::new(),
             preferences: Vec::new(),
+            shields: Vec::new(),
+            yields: Vec::new(),
             revisit: Nanos::MAX,
         }
     }
@@ -86,11 +95,15 @@ impl Advice {
         }
         if self.protects.len() < cores {
             self.protects.extend((self.protects.len()..cores).map(|core| CoreId(core as u16)));
+            self.shields.reserve(cores);
+            self.yields.reserve(cores);
         }
         self.everyone = CoreSet::EMPTY;
         self.best_effort = CoreSet::EMPTY;
         self.best_effort_reason = TaskReason::Banned;
         self.preferences.clear();
+        self.shields.clear();
+        self.yields.clear();
         self.revisit = Nanos::MAX;
     }
 
@@ -99,6 +112,25 @@ impl Advice {
         if let Some(advice) = self.task_mut(task) {
             advice.cap = advice.cap.min(cores);
         }
+    }
+
+    /// At most `cores` cores for the task; if it has to give one up, `first`.
+    pub fn cap_without(&mut self, task: TaskId, cores: u32, first: CoreId) {
+        self.cap(task, cores);
+        if let Some(advice) = self.task_mut(task) {
+            advice.give_up = Some(first);
+        }
+    }
+
+    /// Keeps a sibling idle while the request on the core `protects` is served (free of BE, where cores are
+    /// shared). Say the most urgent first: it is the last to be given up.
+    pub fn keep_idle(&mut self, sibling: CoreId, protects: CoreId) {
+        self.shields.push((sibling, protects));
+    }
+
+    /// Has the request on `core` that began at `began` let others of its task go first.
+    pub fn yield_to_others(&mut self, core: CoreId, began: Nanos) {
+        self.yields.push((core, began));
     }
 
     /// Keeps `scope` off `core`, to protect the core `protects` (the same one, or its sibling). `reason`

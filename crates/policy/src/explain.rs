@@ -29,6 +29,8 @@ pub enum Offer {
     Ban(CoreId),
     /// To give the task at most this many cores.
     Cap(u32),
+    /// To keep this core idle for the sake of the task's request on a sibling.
+    Idle(CoreId),
 }
 
 impl fmt::Display for Invariant {
@@ -47,6 +49,7 @@ impl fmt::Display for Offer {
         match self {
             Offer::Ban(core) => write!(f, "keep it off core {core}"),
             Offer::Cap(cores) => write!(f, "give it {cores} cores at most"),
+            Offer::Idle(core) => write!(f, "keep core {core} idle beside its request"),
         }
     }
 }

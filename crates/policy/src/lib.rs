@@ -23,19 +23,18 @@ mod host;
 pub mod invariants;
 mod quell;
 mod registry;
+pub mod rivals;
 mod state;
-mod static_;
 
 use quell_model::{Nanos, Plan, Snapshot};
 
 pub use advice::{Advice, BanScope, Preference};
 pub use allocator::{Allocator, constants as allocator_constants};
 pub use explain::{Change, CoreWhy, Explanation, Invariant, Offer, TaskWhy, Veto};
-pub use host::Host;
+pub use host::{Host, Missing};
 pub use quell::Quell;
-pub use registry::{Config, NAMES, UnknownPolicy, by_name};
+pub use registry::{Config, NAMES, PolicyError, by_name, check, names_for};
 pub use state::BadState;
-pub use static_::Static;
 
 /// When a policy wants to be asked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +62,11 @@ pub trait Policy: Send {
 
     /// Writes the whole desired state for what was seen into `plan`, whatever it held before.
     fn decide(&mut self, now: Nanos, seen: &Snapshot, plan: &mut Plan) -> Wake;
+
+    /// Parts that it runs without, because the host lacks what they need; to be said at start.
+    fn missing(&self) -> &[Missing] {
+        &[]
+    }
 
     /// Why the last Plan is as it is. Formats on demand; the tick only fills fixed tables.
     fn explain(&self) -> Explanation {

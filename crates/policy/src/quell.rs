@@ -1,12 +1,16 @@
-//! The default policy: the core module with its advisors.
+//! The core module with its advisors: the default policy, and Caladan.
 
-use quell_model::{Nanos, Plan, Snapshot};
+use quell_model::{BytesPerSec, HostCaps, Nanos, Plan, Snapshot};
 
-use crate::advisors::{FairServer, KernelSections};
-use crate::{Advice, Advisor, Allocator, BadState, Config, Explanation, Host, Policy, Wake};
+use crate::advisors::{Bandwidth, FairServer, Hyperthread, KernelSections, Quantum};
+use crate::{
+    Advice, Advisor, Allocator, BadState, Config, Explanation, Host, Missing, Policy, Wake,
+};
 
 /// The core allocator, advised. Advice adds up, so the order of the advisors changes nothing.
 pub struct Quell {
+    name: &'static str,
+    missing: Vec<Missing>,
     allocator: Allocator,
     advisors: Vec<Box<dyn Advisor>>,
     advice: Advice,
@@ -16,21 +20,50 @@ pub struct Quell {
 impl Quell {
     /// The policy for a host, with the advisors that its capabilities call for.
     pub fn new(host: Host, config: Config) -> Quell {
-        let mut advisors: Vec<Box<dyn Advisor>> = Vec::new();
-        if host.caps.shares_cores {
-            if host.caps.fair_server {
-                advisors.push(Box::new(FairServer::new(&host)));
-            }
-            advisors.push(Box::new(KernelSections::new(config.delay_bound)));
-        }
+        let advisors = for_stock_kernel(&host, config);
         Quell::with_advisors(host, advisors)
+    }
+
+    /// Caladan (OSDI'20): the allocator with the bandwidth controller, the hyperthread controller and time slices,
+    /// as far as they are switched on and the host gives them what they read. On a stock kernel the advisors
+    /// that keep its mechanisms from harming LC are there as well.
+    pub fn caladan(host: Host, config: Config) -> Quell {
+        let mut advisors = for_stock_kernel(&host, config);
+        let mut missing = Vec::new();
+        let mut add = |advisor: Box<dyn Advisor>, lacks: Option<&'static str>| match lacks {
+            None => advisors.push(advisor),
+            Some(needs) => missing.push(Missing { part: advisor.name(), needs }),
+        };
+        let caps = host.caps;
+        if config.bandwidth_limit != BytesPerSec(0) {
+            let lacks = (!caps.counts_memory).then_some("counters of memory traffic");
+            add(Box::new(Bandwidth::new(&host, config.bandwidth_limit)), lacks);
+        }
+        if config.hyperthread {
+            let lacks = match caps {
+                _ if !host.has_siblings() => Some("siblings among the managed cores"),
+                HostCaps { idles_cores: false, .. } => Some("a way to keep a core idle"),
+                HostCaps { sees_requests: false, .. } => Some("the start times of requests"),
+                _ => None,
+            };
+            add(Box::new(Hyperthread::new(&host)), lacks);
+        }
+        if config.quantum {
+            let lacks = match caps {
+                HostCaps { sees_requests: false, .. } => Some("the start times of requests"),
+                HostCaps { yields_requests: false, .. } => Some("a way to interrupt a request"),
+                _ => None,
+            };
+            add(Box::new(Quantum), lacks);
+        }
+        Quell { name: "caladan", missing, ..Quell::with_advisors(host, advisors) }
     }
 
     /// The policy with these advisors only.
     pub fn with_advisors(host: Host, advisors: Vec<Box<dyn Advisor>>) -> Quell {
         let core_numbers = host.topology.cores().last().map_or(0, |core| core.id.index() + 1);
         let (allocator, advice) = (Allocator::new(host), Advice::default());
-        Quell { allocator, advisors, advice, core_numbers }
+        Quell { name: "quell", missing: Vec::new(), allocator, advisors, advice, core_numbers }
     }
 
     /// The names of the advisors at work.
@@ -39,9 +72,25 @@ impl Quell {
     }
 }
 
+/// What keeps the mechanisms of a stock kernel from harming LC.
+fn for_stock_kernel(host: &Host, config: Config) -> Vec<Box<dyn Advisor>> {
+    let mut advisors: Vec<Box<dyn Advisor>> = Vec::new();
+    if host.caps.shares_cores {
+        if host.caps.fair_server {
+            advisors.push(Box::new(FairServer::new(host)));
+        }
+        advisors.push(Box::new(KernelSections::new(config.delay_bound)));
+    }
+    advisors
+}
+
 impl Policy for Quell {
     fn name(&self) -> &'static str {
-        "quell"
+        self.name
+    }
+
+    fn missing(&self) -> &[Missing] {
+        &self.missing
     }
 
     fn decide(&mut self, now: Nanos, seen: &Snapshot, plan: &mut Plan) -> Wake {

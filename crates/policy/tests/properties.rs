@@ -6,7 +6,7 @@ use common::{Adversary, Dice, caps, host, snapshots};
 use proptest::prelude::*;
 use quell_model::*;
 use quell_policy::invariants::{Rule, Violation, check};
-use quell_policy::{Config, Host, Policy, Quell, by_name};
+use quell_policy::{Config, Host, Policy, Quell, by_name, names_for};
 
 fn numbers(most: usize) -> impl Strategy<Value = Vec<u16>> {
     proptest::collection::vec(any::<u16>(), 0..most)
@@ -61,6 +61,18 @@ proptest! {
     }
 
     #[test]
+    fn any_controllers_keep_the_invariants(rolls in numbers(4000), switches in any::<[bool; 3]>()) {
+        let mut dice = Dice::new(&rolls);
+        let host = host(&mut dice);
+        let seen = snapshots(&mut dice, &host);
+        let [bandwidth, hyperthread, quantum] = switches;
+        let bandwidth_limit = BytesPerSec(if bandwidth { 1_000_000_000 } else { 0 });
+        let config = Config { bandwidth_limit, hyperthread, quantum, ..Config::default() };
+        let mut policy = Quell::caladan(host.clone(), config);
+        none_of(&violations(&mut policy, &host, &seen))?;
+    }
+
+    #[test]
     fn no_advice_can_break_the_invariants(rolls in numbers(4000), advice in numbers(200)) {
         let mut dice = Dice::new(&rolls);
         let host = host(&mut dice);
@@ -74,7 +86,7 @@ proptest! {
         let mut dice = Dice::new(&rolls);
         let host = host(&mut dice);
         let seen = snapshots(&mut dice, &host);
-        for name in quell_policy::NAMES {
+        for name in names_for(&host) {
             let mut first = by_name(name, host.clone(), Config::default()).unwrap();
             let mut second = by_name(name, host.clone(), Config::default()).unwrap();
             let (mut plan, mut again) = (Plan::default(), Plan::default());
@@ -88,16 +100,17 @@ proptest! {
     }
 
     #[test]
-    fn a_static_plan_is_always_well_formed(rolls in numbers(3000)) {
+    fn the_plans_of_every_rival_are_well_formed(rolls in numbers(3000)) {
         let mut dice = Dice::new(&rolls);
         let host = host(&mut dice);
         let seen = snapshots(&mut dice, &host);
-        let mut policy = by_name("static", host.clone(), Config::default()).unwrap();
-        let mut found = violations(policy.as_mut(), &host, &seen);
-        found.retain(|(violation, _)| violation.rule == Rule::Shape);
-        none_of(&found)?;
+        for name in names_for(&host) {
+            let mut policy = by_name(name, host.clone(), Config::default()).unwrap();
+            let mut found = violations(policy.as_mut(), &host, &seen);
+            found.retain(|(violation, _)| violation.rule == Rule::Shape);
+            none_of(&found)?;
+        }
     }
-
 }
 
 proptest! {

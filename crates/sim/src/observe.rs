@@ -34,18 +34,19 @@ impl Engine<'_> {
         {
             lc_now = now.since(since);
         }
+        let id = self.cores[at].id;
         let core = &mut self.cores[at];
         core.roll(now);
         let window = (WINDOW + now.since(core.window)).0.min(now.0);
         let busy = core.lc_ran[0] + core.lc_ran[1] + lc_now;
         CoreView {
-            id: core.id,
             managed: true,
             online: core.online,
             running: core.running.map(|thread| self.id_of(self.threads[thread].task)),
             idle_since: self.cores[at].running.is_none().then_some(self.cores[at].idle_since),
             lc_busy: Signal::Measured(Permille::of(busy, Nanos(window))),
             outcome: self.backend.outcome(at),
+            ..CoreView::new(id)
         }
     }
 

@@ -70,14 +70,14 @@ fn the_invariants_hold_with_late_refused_and_lost_actions_and_a_changing_host() 
 
 #[test]
 fn a_run_is_the_same_to_the_byte_each_time() {
-    for policy in quell_policy::NAMES {
+    for policy in quell_policy::names_for(&load_steps(true).host) {
         let mut scenario = load_steps(true);
         scenario.length = Nanos(100 * MS);
         scenario.faults = Faults { refused: 50, lost: 50, ..scenario.faults };
         let first = under(policy, &scenario);
         assert_eq!(first, under(policy, &scenario));
         scenario.seed += 1;
-        assert_ne!(first.digest, under(policy, &scenario).digest);
+        assert_ne!(first, under(policy, &scenario));
     }
 }
 

@@ -11,7 +11,7 @@ use std::io::Cursor;
 use common::{Dice, Scene, host, snapshots};
 use proptest::prelude::*;
 use quell_model::*;
-use quell_policy::{Config, Host, NAMES, Policy, by_name};
+use quell_policy::{Config, Host, Policy, by_name, names_for};
 use quell_trace::decisions::{Event, Meta, *};
 
 const ALL: Options = Options { window: Window { from: Nanos::ZERO, to: Nanos::MAX }, kept: 8 };
@@ -84,7 +84,7 @@ proptest! {
         let mut dice = Dice::new(&rolls);
         let host = host(&mut dice);
         let seen = snapshots(&mut dice, &host);
-        for name in NAMES {
+        for name in names_for(&host) {
             let (decisions, file) = recorded(&host, name, &seen);
             let mut reader = read(&file).unwrap();
             prop_assert_eq!(reader.meta(), &meta(&host, name));

@@ -51,6 +51,7 @@ fn times(topology: &Topology, tasks: u32) -> Result<Vec<u64>> {
         sees_threads: true,
         fair_server: true,
         acts_within: Nanos::from_micros(100),
+        ..HostCaps::default()
     };
     let host = Host { topology: topology.clone(), managed: topology.all(), caps };
     let mut policy = by_name("quell", host, Config::default())?;
@@ -92,6 +93,7 @@ fn task_view(index: u32, topology: &Topology) -> TaskView {
                 delay_target: Nanos::from_micros(10),
                 runaway_after: Nanos::from_millis(100),
                 allowed: topology.all(),
+                ..Limits::NONE
             },
         )
     }

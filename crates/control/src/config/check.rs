@@ -1,6 +1,6 @@
 //! A configuration held against a host.
 
-use quell_model::{Class, CoreSet, Limits, Topology};
+use quell_model::{Class, CoreSet, Limits, Nanos, Topology};
 
 use super::{Config, ConfigError, TaskConfig};
 
@@ -85,8 +85,18 @@ impl TaskConfig {
             delay_target: self.delay_target,
             runaway_after: match self.class {
                 Class::LatencyCritical => self.runaway_after,
-                Class::BestEffort => quell_model::Nanos::ZERO,
+                Class::BestEffort => Nanos::ZERO,
             },
+            sibling_after: match self.class {
+                Class::LatencyCritical => self.sibling_after,
+                Class::BestEffort => Nanos::ZERO,
+            },
+            quantum: self.quantum,
+            latency_target: self
+                .latency
+                .as_ref()
+                .and_then(|latency| latency.slo)
+                .unwrap_or_default(),
             allowed,
         }
     }

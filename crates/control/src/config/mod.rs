@@ -13,7 +13,7 @@ mod tests;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use quell_model::{Class, CoreSet, Nanos};
+use quell_model::{BytesPerSec, Class, CoreSet, Nanos};
 
 pub use check::CheckedHost;
 pub use latency::{LatencyConfig, LatencySource, MetricsConfig, Unit};
@@ -41,6 +41,8 @@ pub struct HostConfig {
     pub back_end: BackEndKind,
     /// The policy by name.
     pub policy: String,
+    /// What the policies can be told.
+    pub controllers: Controllers,
     /// How the scheduler thread runs.
     pub pattern: Pattern,
     /// The tick; `None`: 1 ms shared, 10 us dedicated.
@@ -67,6 +69,19 @@ pub struct HostConfig {
     pub metrics: Option<SocketAddr>,
     /// The group whose members may read over the control socket; `None`: nobody but root.
     pub control_group: Option<Named>,
+}
+
+/// Switches and bounds of the policies' controllers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Controllers {
+    /// Memory traffic beyond which BE loses cores; 0: no bandwidth controller.
+    pub bandwidth_limit: BytesPerSec,
+    /// Whether siblings of cores with a late request are idled.
+    pub hyperthread: bool,
+    /// Whether requests that had their quantum let others go first.
+    pub quantum: bool,
+    /// `perfiso`: cores that are kept idle; 0: a sixth of the managed ones.
+    pub idle_buffer: u32,
 }
 
 /// A name that means something only on the host, with its line for the message if it does not.
@@ -180,6 +195,10 @@ pub struct TaskConfig {
     pub delay_target: Nanos,
     /// How long an LC thread may run without sleeping; zero: for ever.
     pub runaway_after: Nanos,
+    /// LC: how long a request may take before siblings of its core are idled; zero: for ever.
+    pub sibling_after: Nanos,
+    /// How long a request may run while others of the task wait; zero: for ever.
+    pub quantum: Nanos,
     /// What its new processes become.
     pub children: ChildrenKind,
     /// Whether it may be frozen when no core is left for it. Launched tasks: yes unless denied.

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use quell_model::{Class, CoreSet, Nanos};
+use quell_model::{BytesPerSec, Class, CoreSet, Nanos};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::latency::{self, RawLatency, RawSlo};
 use super::{
     BackEndKind, BeRungKind, Bystanders, CONFIG_BYTES_MAX, ChildrenKind, Config, ConfigError,
-    HostConfig, Launch, Named, Pattern, Signals, Source, TASKS_MAX, TaskConfig, Throttling,
+    Controllers, HostConfig, Launch, Named, Pattern, Signals, Source, TASKS_MAX, TaskConfig,
+    Throttling,
 };
 
 /// The version of the format that this program reads.
@@ -34,6 +35,8 @@ struct RawHost {
     managed: Option<Spanned<String>>,
     backend: Option<BackEndKind>,
     policy: Option<String>,
+    #[serde(default)]
+    controllers: RawControllers,
     pattern: Option<Pattern>,
     tick_us: Option<Spanned<u64>>,
     events: Option<bool>,
@@ -47,6 +50,15 @@ struct RawHost {
     congestion_after_ms: Option<Spanned<u64>>,
     metrics: Option<Spanned<String>>,
     control_group: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawControllers {
+    bandwidth_limit_mb_s: Option<Spanned<u64>>,
+    hyperthread: Option<bool>,
+    quantum: Option<bool>,
+    idle_buffer: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -68,6 +80,8 @@ struct RawTask {
     cores: Option<Spanned<String>>,
     delay_target_us: Option<Spanned<u64>>,
     runaway_ms: Option<Spanned<u64>>,
+    sibling_after_us: Option<Spanned<u64>>,
+    quantum_us: Option<Spanned<u64>>,
     children: Option<ChildrenKind>,
     freeze: Option<bool>,
     latency: Option<Spanned<RawLatency>>,
@@ -185,6 +199,7 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
         managed: place.cores("managed", &raw.managed)?,
         back_end: raw.backend.unwrap_or(BackEndKind::Elevation),
         policy: raw.policy.unwrap_or_else(|| "quell".to_owned()),
+        controllers: controllers(place, &raw.controllers)?,
         pattern: raw.pattern.unwrap_or(Pattern::Auto),
         tick: place.time("tick_us", &raw.tick_us, 5..=10_000_000, 1_000)?,
         events: raw.events.unwrap_or(true),
@@ -202,6 +217,23 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
             .unwrap_or(Nanos::from_millis(100)),
         metrics: raw.metrics.map(|typed| metrics(place, &typed)).transpose()?,
         control_group: raw.control_group.map(|typed| place.named(typed)),
+    })
+}
+
+fn controllers(place: &Place, raw: &RawControllers) -> Result<Controllers, ConfigError> {
+    let limit_mb_s = match &raw.bandwidth_limit_mb_s {
+        None => 25_000,
+        Some(typed) if *typed.get_ref() <= 10_000_000 => *typed.get_ref(),
+        Some(typed) => {
+            let what = format!("`bandwidth_limit_mb_s` is {}", typed.get_ref());
+            return Err(place.error(typed, what, "it has to be between 0 (off) and 10000000"));
+        }
+    };
+    Ok(Controllers {
+        bandwidth_limit: BytesPerSec(limit_mb_s * 1_000_000),
+        hyperthread: raw.hyperthread.unwrap_or(true),
+        quantum: raw.quantum.unwrap_or(true),
+        idle_buffer: raw.idle_buffer.unwrap_or(0),
     })
 }
 
@@ -252,6 +284,12 @@ fn task(
         runaway_after: place
             .time("runaway_ms", &raw.runaway_ms, 0..=3_600_000, 1_000_000)?
             .unwrap_or(Nanos::from_secs(1)),
+        sibling_after: place
+            .time("sibling_after_us", &raw.sibling_after_us, 0..=10_000_000, 1_000)?
+            .unwrap_or(Nanos::ZERO),
+        quantum: place
+            .time("quantum_us", &raw.quantum_us, 0..=10_000_000, 1_000)?
+            .unwrap_or(Nanos::from_micros(100)),
         children: raw.children.unwrap_or(ChildrenKind::Adopt),
         freeze: raw.freeze.unwrap_or(launched),
         latency: latency::latency(place, name.get_ref(), class, raw.latency, raw.slo)?,

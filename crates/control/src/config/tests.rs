@@ -57,6 +57,25 @@ fn errors_name_file_line_and_remedy() {
 }
 
 #[test]
+fn what_controllers_are_told_reaches_them() {
+    let told =
+        "[host.controllers]\nbandwidth_limit_mb_s = 0\nhyperthread = false\nidle_buffer = 3\n";
+    let task =
+        "sibling_after_us = 25\nquantum_us = 0\nslo = { percentile = 99.9, latency_us = 500 }\n";
+    let config = Config::parse(&format!("{told}{LC}{task}"), "quell.toml").unwrap();
+    let controllers = config.host.controllers;
+    assert_eq!((controllers.bandwidth_limit.0, controllers.idle_buffer), (0, 3));
+    assert!(!controllers.hyperthread && controllers.quantum);
+    let limits = config.tasks[0].limits(&Topology::regular(1, 4, 1).unwrap().all());
+    assert_eq!((limits.sibling_after, limits.quantum), (Nanos::from_micros(25), Nanos::ZERO));
+    assert_eq!(limits.latency_target, Nanos::from_micros(500));
+    let plain = Config::parse(LC, "quell.toml").unwrap();
+    assert_eq!(plain.host.controllers.bandwidth_limit.0, 25_000_000_000);
+    let wild = error("[host.controllers]\nbandwidth_limit_mb_s = 10000001\n");
+    assert!(wild.starts_with("quell.toml:2: `bandwidth_limit_mb_s` is 10000001"), "{wild}");
+}
+
+#[test]
 fn what_does_not_fit_the_host_is_refused_by_name() {
     assert!(host_error("[host]\nmanaged = \"7\"\n").contains("names core 7, this host has 0-1"));
     assert!(

@@ -170,6 +170,8 @@ impl Task {
             cores: self.config.cores,
             delay_target: self.config.delay_target,
             runaway_after: self.config.runaway_after,
+            sibling_after: self.config.sibling_after,
+            quantum: self.config.quantum,
             latency: self.config.latency.clone(),
             ..wanted.clone()
         };

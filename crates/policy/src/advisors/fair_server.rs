@@ -121,6 +121,7 @@ mod tests {
             sees_threads: true,
             fair_server: true,
             acts_within: Nanos::from_micros(100),
+            ..HostCaps::default()
         };
         Host { managed: topology.all(), topology, caps }
     }

@@ -108,7 +108,7 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use quell_model::{CoreSet, Limits, Signal, TaskView};
+    use quell_model::{Limits, Signal, TaskView};
 
     use super::*;
 
@@ -118,17 +118,7 @@ mod tests {
         TaskView {
             running: 1,
             delay_caused: delay,
-            ..TaskView::new(
-                BE,
-                Limits {
-                    class: Class::BestEffort,
-                    guaranteed: 0,
-                    max: 1,
-                    delay_target: Nanos::ZERO,
-                    runaway_after: Nanos::ZERO,
-                    allowed: CoreSet::EMPTY,
-                },
-            )
+            ..TaskView::new(BE, Limits { max: 1, ..Limits::NONE })
         }
     }
 

@@ -20,7 +20,7 @@ impl Allocator {
                 self.take_bans(place, now, advice);
             } else {
                 task.cap = task.limits.max.max(task.guaranteed);
-                (task.is_banned, task.off_lc) = (false, None);
+                (task.is_banned, task.off_lc, task.give_up) = (false, None, None);
             }
             self.fit(place, now);
         }
@@ -28,17 +28,18 @@ impl Allocator {
 
     /// A cap below the guarantee is followed down to the guarantee.
     fn take_cap(&mut self, place: u32, advice: &Advice) {
-        let advised = advice.of(place as usize).cap;
+        let own = advice.of(place as usize);
+        let advised = own.cap;
         let task = &mut self.tasks[place as usize];
-        let floor = task.guaranteed;
+        // Without a freezer a task cannot be left without any core.
+        let least = u32::from(self.host.caps.shares_cores && !self.host.caps.freezes_tasks);
+        let floor = task.guaranteed.max(least).min(task.limits.max);
         task.cap = task.limits.max.min(advised).max(floor);
+        task.give_up = own.give_up;
         let (id, declined) = (task.id, advised < floor);
+        let by = (advised < task.guaranteed).then_some(Invariant::Guarantee);
         if declined {
-            self.veto(Veto {
-                task: id,
-                offer: Offer::Cap(advised),
-                by: Some(Invariant::Guarantee),
-            });
+            self.veto(Veto { task: id, offer: Offer::Cap(advised), by });
         }
     }
 
@@ -88,7 +89,8 @@ impl Allocator {
         }
     }
 
-    /// Takes banned cores away, and those past the cap: unreserved idle ones first, then the highest.
+    /// Takes banned cores away, and those past the cap: the one that advice names, unreserved idle ones, then
+    /// the highest.
     fn fit(&mut self, place: u32, now: Nanos) {
         let task = self.task(place);
         if task.is_banned {
@@ -96,7 +98,9 @@ impl Allocator {
             banned.iter().for_each(|core| self.hand_back(core, now));
         }
         while self.task(place).owned_len > self.task(place).cap {
-            let Some(core) = self.least_wanted(place) else { return };
+            let task = &mut self.tasks[place as usize];
+            let named = task.give_up.take().filter(|core| task.owned.contains(*core));
+            let Some(core) = named.or_else(|| self.least_wanted(place)) else { return };
             self.hand_back(core, now);
         }
     }

@@ -36,6 +36,7 @@ impl Allocator {
                 && task.owned_len < task.cap.min(below)
                 && task.allowed.contains(core)
                 && !(task.is_banned && task.banned.contains(core))
+                && !self.shielded.contains(core)
         });
         fits.min_by_key(|(task, place)| (task.owned_len, *place)).map(|(_, place)| place)
     }

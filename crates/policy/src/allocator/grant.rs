@@ -28,7 +28,7 @@ impl Allocator {
     }
 
     /// On a shared host a task has its guarantee always, else when it has threads for it.
-    fn is_entitled(&self, place: u32) -> bool {
+    pub(super) fn is_entitled(&self, place: u32) -> bool {
         let task = self.task(place);
         let shared = self.host.caps.shares_cores;
         let wanted = if shared { task.reserved_len } else { task.reserved_len.min(task.runnable) };
@@ -38,7 +38,7 @@ impl Allocator {
     /// A reserved core that the task does not have yet: without an owner, else from BE, else from LC.
     fn next_reserved(&self, place: u32, now: Nanos) -> Option<CoreId> {
         let task = self.task(place);
-        let missing = task.reserved.difference(&task.owned);
+        let missing = task.reserved.difference(&task.owned).intersection(&self.open(place));
         let key =
             |core: &CoreId| (self.lc_owned.contains(*core), self.be_owned.contains(*core), *core);
         let shared = self.host.caps.shares_cores;
@@ -103,7 +103,7 @@ impl Allocator {
             }
             while self.task(place).is_lc() && self.task(place).waiting > 0 {
                 let task = self.task(place);
-                let free = task.open().intersection(&self.free);
+                let free = self.open(place).intersection(&self.free);
                 if task.unmet() == 0 || self.awaits_start(place, now, seen) {
                     break;
                 }

@@ -68,7 +68,7 @@ impl Allocator {
         if task.owned_len >= task.cap || satisfied || !(wants || now < task.guest_until) {
             return CoreSet::EMPTY;
         }
-        let foreign = task.open().intersection(&self.lc_owned).difference(&task.owned);
+        let foreign = self.open(place).intersection(&self.lc_owned).difference(&task.owned);
         let kept = foreign.intersection(&task.hosts);
         match (wants, task.owned_len) {
             (false, _) => kept,

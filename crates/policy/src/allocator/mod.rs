@@ -11,8 +11,9 @@
 //!   is granted on demand and handed on the moment it falls idle, as in Caladan.
 //!
 //! One tick goes through the submodules in this order: `sync` (Snapshot into tables), `reserve`
-//! (which cores serve whose guarantee), `advised` (bans and caps), `release`, `grant` (guarantees,
-//! then LC by congestion), `guests` or `batch` (BE), `write` (tables into the Plan).
+//! (which cores serve whose guarantee), `advised` (bans and caps), `release`, `shields` (siblings that are
+//! kept idle), `grant` (guarantees, then LC by congestion), `guests` or `batch` (BE), `write` (tables into
+//! the Plan).
 //!
 //! Source: Caladan (OSDI'20, sections 4.1 and 4.2) and its `ias` policy.
 
@@ -26,6 +27,7 @@ mod release;
 mod reserve;
 mod save;
 mod score;
+mod shields;
 mod sync;
 mod tables;
 mod write;
@@ -55,6 +57,8 @@ pub struct Allocator {
     free: CoreSet,
     lc_owned: CoreSet,
     be_owned: CoreSet,
+    /// Cores that are kept idle (exclusive cores) or free of BE (shared ones) for a request on a sibling.
+    shielded: CoreSet,
     /// Cores that fell idle or were given back in this tick.
     fell_idle: CoreSet,
     /// Tasks, limits or usable cores changed: reservations and spread have to be redone.
@@ -92,6 +96,7 @@ impl Allocator {
             free: CoreSet::EMPTY,
             lc_owned: CoreSet::EMPTY,
             be_owned: CoreSet::EMPTY,
+            shielded: CoreSet::EMPTY,
             fell_idle: CoreSet::EMPTY,
             stale: true,
             moves: 0,
@@ -129,8 +134,13 @@ impl Allocator {
         }
         self.take_advice(now, advice);
         self.release_unneeded(now);
+        self.take_shields(now, seen, advice);
         self.grant_guaranteed(now);
         self.grant_claims(now, seen, advice);
+        // Fewer cores are idled each time, so this ends.
+        while self.relent(now, advice) {
+            self.grant_claims(now, seen, advice);
+        }
         if self.host.caps.shares_cores {
             self.admit_guests(now);
         }
@@ -195,6 +205,13 @@ impl Allocator {
     /// Asks for a tick at `at`.
     fn revisit(&mut self, at: Nanos) {
         self.next = self.next.min(at);
+    }
+
+    /// Cores that the task may use now: allowed, neither banned nor shielded.
+    fn open(&self, place: u32) -> CoreSet {
+        let task = self.task(place);
+        let spared = self.host.caps.shares_cores && task.is_lc();
+        if spared { task.open() } else { task.open().difference(&self.shielded) }
     }
 
     fn core(&self, core: CoreId) -> &CoreState {

@@ -46,7 +46,7 @@ impl Allocator {
     ) -> Option<CoreId> {
         self.survey();
         let task = self.task(place);
-        let open = task.open();
+        let open = self.open(place);
         let from_be = match task.class {
             Class::LatencyCritical => true,
             Class::BestEffort => self.be_yields_to(place, now),

@@ -33,6 +33,9 @@ pub(super) struct CoreState {
     /// What became of the last Plan.
     pub outcome: Outcome,
     pub refusal: Refusal,
+    /// The core for which it is kept idle, while it is.
+    #[serde(skip)]
+    pub shields: u16,
 }
 
 impl CoreState {
@@ -47,6 +50,7 @@ impl CoreState {
         idle: false,
         outcome: Outcome::Done,
         refusal: Refusal { task: NONE, errno: 0, until: Nanos::ZERO, wait: Nanos::ZERO },
+        shields: 0,
     };
 
     /// Notes that a task runs here.
@@ -151,6 +155,9 @@ pub(super) struct TaskState {
     #[serde(skip)]
     pub is_banned: bool,
     pub ban_reason: TaskReason,
+    /// The core that goes first if its cap takes one.
+    #[serde(skip)]
+    pub give_up: Option<CoreId>,
     pub off_lc: Option<Nanos>,
     #[serde(skip)]
     pub owned: CoreSet,
@@ -205,6 +212,7 @@ impl TaskState {
             banned: CoreSet::EMPTY,
             is_banned: false,
             ban_reason: TaskReason::Banned,
+            give_up: None,
             off_lc: None,
             owned: CoreSet::EMPTY,
             owned_len: 0,

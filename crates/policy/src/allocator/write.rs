@@ -43,10 +43,15 @@ impl Allocator {
                 let offline = view.is_some_and(|view| view.managed && !view.online);
                 let offline = offline && self.host.managed.contains(id);
                 let reason = if offline { Reason::Offline } else { Reason::Unmanaged };
-                CorePlan { id, owner: None, mode: CoreMode::Unmanaged, reason }
+                CorePlan { id, owner: None, mode: CoreMode::Unmanaged, reason, yields: None }
             };
             self.note(&planned, now);
             plan.cores.push(planned);
+        }
+        for (core, began) in &advice.yields {
+            if let Some(at) = self.host.topology.position(*core) {
+                plan.cores[at].yields = Some(*began);
+            }
         }
     }
 
@@ -56,6 +61,7 @@ impl Allocator {
             Class::LatencyCritical => self.place_lc(task),
             Class::BestEffort => (Rung::Idle, self.place_be(place)),
         };
+        let shares = self.host.caps.shares_cores;
         let task = &mut self.tasks[place as usize];
         if task.is_banned {
             unused.banned = unused.banned.union(&task.banned);
@@ -66,9 +72,11 @@ impl Allocator {
         if !beneath.is_empty() {
             unused.beneath = unused.beneath.union(&beneath);
         }
-        let reason = task_reason(task, &beneath);
+        let shielded = shares && !task.allowed.intersection(&self.shielded).is_empty();
+        let reason = task_reason(task, &beneath, shielded);
         task.planned = (rung, reason);
-        TaskPlan { id: task.id, class: task.class, cap: task.cap, rung, beneath, reason }
+        let (id, class, cap) = (task.id, task.class, task.cap);
+        TaskPlan { id, class, cap, rung, beneath, llc_ways: None, reason }
     }
 
     /// An LC task's rung, and the cores that it shares.
@@ -92,13 +100,13 @@ impl Allocator {
             return CoreSet::EMPTY;
         }
         let task = self.task(place);
-        let mut open = task.open();
+        let mut open = self.open(place);
         if task.off_lc.is_some() {
             let away = open.difference(&self.lc_owned);
             if away.is_empty() && !self.host.caps.freezes_tasks {
                 let (id, refused) = (task.id, open);
                 self.decline(id, &refused, None);
-                open = self.task(place).open();
+                open = self.open(place);
             } else {
                 open = away;
             }
@@ -117,6 +125,10 @@ impl Allocator {
         }
         let preferred = task.hosts.union(&self.be_owned);
         let kept = open.intersection(&task.hosts);
+        let open = match task.give_up {
+            Some(core) if open.len() > room as usize => open.difference(&CoreSet::of(core)),
+            _ => open,
+        };
         let chosen = limited(open.intersection(&preferred), room, &kept);
         let chosen = limited(open, room, &chosen);
         let task = &mut self.tasks[place as usize];
@@ -126,11 +138,12 @@ impl Allocator {
 
     fn plan_core(&self, id: CoreId, now: Nanos, advice: &Advice, unused: &Unused) -> CorePlan {
         let state = self.core(id);
-        let mode = CoreMode::Kernel;
+        let (mode, yields) = (CoreMode::Kernel, None);
         let owner = (state.owner != NONE).then(|| self.task(state.owner));
         if let Some(errno) = self.refused_to_better(state, now) {
             let reason = Reason::Refused(errno);
-            return CorePlan { id, owner: owner.map(|task| task.id), mode, reason };
+            let owner = owner.map(|task| task.id);
+            return CorePlan { id, owner, mode, reason, yields };
         }
         if let Some(task) = owner {
             let guaranteed = state.reserved == state.owner || task.owned_len <= task.guaranteed;
@@ -140,11 +153,13 @@ impl Allocator {
                 Class::LatencyCritical => Reason::Kept,
                 Class::BestEffort => Reason::Leftover,
             };
-            return CorePlan { id, owner: Some(task.id), mode, reason };
+            return CorePlan { id, owner: Some(task.id), mode, reason, yields };
         }
         let used = unused.beneath.contains(id);
         let (mode, reason) = if used {
             (CoreMode::Kernel, Reason::Unwanted)
+        } else if self.shielded.contains(id) {
+            (CoreMode::Parked, Reason::BannedFor(CoreId(state.shields)))
         } else if unused.banned.contains(id) {
             (CoreMode::Parked, Reason::BannedFor(advice.protected_by(id)))
         } else if unused.capped.contains(id) {
@@ -152,7 +167,7 @@ impl Allocator {
         } else {
             (CoreMode::Kernel, Reason::Unwanted)
         };
-        CorePlan { id, owner: None, mode, reason }
+        CorePlan { id, owner: None, mode, reason, yields }
     }
 
     /// The errno with which the core was refused to a task that has more right to it than its owner.
@@ -185,12 +200,14 @@ pub(super) fn limited(cores: CoreSet, room: u32, before: &CoreSet) -> CoreSet {
     kept.iter().chain(new.iter()).take(room as usize).collect()
 }
 
-fn task_reason(task: &TaskState, beneath: &CoreSet) -> TaskReason {
+/// `shielded`: siblings that it could use are kept free of BE.
+fn task_reason(task: &TaskState, beneath: &CoreSet, shielded: bool) -> TaskReason {
     let capped = task.cap < task.limits.max && task.unmet() == 0 && task.runnable > task.owned_len;
     match (task.off_lc, task.owned_len > 0) {
         _ if task.ran_away.is_some() => TaskReason::RanAway(task.longest_run),
         (Some(delay), _) => TaskReason::DelaysLc(delay),
         _ if task.is_banned => task.ban_reason,
+        _ if shielded && task.is_be() => TaskReason::Hyperthread,
         _ if capped => TaskReason::Capped,
         _ if task.is_guest => TaskReason::Guest,
         (None, true) => TaskReason::Owner,
@@ -202,5 +219,5 @@ fn task_reason(task: &TaskState, beneath: &CoreSet) -> TaskReason {
 
 fn no_task(id: TaskId, class: Class) -> TaskPlan {
     let (rung, reason) = (Rung::Own, TaskReason::NoCore);
-    TaskPlan { id, class, cap: 0, rung, beneath: CoreSet::EMPTY, reason }
+    TaskPlan { id, class, cap: 0, rung, beneath: CoreSet::EMPTY, llc_ways: None, reason }
 }

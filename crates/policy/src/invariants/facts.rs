@@ -130,7 +130,8 @@ impl Actor<'_> {
     /// The Plan says that advice keeps it off cores.
     fn is_held_off(&self) -> bool {
         let reason = self.plan.reason;
-        let banned = matches!(reason, TaskReason::Banned | TaskReason::FairServer);
+        let banned =
+            matches!(reason, TaskReason::Banned | TaskReason::FairServer | TaskReason::Hyperthread);
         banned || matches!(reason, TaskReason::DelaysLc(_) | TaskReason::RanAway(_))
     }
 

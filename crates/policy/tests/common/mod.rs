@@ -51,6 +51,10 @@ pub fn caps(shares_cores: bool) -> HostCaps {
         freezes_tasks: true,
         sees_threads: true,
         fair_server: shares_cores,
+        sees_requests: true,
+        yields_requests: true,
+        counts_memory: true,
+        llc_ways: 11,
         acts_within: Nanos::from_micros(100),
     }
 }
@@ -87,6 +91,9 @@ pub fn limits(dice: &mut Dice, host: &Host) -> Limits {
         max: [cores as u32, dice.below(cores) as u32][dice.below(2) as usize],
         delay_target: Nanos(dice.below(3) * 10_000),
         runaway_after: Nanos([0, 20_000, 60_000][dice.below(3) as usize]),
+        sibling_after: Nanos(dice.below(3) * 15_000),
+        quantum: Nanos(dice.below(2) * 100_000),
+        latency_target: Nanos(dice.below(3) * 300_000),
         allowed: dice.subset(&host.topology.all()),
     }
 }
@@ -105,7 +112,7 @@ pub fn task(dice: &mut Dice, index: u32, limits: Limits) -> TaskView {
         queueing_delay: dice.signal(40_000),
         longest_run: dice.signal(65_000),
         delay_caused: dice.signal(1_000_000),
-        latency: Signal::default(),
+        latency: dice.signal(500_000),
         load: Signal::default(),
         reported: None,
         bandwidth: Signal::default(),
@@ -133,6 +140,15 @@ pub fn core(dice: &mut Dice, id: CoreId, now: Nanos, tasks: usize) -> CoreView {
             8 | 9 => Outcome::Pending,
             10 => Outcome::Refused { errno: 1 },
             _ => Outcome::Raced,
+        },
+        request_start: match dice.below(3) {
+            0 => Signal::Absent(Absence::NotApplicable),
+            // Now and then in the future.
+            _ => Signal::Measured(Nanos((now.0 + 5_000) - dice.below(60_000))),
+        },
+        memory: match dice.below(8) {
+            0 => Signal::Absent(Absence::Stale),
+            _ => Signal::Measured(Bytes(now.0 / 1_000 * dice.below(40))),
         },
     }
 }
@@ -170,7 +186,11 @@ pub fn snapshots(dice: &mut Dice, host: &Host) -> Vec<Snapshot> {
         let idle = cores.iter().filter(|core| core.idle_since.is_some()).map(|core| core.id);
         let went_idle = idle.filter(|_| dice.below(2) == 1).collect();
         let dirty = (0..tasks.len() as u32).filter(|_| dice.below(2) == 1).collect();
-        snapshots.push(Snapshot { now, cores, tasks, dirty, went_idle });
+        let memory = match dice.below(8) {
+            0 => Signal::Absent(Absence::Stale),
+            _ => Signal::Measured(Bytes(now.0 / 1_000 * dice.below(60_000))),
+        };
+        snapshots.push(Snapshot { now, cores, tasks, dirty, went_idle, memory });
     }
     snapshots
 }
@@ -207,8 +227,11 @@ impl Advisor for Adversary {
                 1 => BanScope::BestEffort,
                 _ => BanScope::Task(task),
             };
-            match dice.below(4) {
+            match dice.below(7) {
                 0 => advice.cap(task, dice.below(4) as u32),
+                4 => advice.cap_without(task, dice.below(4) as u32, core),
+                5 => advice.keep_idle(core, protects),
+                6 => advice.yield_to_others(core, Nanos(dice.below(1000))),
                 1 => advice.keep_off_lc(task, Nanos(dice.below(1000))),
                 2 => advice.prefer(task, core, dice.below(5000) as i32 - 2500),
                 _ => advice.ban(scope, core, protects, TaskReason::Banned),
@@ -257,6 +280,9 @@ impl Scene {
             max,
             delay_target: Nanos::from_micros(10),
             runaway_after: Nanos::from_millis(50),
+            sibling_after: Nanos::ZERO,
+            quantum: Nanos::ZERO,
+            latency_target: Nanos::ZERO,
             allowed: self.host.topology.all(),
         };
         let mut task = task(&mut Dice::new(&[]), index, limits);

@@ -21,6 +21,7 @@ pub fn host(physical: u16, smt: u16, shares_cores: bool) -> Host {
         sees_threads: true,
         fair_server: shares_cores,
         acts_within: Nanos(20 * US),
+        ..HostCaps::default()
     };
     Host { managed: topology.all(), topology, caps }
 }
@@ -48,6 +49,7 @@ fn limits(host: &Host, class: Class, guaranteed: u32) -> Limits {
         delay_target: Nanos(10 * US),
         runaway_after: Nanos(100 * MS),
         allowed: host.topology.all(),
+        ..Limits::NONE
     }
 }
 

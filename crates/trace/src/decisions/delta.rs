@@ -89,30 +89,24 @@ macro_rules! delta_by_field {
 }
 
 const NOBODY: TaskId = TaskId { index: 0, generation: 0 };
-const NO_LIMITS: Limits = Limits {
-    class: Class::BestEffort,
-    guaranteed: 0,
-    max: 0,
-    delay_target: Nanos::ZERO,
-    runaway_after: Nanos::ZERO,
-    allowed: CoreSet::EMPTY,
-};
 
-delta_by_field!(CoreView { id, managed, online, running, idle_since, lc_busy, outcome } ages {}
-    blank CoreView::new(CoreId(0)));
+delta_by_field!(CoreView {
+    id, managed, online, running, idle_since, lc_busy, outcome, request_start, memory
+} ages {} blank CoreView::new(CoreId(0)));
 delta_by_field!(TaskView {
     id, alive, limits, running, waiting, sleeping, running_on, delay_caused, latency, load, reported, bandwidth,
     request_start
-} ages { queueing_delay, longest_run } blank TaskView::new(NOBODY, NO_LIMITS));
-delta_by_field!(CorePlan { id, owner, mode, reason } ages {}
-    blank CorePlan { id: CoreId(0), owner: None, mode: CoreMode::Kernel, reason: Reason::Unwanted });
-delta_by_field!(TaskPlan { id, class, cap, rung, beneath, reason } ages {}
+} ages { queueing_delay, longest_run } blank TaskView::new(NOBODY, Limits::NONE));
+delta_by_field!(CorePlan { id, owner, mode, reason, yields } ages {}
+    blank CorePlan { id: CoreId(0), owner: None, mode: CoreMode::Kernel, reason: Reason::Unwanted, yields: None });
+delta_by_field!(TaskPlan { id, class, cap, rung, beneath, llc_ways, reason } ages {}
 blank TaskPlan {
     id: NOBODY,
     class: Class::BestEffort,
     cap: 0,
     rung: Rung::Own,
     beneath: CoreSet::EMPTY,
+    llc_ways: None,
     reason: TaskReason::NoCore,
 });
 
@@ -164,13 +158,14 @@ fn read_table<T: Delta>(
 
 /// Appends a Snapshot as what differs from `before`.
 pub(super) fn write_snapshot(before: &Snapshot, seen: &Snapshot, out: &mut Vec<u8>) {
-    let Snapshot { now, cores, tasks, dirty, went_idle } = seen;
+    let Snapshot { now, cores, tasks, dirty, went_idle, memory } = seen;
     let passed = Nanos(now.0.wrapping_sub(before.now.0));
     put(&passed, out);
     write_table(&before.cores, cores, passed, out);
     write_table(&before.tasks, tasks, passed, out);
     put(dirty, out);
     put(went_idle, out);
+    put(memory, out);
 }
 
 /// Brings a Snapshot up to date.
@@ -181,6 +176,7 @@ pub(super) fn read_snapshot(seen: &mut Snapshot, from: &mut &[u8]) -> Result<(),
     read_table(&mut seen.tasks, TASKS_MAX, passed, from)?;
     seen.dirty = take(from)?;
     seen.went_idle = take(from)?;
+    seen.memory = take(from)?;
     Ok(())
 }
 

@@ -230,8 +230,8 @@ impl<S: Sink> Recorder<S> {
 
 /// As `clone_from`, which for a whole Snapshot would not keep the tables.
 fn copy_snapshot(to: &mut Snapshot, from: &Snapshot) {
-    let Snapshot { now, cores, tasks, dirty, went_idle } = from;
-    (to.now, to.went_idle) = (*now, *went_idle);
+    let Snapshot { now, cores, tasks, dirty, went_idle, memory } = from;
+    (to.now, to.went_idle, to.memory) = (*now, *went_idle, *memory);
     to.cores.clone_from(cores);
     to.tasks.clone_from(tasks);
     to.dirty.clone_from(dirty);

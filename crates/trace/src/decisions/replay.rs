@@ -3,7 +3,7 @@
 use std::io::{Read, Seek};
 
 use quell_model::{Nanos, Plan};
-use quell_policy::{BadState, Policy, UnknownPolicy, Wake, by_name};
+use quell_policy::{BadState, Policy, PolicyError, Wake, by_name};
 use serde::Serialize;
 
 use super::delta::put;
@@ -44,9 +44,9 @@ pub struct Options {
 /// Why a recording cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// This Quell does not have the policy.
+    /// This Quell does not have the policy, or not for the recorded host.
     #[error(transparent)]
-    Policy(#[from] UnknownPolicy),
+    Policy(#[from] PolicyError),
     /// The policy's memory in the recording is not one.
     #[error("the policy's memory, as recorded {after} from the start, cannot be used: {source}")]
     State {

@@ -55,7 +55,12 @@ pub fn find(view: &TaskView, seen: &Snapshot, plan: &Plan) -> Finding {
     }
     let kept_off = matches!(
         reason,
-        Some(TaskReason::Banned | TaskReason::FairServer | TaskReason::DelaysLc(_))
+        Some(
+            TaskReason::Banned
+                | TaskReason::FairServer
+                | TaskReason::DelaysLc(_)
+                | TaskReason::Hyperthread
+        )
     );
     let cause = if kept_off { CongestionCause::Advice } else { CongestionCause::Policy };
     Finding::new(cause, open)
@@ -109,11 +114,10 @@ pub mod tests {
     pub fn limits(allowed: CoreSet) -> Limits {
         Limits {
             class: Class::LatencyCritical,
-            guaranteed: 0,
             max: allowed.len() as u32,
             delay_target: Nanos::from_micros(10),
-            runaway_after: Nanos::ZERO,
             allowed,
+            ..Limits::NONE
         }
     }
 
@@ -132,6 +136,7 @@ pub mod tests {
             owner: owner(core),
             mode: CoreMode::Kernel,
             reason: Reason::Kept,
+            yields: None,
         };
         let task = |task: &TaskView| TaskPlan {
             id: task.id,
@@ -139,6 +144,7 @@ pub mod tests {
             cap: task.limits.max,
             rung: Rung::Lc,
             beneath: CoreSet::EMPTY,
+            llc_ways: None,
             reason: TaskReason::Owner,
         };
         Plan {

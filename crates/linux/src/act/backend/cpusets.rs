@@ -191,6 +191,7 @@ impl BackEnd for Cpusets {
             // Nothing is elevated, so there is nothing that it could stop.
             fair_server: false,
             acts_within: Nanos::from_millis(4),
+            ..HostCaps::default()
         }
     }
 

@@ -60,6 +60,7 @@ impl BackEnd for Elevation {
             fair_server: self.fair_server,
             // A remote priority change takes effect in about 5 us, an affinity change in 10.
             acts_within: Nanos::from_micros(10),
+            ..HostCaps::default()
         }
     }
 

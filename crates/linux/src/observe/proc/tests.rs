@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use quell_model::{
-    Class, CoreId, CoreSet, CoreView, Limits, Nanos, Signal, Snapshot, TaskId, TaskView,
-};
+use quell_model::{Class, CoreId, CoreView, Limits, Nanos, Signal, Snapshot, TaskId, TaskView};
 
 use super::ProcObserver;
 use crate::ThreadRef;
@@ -26,8 +24,7 @@ fn snapshot() -> Snapshot {
             guaranteed: 1,
             max: 1,
             delay_target: Nanos::from_micros(10),
-            runaway_after: Nanos::ZERO,
-            allowed: CoreSet::EMPTY,
+            ..Limits::NONE
         },
     );
     Snapshot {

@@ -226,6 +226,7 @@ pub fn plan(cores: u16) -> Plan {
         owner: None,
         mode: if id == 0 { CoreMode::Unmanaged } else { CoreMode::Kernel },
         reason: if id == 0 { Reason::Unmanaged } else { Reason::Leftover },
+        yields: None,
     };
     Plan { cores: (0..=cores).map(core).collect(), tasks: Vec::new() }
 }
@@ -236,6 +237,6 @@ pub fn give(plan: &mut Plan, class: Class, rung: Rung, owns: &str, beneath: &str
     for core in set(owns).iter() {
         plan.cores[core.index()].owner = Some(id);
     }
-    let reason = TaskReason::Configured;
-    plan.tasks.push(TaskPlan { id, class, cap: 9, rung, beneath: set(beneath), reason });
+    let (beneath, reason) = (set(beneath), TaskReason::Configured);
+    plan.tasks.push(TaskPlan { id, class, cap: 9, rung, beneath, llc_ways: None, reason });
 }

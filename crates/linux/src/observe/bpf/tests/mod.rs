@@ -46,8 +46,7 @@ fn snapshot() -> Snapshot {
                 guaranteed: 1,
                 max: 1,
                 delay_target: Nanos::from_micros(10),
-                runaway_after: Nanos::ZERO,
-                allowed: CoreSet::EMPTY,
+                ..Limits::NONE
             },
         )
     };

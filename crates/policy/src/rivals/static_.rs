@@ -6,18 +6,17 @@
 //! evenly.
 
 use quell_model::{
-    Class, CoreMode, CorePlan, CoreSet, Limits, Nanos, Plan, Reason, Rung, Snapshot, TaskId,
-    TaskPlan, TaskReason, TaskView,
+    Class, CoreSet, Nanos, Plan, Reason, Rung, Snapshot, TaskPlan, TaskReason, TaskView,
 };
 
-use crate::state::{put, take};
+use super::{Known, blank, give, is_live, live};
+use crate::state::{ensure, put, take};
 use crate::{BadState, Host, Policy, Wake};
 
 /// See the module.
 pub struct Static {
     host: Host,
-    usable: CoreSet,
-    known: Vec<(TaskId, bool, Limits)>,
+    known: Known,
     plan: Plan,
     free: CoreSet,
 }
@@ -25,28 +24,12 @@ pub struct Static {
 impl Static {
     /// The policy for a host.
     pub fn new(host: Host) -> Static {
-        let (known, plan) = (Vec::new(), Plan::default());
-        Static { host, usable: CoreSet::EMPTY, known, plan, free: CoreSet::EMPTY }
-    }
-
-    /// Managed cores that the Snapshot shows online.
-    fn usable(&self, seen: &Snapshot) -> CoreSet {
-        let cores = self.host.topology.cores().iter().zip(&seen.cores);
-        let open = cores.filter(|(core, view)| core.id == view.id && view.managed && view.online);
-        open.map(|(core, _)| core.id).collect::<CoreSet>().intersection(&self.host.managed)
-    }
-
-    fn is_current(&self, seen: &Snapshot, usable: &CoreSet) -> bool {
-        *usable == self.usable
-            && self.known.len() == seen.tasks.len()
-            && self.known.iter().zip(&seen.tasks).all(|(known, task)| *known == key(task))
-            && self.plan.cores.len() == self.host.topology.len()
+        Static { host, known: Known::default(), plan: Plan::default(), free: CoreSet::EMPTY }
     }
 
     fn rebuild(&mut self, seen: &Snapshot) {
-        self.known.clear();
-        self.known.extend(seen.tasks.iter().map(key));
-        self.clear_cores(seen);
+        blank(&self.host, seen, &mut self.plan);
+        self.free = self.known.usable;
         for class in [Class::LatencyCritical, Class::BestEffort] {
             for task in live(seen).filter(|task| task.limits.class == class) {
                 for _ in 0..task.limits.guaranteed.min(task.limits.max) {
@@ -64,40 +47,22 @@ impl Static {
                 dealt |= room && self.deal(task, Reason::Leftover);
             }
         }
-        self.plan.tasks.clear();
         for (place, task) in seen.tasks.iter().enumerate() {
-            let planned = self.plan_task(task, is_live(place, task));
-            self.plan.tasks.push(planned);
-        }
-    }
-
-    fn clear_cores(&mut self, seen: &Snapshot) {
-        self.free = self.usable;
-        self.plan.cores.clear();
-        for (at, core) in self.host.topology.cores().iter().enumerate() {
-            let usable = self.usable.contains(core.id);
-            let mode = if usable { CoreMode::Kernel } else { CoreMode::Unmanaged };
-            let offline = seen.cores.get(at).is_some_and(|view| view.managed && !view.online);
-            let reason = match (usable, offline) {
-                (true, _) => Reason::Unwanted,
-                (false, true) => Reason::Offline,
-                (false, false) => Reason::Unmanaged,
-            };
-            self.plan.cores.push(CorePlan { id: core.id, owner: None, mode, reason });
+            if is_live(place, task) {
+                self.plan.tasks[place] = self.plan_task(task);
+            }
         }
     }
 
     /// Gives the task the lowest free core that it may use.
     fn deal(&mut self, task: &TaskView, reason: Reason) -> bool {
         let Some(core) = self.free.intersection(&task.limits.allowed).first() else { return false };
-        let Some(at) = self.host.topology.position(core) else { return false };
         self.free.remove(core);
-        self.plan.cores[at].owner = Some(task.id);
-        self.plan.cores[at].reason = reason;
+        give(&self.host, &mut self.plan, core, task.id, reason);
         true
     }
 
-    fn plan_task(&self, task: &TaskView, live: bool) -> TaskPlan {
+    fn plan_task(&self, task: &TaskView) -> TaskPlan {
         let limits = &task.limits;
         let mut plan = TaskPlan {
             id: task.id,
@@ -105,14 +70,12 @@ impl Static {
             cap: limits.max,
             rung: Rung::Own,
             beneath: CoreSet::EMPTY,
+            llc_ways: None,
             reason: TaskReason::Configured,
         };
-        if !live {
-            return TaskPlan { cap: 0, ..plan };
-        }
         let owned = self.plan.owned(task.id);
         let shares = self.host.caps.shares_cores;
-        let others = self.usable.intersection(&limits.allowed).difference(&owned);
+        let others = self.known.usable.intersection(&limits.allowed).difference(&owned);
         let room = (limits.max as usize).saturating_sub(owned.len());
         let others: CoreSet = others.iter().take(room).collect();
         match limits.class {
@@ -132,32 +95,13 @@ impl Static {
     }
 }
 
-fn live(seen: &Snapshot) -> impl Iterator<Item = &TaskView> {
-    seen.tasks
-        .iter()
-        .enumerate()
-        .filter(|(place, task)| is_live(*place, task))
-        .map(|(_, task)| task)
-}
-
-/// A task that claims another's place counts as gone.
-fn is_live(place: usize, task: &TaskView) -> bool {
-    task.alive && task.id.at() == place
-}
-
-fn key(task: &TaskView) -> (TaskId, bool, Limits) {
-    (task.id, task.alive, task.limits)
-}
-
 impl Policy for Static {
     fn name(&self) -> &'static str {
         "static"
     }
 
     fn decide(&mut self, _now: Nanos, seen: &Snapshot, plan: &mut Plan) -> Wake {
-        let usable = self.usable(seen);
-        if !self.is_current(seen, &usable) {
-            self.usable = usable;
+        if self.known.changed(&self.host, seen) {
             self.rebuild(seen);
         }
         plan.cores.clone_from(&self.plan.cores);
@@ -166,11 +110,14 @@ impl Policy for Static {
     }
 
     fn save(&self, state: &mut Vec<u8>) {
-        put(&(&self.usable, &self.known, &self.plan), state);
+        put(&(&self.known, &self.plan), state);
     }
 
     fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState> {
-        (self.usable, self.known, self.plan) = take(state)?;
+        let (known, plan): (Known, Plan) = take(state)?;
+        let fits = plan.cores.len() == self.host.topology.len() || !known.started;
+        ensure(fits, "a plan for other cores")?;
+        (self.known, self.plan) = (known, plan);
         Ok(())
     }
 }
