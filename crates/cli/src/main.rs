@@ -6,6 +6,8 @@ mod apply;
 mod bench;
 mod check;
 mod check_lint;
+mod check_live;
+mod check_plan;
 
 mod client;
 mod doctor;
@@ -84,7 +86,7 @@ fn main() -> ExitCode {
         Command::Why(args) => why::run(args),
         Command::Record(args) => record::run(args),
         Command::Top(args) => top::run(args),
-        Command::Check(args) => check::run(&args),
+        Command::Check(args) => check::run(args),
         Command::Stop(args) => stop::run(args),
         Command::Release(args) => release::run(args),
         Command::Replay(args) => replay::run(args),
