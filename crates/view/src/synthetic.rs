@@ -184,20 +184,26 @@ impl Host {
         }
         self.tell_violation();
         let core = self.below(cores) as usize;
-        // Load comes and goes six times in a trace.
-        let turn = self.now as f64 / self.spec.span_ns() as f64 * 6.0 * std::f64::consts::TAU;
-        let load = 55 + (turn.sin() * 25.0) as u64;
         if self.made % 40_000 < 4 {
             self.emit(core, What::Lost { count: 3 });
             return self.tell_queue(core);
         }
         if self.cores[core].running.is_none() {
             self.fill(core);
-        } else if self.below(100) < load && !self.asleep.is_empty() {
+        } else if self.below(100) < self.share_that_wakes() {
             self.wake(core);
         } else {
             self.leave(core);
         }
+    }
+
+    /// Load comes and goes six times in a trace, between three threads awake for four cores and six: of a hundred
+    /// actions, so many wake somebody, the more the fewer are awake.
+    fn share_that_wakes(&self) -> u64 {
+        let turn = self.now as f64 / self.spec.span_ns() as f64 * 6.0 * std::f64::consts::TAU;
+        let wanted = self.cores.len() as f64 * (1.1 + 0.4 * turn.sin());
+        let awake = (self.spec.threads - self.asleep.len()) as f64;
+        (50.0 * wanted / awake.max(1.0)).min(100.0) as u64
     }
 
     fn tell_violation(&mut self) {

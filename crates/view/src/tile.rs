@@ -5,8 +5,8 @@
 //!
 //! ```text
 //! from, to
-//! for each of size, load, running thread, marks; for each core: count, first value, count × (Δt, value)
-//! waits:      count × (thread, core, start - from, length)
+//! for each core: first size, load, running thread and marks; count, count × (Δt, which of the four, their values)
+//! waits:      count × (thread, core, end - end before, length)
 //! gaps:       count × (core, start - from, length)
 //! moves:      count × (Δt, thread, from, to, cause)
 //! bad wakes:  count × (Δt, thread, core, idle core)
@@ -31,19 +31,28 @@ pub(crate) enum Series {
 
 const SERIES: usize = 4;
 
+/// A core in a tile.
 #[derive(Clone, Default)]
-struct Steps {
-    /// The value at the start of the tile.
-    first: u64,
-    now: u64,
-    changes: Vec<(u64, u64)>,
+struct Core {
+    /// Values at the start of the tile.
+    first: [u64; SERIES],
+    now: [u64; SERIES],
+    changes: Vec<Change>,
+}
+
+/// Series that changed at one instant: those whose bit is in `which`.
+#[derive(Clone, Copy)]
+struct Change {
+    at: u64,
+    which: u8,
+    values: [u64; SERIES],
 }
 
 /// A tile being filled.
 pub(crate) struct Tile {
     from: u64,
     events: usize,
-    steps: [Vec<Steps>; SERIES],
+    cores: Vec<Core>,
     waits: Vec<Wait>,
     gaps: Vec<(usize, u64, u64)>,
     moves: Vec<(u64, ThreadIndex, usize, usize, MoveCause)>,
@@ -56,7 +65,7 @@ impl Tile {
         Tile {
             from: 0,
             events: 0,
-            steps: std::array::from_fn(|_| vec![Steps::default(); cores]),
+            cores: vec![Core::default(); cores],
             waits: Vec::new(),
             gaps: Vec::new(),
             moves: Vec::new(),
@@ -75,13 +84,16 @@ impl Tile {
     }
 
     pub fn step(&mut self, series: Series, core: usize, at: u64, value: u64) {
-        let steps = &mut self.steps[series as usize][core];
-        steps.now = value;
-        match steps.changes.last_mut() {
+        let (core, which) = (&mut self.cores[core], 1 << series as u8);
+        core.now[series as usize] = value;
+        match core.changes.last_mut() {
             // Of several values at one instant the last one stays.
-            Some(last) if last.0 == at => last.1 = value,
+            Some(last) if last.at == at => {
+                last.which |= which;
+                last.values = core.now;
+            }
             _ => {
-                steps.changes.push((at, value));
+                core.changes.push(Change { at, which, values: core.now });
                 self.events += 1;
             }
         }
@@ -137,20 +149,24 @@ impl Tile {
         let mut out = Pack(Vec::with_capacity(self.events * 6));
         let from = self.from;
         out.numbers(&[from, to]);
-        for steps in self.steps.iter_mut().flatten() {
-            out.numbers(&[steps.changes.len() as u64, steps.first]);
+        for core in &mut self.cores {
+            out.numbers(&core.first);
+            out.number(core.changes.len() as u64);
             let mut last = from;
-            for &(at, value) in &steps.changes {
-                out.numbers(&[at - last, value]);
+            for Change { at, which, values } in core.changes.drain(..) {
+                out.numbers(&[at - last, u64::from(which)]);
+                let changed = (0..SERIES).filter(|series| which >> series & 1 == 1);
+                changed.for_each(|series| out.number(values[series]));
                 last = at;
             }
-            steps.first = steps.now;
-            steps.changes.clear();
+            core.first = core.now;
         }
         out.number(self.waits.len() as u64);
+        let mut last = from;
         for wait in self.waits.drain(..) {
-            let (thread, core) = (u64::from(wait.thread), wait.core as u64);
-            out.numbers(&[thread, core, wait.from - from, wait.to - wait.from]);
+            // Waits are told at their end, so those are in order.
+            let since = wait.to - std::mem::replace(&mut last, wait.to);
+            out.numbers(&[u64::from(wait.thread), wait.core as u64, since, wait.to - wait.from]);
         }
         out.number(self.gaps.len() as u64);
         for (core, begins, ends) in self.gaps.drain(..) {
@@ -250,15 +266,13 @@ mod tests {
         let mut tile = Tile::new(1);
         tile.step(Series::Size, 0, 5, 2);
         tile.step(Series::Size, 0, 5, 3);
-        let nothing = [0; 3 * 2 + 5];
-        assert_eq!(unpack(&tile.close(10)), [&[0, 10, 1, 0, 5, 3][..], &nothing].concat());
+        tile.step(Series::Marks, 0, 5, 1);
+        tile.step(Series::Load, 0, 9, 77);
+        let steps = [0, 0, 0, 0, 2, 5, 0b1001, 3, 1, 4, 0b10, 77];
+        assert_eq!(unpack(&tile.close(10)), [&[0, 10][..], &steps, &[0; 5]].concat());
         tile.wait(&Wait { thread: 7, core: 0, from: 4, to: 16 });
-        let waits = [1, 7, 0, 0, 6];
-        let steps = [0, 0, 0, 0, 0, 0];
-        assert_eq!(
-            unpack(&tile.close(20)),
-            [&[10, 20, 0, 3][..], &steps, &waits, &[0; 4]].concat(),
-        );
+        let (steps, waits) = ([3, 77, 0, 1, 0], [1, 7, 0, 6, 6]);
+        assert_eq!(unpack(&tile.close(20)), [&[10, 20][..], &steps, &waits, &[0; 4]].concat());
     }
 
     #[test]

@@ -22,44 +22,51 @@ class Unpacker {
   }
 }
 
+/** Names of a core's series, by the bit that says that one changed. */
+const SERIES = ['size', 'load', 'running', 'marks'];
+
 /**
- * Steps of all cores one after the other: core c has the entries from `start[c]` up to `start[c + 1]`, the first at
- * the begin of the tile; each value holds until the next entry.
+ * The series of all cores, each with the cores one after the other: core c has the entries from `start[c]` up to
+ * `start[c + 1]`, the first at the begin of the tile; each value holds until the next entry.
  */
 function decodeSteps(from, cores, events, input) {
-  const at = new Float64Array(events + cores);
-  const value = new Float64Array(events + cores);
-  const start = new Int32Array(cores + 1);
-  let next = 0;
+  const series = SERIES.map(() => ({
+    at: new Float64Array(events + cores), value: new Float64Array(events + cores), start: new Int32Array(cores + 1), next: 0,
+  }));
+  const put = (steps, at, value) => {
+    steps.at[steps.next] = at;
+    steps.value[steps.next++] = value;
+  };
   for (let core = 0; core < cores; core++) {
-    start[core] = next;
-    const changes = input.number();
-    let time = from;
-    at[next] = from;
-    value[next++] = input.number();
-    for (let change = 0; change < changes; change++) {
-      time += input.number();
-      at[next] = time;
-      value[next++] = input.number();
+    for (const steps of series) {
+      steps.start[core] = steps.next;
+      put(steps, from, input.number());
+    }
+    let at = from;
+    for (let left = input.number(); left > 0; left--) {
+      at += input.number();
+      const which = input.number();
+      for (let bit = 0; bit < SERIES.length; bit++) if (which >> bit & 1) put(series[bit], at, input.number());
     }
   }
-  start[cores] = next;
-  return { at: at.slice(0, next), value: value.slice(0, next), start };
+  return Object.fromEntries(series.map(({ at, value, start, next }, bit) => {
+    start[cores] = next;
+    return [SERIES[bit], { at: at.slice(0, next), value: value.slice(0, next), start }];
+  }));
 }
 
-/** Rows of numbers as one array a column; the columns of `deltas` hold differences to the row before. */
-function decodeTable(input, columns, from, deltas) {
-  const rows = input.number();
-  const table = columns.map(() => new Float64Array(rows));
+/** Rows of numbers as one array a column; `at` is kept as the difference to the row before. */
+function decodeTable(input, columns, from) {
+  const length = input.number();
+  const table = Object.fromEntries(columns.map((name) => [name, new Float64Array(length)]));
   let last = from;
-  for (let row = 0; row < rows; row++) {
-    for (let column = 0; column < columns.length; column++) {
-      let value = input.number();
-      if (columns[column] === 'at') value = deltas ? (last += value) : from + value;
-      table[column][row] = value;
+  for (let row = 0; row < length; row++) {
+    for (const name of columns) {
+      const value = input.number();
+      table[name][row] = name === 'at' ? (last += value) : value;
     }
   }
-  return Object.fromEntries(columns.map((name, column) => [name, table[column]]).concat([['length', rows]]));
+  return { ...table, length };
 }
 
 /** An exact tile; `events` is at least the number of changes in it. */
@@ -67,12 +74,12 @@ function decodeTile(bytes, cores, events) {
   const input = new Unpacker(bytes);
   const from = input.number();
   const to = input.number();
-  const steps = () => decodeSteps(from, cores, events, input);
-  const tile = { from, to, size: steps(), load: steps(), running: steps(), marks: steps() };
-  tile.waits = decodeTable(input, ['thread', 'core', 'at', 'span'], from, false);
-  tile.gaps = decodeTable(input, ['core', 'at', 'span'], from, false);
-  tile.moves = decodeTable(input, ['at', 'thread', 'from', 'to', 'cause'], from, true);
-  tile.bad = decodeTable(input, ['at', 'thread', 'core', 'idle'], from, true);
+  const tile = { from, to, ...decodeSteps(from, cores, events, input) };
+  tile.waits = decodeTable(input, ['thread', 'core', 'at', 'span'], from);
+  for (let wait = 0; wait < tile.waits.length; wait++) tile.waits.at[wait] -= tile.waits.span[wait];
+  tile.gaps = decodeTable(input, ['core', 'since', 'span'], from);
+  tile.moves = decodeTable(input, ['at', 'thread', 'from', 'to', 'cause'], from);
+  tile.bad = decodeTable(input, ['at', 'thread', 'core', 'idle'], from);
   tile.considered = decodeConsidered(input, from);
   return tile;
 }

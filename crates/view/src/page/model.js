@@ -233,8 +233,9 @@ class Model {
     }
     const { gaps, moves, bad } = tile;
     for (let at = 0; at < gaps.length; at++) {
-      const x = Math.floor((gaps.at[at] - from) / perPixel);
-      const end = Math.ceil((gaps.at[at] + gaps.span[at] - from) / perPixel);
+      const begins = tile.from + gaps.since[at];
+      const x = Math.floor((begins - from) / perPixel);
+      const end = Math.ceil((begins + gaps.span[at] - from) / perPixel);
       for (let to = Math.max(left, x); to < Math.min(right, end); to++) frame.lost[gaps.core[at] * width + to] = 1;
     }
     for (const [table, line] of [[moves, frame.moves], [bad, frame.bad]]) {
