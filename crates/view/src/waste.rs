@@ -28,6 +28,8 @@ pub(crate) struct Waste {
     wanted: CoreSet,
     idle: CoreSet,
     wasted: CoreSet,
+    /// Something changed since [`Waste::settle`].
+    changed: bool,
 }
 
 impl Waste {
@@ -43,6 +45,7 @@ impl Waste {
             wanted: CoreSet::EMPTY,
             idle: CoreSet::EMPTY,
             wasted: CoreSet::EMPTY,
+            changed: false,
         }
     }
 
@@ -65,6 +68,7 @@ impl Waste {
     }
 
     pub fn set_idle(&mut self, core: CoreId, idle: bool) {
+        self.changed |= self.idle.contains(core) != idle;
         match idle {
             true => self.idle.insert(core),
             false => self.idle.remove(core),
@@ -112,6 +116,9 @@ impl Waste {
 
     /// The wasted cores and those that were not when this was last asked, or were and are no more.
     pub fn settle(&mut self) -> (&CoreSet, CoreSet) {
+        if !std::mem::take(&mut self.changed) {
+            return (&self.wasted, CoreSet::EMPTY);
+        }
         let wasted = self.idle.intersection(&self.wanted);
         let changed = wasted.difference(&self.wasted).union(&self.wasted.difference(&wasted));
         self.wasted = wasted;
@@ -119,6 +126,7 @@ impl Waste {
     }
 
     fn want(&mut self) {
+        self.changed = true;
         let wanted = self.stealable.iter().zip(&self.classes).filter(|(count, _)| **count > 0);
         self.wanted = wanted.fold(CoreSet::EMPTY, |wanted, (_, allowed)| wanted.union(allowed));
     }
