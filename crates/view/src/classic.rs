@@ -9,6 +9,7 @@ use resvg::tiny_skia::{Pixmap, PremultipliedColorU8};
 
 use crate::image::ImageError;
 use crate::palette::{Colours, Palette, Theme};
+use crate::picture::Range;
 use crate::replay::{Replay, Watch};
 
 /// Time a pixel in the authors' samples.
@@ -33,6 +34,7 @@ pub struct Samples {
 }
 
 struct Sampler {
+    range: Range,
     ns_per_pixel: u64,
     now: Vec<u8>,
     columns: Vec<Vec<u8>>,
@@ -40,7 +42,7 @@ struct Sampler {
 
 impl Sampler {
     fn reach(&mut self, at: u64) {
-        let column = (at / self.ns_per_pixel) as usize;
+        let column = (self.range.shown(at) / self.ns_per_pixel) as usize;
         while self.columns.len() < column.min(STRIPS_MAX * STRIP + 1) {
             self.columns.push(self.now.clone());
         }
@@ -55,27 +57,31 @@ impl Watch for Sampler {
 }
 
 impl Samples {
-    /// Samples of a recording, one each `ns_per_pixel`.
+    /// Samples of a part of a recording, one each `ns_per_pixel`.
     ///
     /// # Errors
-    /// When the recording is too long for one image.
-    pub fn of(
+    /// When the recording is too long for one image, and the events' own.
+    pub fn of<E: From<ImageError>>(
         meta: &Meta,
-        events: impl Iterator<Item = Event>,
+        events: impl Iterator<Item = Result<Event, E>>,
+        range: Range,
         ns_per_pixel: Nanos,
-    ) -> Result<Samples, ImageError> {
+    ) -> Result<Samples, E> {
         let nodes = order(&meta.topology);
         let mut replay = Replay::new(meta);
         let columns = Vec::new();
         let ns_per_pixel = ns_per_pixel.0.max(1);
-        let mut sampler = Sampler { ns_per_pixel, now: vec![0; nodes.len()], columns };
+        let mut sampler = Sampler { range, ns_per_pixel, now: vec![0; nodes.len()], columns };
         for event in events {
-            replay.push(&event, &mut sampler);
+            replay.push(&event?, &mut sampler);
+            if replay.now() > range.to.0 {
+                break;
+            }
         }
         sampler.reach(replay.now());
         sampler.columns.push(sampler.now.clone());
         if sampler.columns.len() > STRIPS_MAX * STRIP {
-            return Err(ImageError::TooLong);
+            return Err(ImageError::TooLong.into());
         }
         let rows = nodes.iter().map(|(at, _)| *at).collect::<Vec<_>>();
         let sort = |column: Vec<u8>| rows.iter().map(|at| column[*at]).collect();
@@ -169,7 +175,7 @@ mod tests {
             seed in any::<u64>(), nodes in 1u16..5, cores in 1u16..9,
         ) {
             let spec = Synthetic { nodes, cores_per_node: cores, threads: 60, events: 20_000, seed };
-            let samples = Samples::of(&spec.meta().unwrap(), spec.events(), Nanos(70_000)).unwrap();
+            let samples = Samples::of(&spec.meta().unwrap(), spec.events().map(Ok::<_, ImageError>), Range::ALL, Nanos(70_000)).unwrap();
             let decoded = Samples::from_png(&samples.to_png().unwrap(), &samples.nodes).unwrap();
             let (same, rest) = decoded.columns.split_at(samples.columns.len());
             prop_assert!(same == samples.columns);

@@ -111,7 +111,7 @@ impl Grid {
         }
         for (bucket, cell) in cells.iter_mut().enumerate().take(last + 1).skip(first) {
             let begins = bucket as u64 * self.width;
-            let share = to.min(begins + self.width) - from.max(begins);
+            let share = to.min(begins.saturating_add(self.width)) - from.max(begins);
             add(cell, share as f32);
         }
     }

@@ -115,7 +115,7 @@ impl People {
         let width = self.width;
         let slots = &mut self.record(thread).slots;
         for bucket in from / width..=(to - 1) / width {
-            let share = to.min((bucket + 1) * width) - from.max(bucket * width);
+            let share = to.min((bucket * width).saturating_add(width)) - from.max(bucket * width);
             // Waiting is told at its end, thus after running that lies later only within few buckets.
             let at = slots.iter().rposition(|slot| slot.0 <= bucket as u32);
             let at = match at {

@@ -34,6 +34,11 @@ pub struct Range {
 impl Range {
     /// The whole recording.
     pub const ALL: Range = Range { from: Nanos::ZERO, to: Nanos::MAX };
+
+    /// A time as a picture of this part counts it; what lies outside is at its edge.
+    pub(crate) fn shown(&self, at: u64) -> u64 {
+        at.clamp(self.from.0, self.to.0) - self.from.0
+    }
 }
 
 /// A recording that was read.
@@ -216,12 +221,11 @@ impl Collector {
         })
     }
 
-    /// A time as the picture counts it; what lies outside of the range is at its edge.
     fn shown(&self, at: u64) -> u64 {
-        at.clamp(self.range.from.0, self.range.to.0) - self.range.from.0
+        self.range.shown(at)
     }
 
-    /// The same for what has no length and is left out there.
+    /// The same for what has no length and is left out outside of the range.
     fn inside(&self, at: u64) -> Option<u64> {
         (self.range.from.0..=self.range.to.0).contains(&at).then(|| at - self.range.from.0)
     }
@@ -442,7 +446,7 @@ fn pack_grid(grid: &Grid, cores: usize, from: usize, span: u64) -> Vec<u8> {
     let to = (from + TILE_BUCKETS).min(grid.len());
     let width = |bucket: usize| {
         let begins = bucket as u64 * grid.width();
-        (span.min(begins + grid.width()).saturating_sub(begins)).max(1) as f32
+        span.min(begins.saturating_add(grid.width())).saturating_sub(begins).max(1) as f32
     };
     let mut out = Vec::with_capacity((to - from) * (cores * 6 + 3));
     let plane = |out: &mut Vec<u8>, of: fn(&crate::grid::Cell, f32) -> u8| {

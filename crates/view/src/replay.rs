@@ -253,9 +253,11 @@ impl Replay {
             What::Migrate { thread, from, to, cause } => {
                 self.migrate(*thread, *from, *to, *cause, watch);
             }
-            What::Fork { child: thread, .. } => {
-                self.by_number.remove(&thread.thread);
-                self.thread(thread, watch);
+            What::Fork { child, .. } => {
+                if child.thread != 0 {
+                    self.by_number.remove(&child.thread);
+                }
+                self.thread(child, watch);
             }
             What::Exec { thread } => {
                 self.thread(thread, watch);
@@ -482,10 +484,11 @@ impl Replay {
         self.cores[core].size = size;
         watch.size(core, self.now, size);
         if self.anonymous {
-            (size.saturating_sub(1)..before.saturating_sub(1))
-                .for_each(|_| self.waste.ends(id, Waste::ANYWHERE));
-            (before.saturating_sub(1)..size.saturating_sub(1))
-                .for_each(|_| self.waste.begins(id, Waste::ANYWHERE));
+            match (before >= 2, size >= 2) {
+                (false, true) => self.waste.begins(id, Waste::ANYWHERE),
+                (true, false) => self.waste.ends(id, Waste::ANYWHERE),
+                _ => {}
+            }
         }
         self.refresh_idle(core);
     }

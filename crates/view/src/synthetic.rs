@@ -216,31 +216,45 @@ impl Host {
         self.violated = starved.is_some();
     }
 
-    /// An idle core steals from the longest queue, or wakes somebody.
+    /// An idle core steals, or wakes somebody.
     fn fill(&mut self, core: usize) {
-        if self.starved() == Some(self.node(core)) {
-            return;
+        if !self.steal(core) && self.below(100) < self.share_that_wakes() {
+            self.wake(core);
         }
+    }
+
+    /// Takes a thread from the longest queue, unless nothing is to come here. Whether it did.
+    fn steal(&mut self, core: usize) -> bool {
         let by = CoreId(core as u16);
-        let first = self.node(core) * usize::from(self.spec.cores_per_node);
-        let domain =
-            (first..first + usize::from(self.spec.cores_per_node)).map(|at| CoreId(at as u16));
-        let busiest = (0..self.cores.len()).max_by_key(|at| (self.cores[*at].queue.len(), *at));
-        let busiest = busiest.filter(|at| !self.cores[*at].queue.is_empty());
-        let Some(from) = busiest else { return self.wake(core) };
-        let search = Search::BusiestQueue;
-        let (cores, certainty) = (domain.collect(), Certainty::Inferred);
-        self.emit(core, What::Considered { by, search, cores, certainty });
-        let movable = self.cores[from].queue.iter().position(|at| self.allowed[*at].contains(by));
-        let Some(thread) = movable.and_then(|at| self.cores[from].queue.remove(at)) else { return };
+        let movable = |at: &usize| {
+            let waiting = self.cores[*at].queue.iter();
+            waiting.filter(|thread| self.allowed[**thread].contains(by)).count()
+        };
+        let starved = self.starved() == Some(self.node(core));
+        let busiest = (0..self.cores.len()).max_by_key(|at| (movable(at), *at));
+        let Some(from) = busiest.filter(|at| !starved && movable(at) > 0) else { return false };
+        self.search(core);
+        let at = self.cores[from].queue.iter().position(|at| self.allowed[*at].contains(by));
+        let Some(thread) = at.and_then(|at| self.cores[from].queue.remove(at)) else {
+            return false;
+        };
         let (from_id, cause) = (CoreId(from as u16), MoveCause::NewIdle);
-        self.emit(
-            core,
-            What::Migrate { thread: self.runners[thread].thread, from: from_id, to: by, cause },
-        );
+        let number = self.runners[thread].thread;
+        self.now += 2_000;
+        self.emit(core, What::Migrate { thread: number, from: from_id, to: by, cause });
         self.tell_queue(from);
         self.run(core, Some(thread), None, Left::Sleeping);
         self.tell_queue(core);
+        true
+    }
+
+    /// Tells that the core looked at its node before it looked elsewhere.
+    fn search(&mut self, core: usize) {
+        let (by, per_node) = (CoreId(core as u16), self.spec.cores_per_node);
+        let first = self.node(core) as u16 * per_node;
+        let cores = (first..first + per_node).map(CoreId).collect();
+        let (search, certainty) = (Search::BusiestQueue, Certainty::Inferred);
+        self.emit(core, What::Considered { by, search, cores, certainty });
     }
 
     fn wake(&mut self, waker: usize) {
@@ -291,6 +305,9 @@ impl Host {
         self.asleep.push(left);
         self.run(core, next, Some(left), Left::Sleeping);
         self.tell_queue(core);
+        if next.is_none() {
+            self.steal(core);
+        }
     }
 
     fn run(&mut self, core: usize, next: Option<usize>, left: Option<usize>, how: Left) {

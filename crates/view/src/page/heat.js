@@ -72,7 +72,7 @@ class HeatMap {
       for (let x = 0; x < width; x++) {
         const share = frame.wasted[base + x];
         if (share <= 0) continue;
-        const mark = blend(pixels[band + x], colours.wastedPixel, Math.max(0.25, Math.min(1, share)));
+        const mark = blend(pixels[band + x], colours.wastedPixel, Math.min(1, share));
         pixels[band + width + x] = pixels[band + 2 * width + x] = mark;
       }
     }

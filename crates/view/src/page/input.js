@@ -71,7 +71,7 @@ class Input {
     const { x } = this.place(event);
     if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
       app.view.pan((event.deltaX || event.deltaY) / app.view.width * app.view.length);
-    } else if (x < GUTTER || event.target.closest('#threads') && !event.ctrlKey && x < GUTTER) {
+    } else if (x < GUTTER) {
       app.threads.scrollBy(Math.sign(event.deltaY) * 3);
     } else {
       app.view.zoom(WHEEL ** event.deltaY, app.view.time(x));
@@ -186,6 +186,11 @@ class Search {
     for (const person of app.model.people) {
       const text = `${person.name} ${person.thread}`;
       if (person.index !== 0 && has(text)) hits.push({ kind: 'thread', text, go: () => app.chooseThread(person.index), rank: 0 });
+    }
+    for (const note of app.model.index.notes) {
+      if (note.kind === 'decision' && has(note.text)) {
+        hits.push({ kind: note.kind, text: `${instant(note.at_ns, 1e6)}  ${note.text}`, go: () => app.goToInstant(note.at_ns), rank: 1 });
+      }
     }
     for (const cause of CAUSES) {
       if (has(cause.label) || has(cause.name) || has('migration')) {

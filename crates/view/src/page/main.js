@@ -66,7 +66,8 @@ class App {
   /** Episodes and the recording's own violations, in order of time. */
   listFindings() {
     const { findings, notes } = this.model.index;
-    const words = notes.map((note) => ({ ...note, from_ns: note.at_ns, to_ns: note.at_ns }));
+    const violations = notes.filter((note) => note.kind === 'violation');
+    const words = violations.map((note) => ({ ...note, from_ns: note.at_ns, to_ns: note.at_ns }));
     return [...findings, ...words].sort((a, b) => a.from_ns - b.from_ns);
   }
 
@@ -138,6 +139,7 @@ class App {
 
   applyTheme() {
     document.documentElement.dataset.theme = this.theme;
+    inks.clear();
     this.colours = new Colours(this.palette, this.theme);
     this.queue.pattern = this.load.pattern = null;
     this.legends();
@@ -252,10 +254,15 @@ class App {
   goToFinding(at) {
     this.finding = at;
     const { from_ns: from, to_ns: to } = this.findings[at];
-    // Words have an instant alone: the time after it tells what they are about.
-    if (from === to) this.view.glideTo(from - this.model.span / 200, from + this.model.span / 30);
+    if (from === to) this.goToInstant(from);
     else this.view.reveal(from, to);
     this.side.open('findings');
+  }
+
+  /** What is said at an instant is mostly about the time after it. */
+  goToInstant(at) {
+    const begins = Math.max(0, at - this.model.span / 200);
+    this.view.glideTo(begins, Math.min(this.model.span, at + this.model.span / 30));
   }
 
   /** Goes to the first move by this cause after the middle of the view. */

@@ -19,7 +19,7 @@ class Threads {
   }
 
   fit(height) {
-    this.height = Math.max(THREAD_ROW + 2, height);
+    this.height = Math.max(1, Math.floor(height / THREAD_ROW)) * THREAD_ROW;
   }
 
   scrollBy(rows) {

@@ -105,7 +105,10 @@ function fitCanvas(canvas, height) {
   return { context, width: box.width, height: box.height, ratio };
 }
 
-/** A colour of the style sheet. */
+const inks = new Map();
+
+/** A colour of the style sheet; asking the browser for it is slow. */
 function ink(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  if (!inks.has(name)) inks.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return inks.get(name);
 }
