@@ -63,8 +63,8 @@ impl Synthetic {
     /// How long the trace is, about.
     fn span_ns(&self) -> u64 {
         let cores = u64::from(self.nodes * self.cores_per_node);
-        // An action makes about three events.
-        (self.events / 3).saturating_mul(PACE_NS / cores).max(1)
+        // An action makes about five events.
+        (self.events / 5).saturating_mul(PACE_NS / cores).max(1)
     }
 }
 
