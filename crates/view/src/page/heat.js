@@ -83,7 +83,7 @@ class HeatMap {
   stretch({ context }) {
     const { view } = this.app;
     context.imageSmoothingEnabled = this.rowHeight < 1;
-    context.fillStyle = ink('text');
+    context.fillStyle = ink('node');
     for (let first = 0; first < this.rows;) {
       let end = first + 1;
       while (end < this.rows && this.gaps[end] === this.gaps[first]) end++;

@@ -115,7 +115,9 @@ class Axis {
       const x = view.x(tick * step);
       context.moveTo(x, height - 5);
       context.lineTo(x, height);
-      if (x < GUTTER + view.width - 26) context.fillText(instant(tick * step, step), x, height / 2 - 2);
+      const label = instant(tick * step, step);
+      const half = context.measureText(label).width / 2;
+      if (x + half < GUTTER + view.width) context.fillText(label, Math.max(x, GUTTER + half), height / 2 - 2);
     }
     context.moveTo(GUTTER, height - 0.5);
     context.lineTo(GUTTER + view.width, height - 0.5);
