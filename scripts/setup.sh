@@ -13,6 +13,7 @@ PACKAGES=(
     libgc-dev stress-ng sysbench                  # batch work
     fonts-dejavu-core                             # text in PNG plots
     prometheus                                    # scrapes the metrics endpoint in a test
+    chromium                                      # opens the viewer's page in tests and `quell bench view`
     busybox-static cpio zstd qemu-system-x86      # the virtual machine of `make test-vm`
     iproute2 util-linux procps bc tmux shellcheck # scripts and tests
     man-db zsh fish                               # what reads man pages and completions
@@ -102,7 +103,7 @@ check_toolchain
 command -v go >/dev/null || say "there is no Go toolchain: benchmarks leave out batch work with Go's collector"
 if ! command -v apt-get >/dev/null; then
     lacking=()
-    for tool in gcc make pkg-config clang memcached redis-server nginx stress-ng sysbench prometheus cpio \
+    for tool in gcc make pkg-config clang memcached redis-server nginx stress-ng sysbench prometheus chromium cpio \
         zstd qemu-system-x86_64 busybox ip bc tmux shellcheck man zsh fish; do
         command -v "$tool" >/dev/null || lacking+=("$tool")
     done

@@ -20,6 +20,7 @@ pub mod stats;
 pub mod summary;
 mod switch_cost;
 pub mod table;
+pub mod view;
 pub mod why;
 
 pub use progress::{Live, Progress, Silent, Stop};

@@ -27,6 +27,7 @@ mod stop;
 mod table;
 mod top;
 mod trace_file;
+mod view;
 mod why;
 
 use std::process::ExitCode;
@@ -59,6 +60,7 @@ enum Command {
     Release(release::Args),
     Replay(replay::Args),
     Stats(stats::Args),
+    View(view::Args),
     Doctor(doctor::Args),
     Load(load::Args),
     Bench(bench::Args),
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
         Command::Release(args) => release::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Stats(args) => stats::run(args),
+        Command::View(args) => view::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Load(args) => load::run(args),
         Command::Bench(args) => bench::run(args),

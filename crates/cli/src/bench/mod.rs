@@ -5,6 +5,7 @@ mod mechanism;
 mod overhead;
 mod reaction;
 mod report;
+mod view;
 mod why;
 
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ enum Command {
     Mechanism(mechanism::Args),
     Reaction(reaction::Args),
     Overhead(overhead::Args),
+    View(view::Args),
     Why(why::Args),
     Report(report::Args),
 }
@@ -40,6 +42,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Mechanism(args) => mechanism::run(args),
         Command::Reaction(args) => reaction::run(args),
         Command::Overhead(args) => overhead::run(args),
+        Command::View(args) => view::run(args),
         Command::Why(args) => why::run(args),
         Command::Report(args) => report::run(args),
     }

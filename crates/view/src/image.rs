@@ -1,0 +1,349 @@
+//! The picture as SVG and PNG, for papers and reports.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use quell_model::Nanos;
+use resvg::tiny_skia::{Pixmap, PremultipliedColorU8, Transform};
+use resvg::usvg;
+
+use crate::grid::Cell;
+use crate::palette::{Colours, Palette, Rgb, Theme};
+use crate::picture::Picture;
+
+/// The text of images; its package is installed by `scripts/setup.sh`.
+const FONT: &str = "DejaVu Sans";
+const FONT_FILE: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
+const LEFT: u32 = 96;
+const RIGHT: u32 = 24;
+const TOP: u32 = 76;
+const TITLE: u32 = 26;
+const BETWEEN: u32 = 30;
+/// The height that a heat map takes where its rows can be that high.
+const MAP_HEIGHT: u32 = 384;
+
+/// Why there is no image.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The image has no size or too large a one.
+    #[error("an image of this size cannot be made; choose another --width or a shorter --range")]
+    Size,
+    /// Too many strips.
+    #[error(
+        "the recording is too long for one image in the classic layout; choose a shorter --range"
+    )]
+    TooLong,
+    /// PNG could not be written.
+    #[error("the image could not be encoded")]
+    Encode,
+    /// Not an image of the classic layout.
+    #[error("this is no image of run-queue sizes in the classic layout")]
+    NotClassic,
+    /// The SVG is not understood by the renderer.
+    #[error("the image could not be drawn: {0}")]
+    Draw(#[from] usvg::Error),
+    /// The font is missing.
+    #[error("{FONT_FILE} is missing; install the package fonts-dejavu-core")]
+    Font,
+    /// The palettes could not be read.
+    #[error("the colours could not be read: {0}")]
+    Colours(#[from] serde_json::Error),
+}
+
+/// How an image looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// Its width in units of SVG; a PNG has twice as many pixels.
+    pub width: u32,
+    /// The colours.
+    pub palette: Palette,
+    /// What they stand on.
+    pub theme: Theme,
+}
+
+impl Default for Style {
+    fn default() -> Style {
+        Style { width: 1_200, palette: Palette::default(), theme: Theme::default() }
+    }
+}
+
+/// Text and background.
+struct Ink {
+    paper: &'static str,
+    text: &'static str,
+    faint: &'static str,
+}
+
+impl Ink {
+    fn of(theme: Theme) -> Ink {
+        match theme {
+            Theme::Light => Ink { paper: "#ffffff", text: "#1c2128", faint: "#656d76" },
+            Theme::Dark => Ink { paper: "#0d1117", text: "#e6edf3", faint: "#8b949e" },
+        }
+    }
+}
+
+/// The picture as SVG.
+///
+/// # Errors
+/// When the size is none that an image can have.
+pub fn svg(picture: &Picture, style: &Style) -> Result<String, ImageError> {
+    let colours = Colours::new(style.palette, style.theme)?;
+    let (ink, plot) = (Ink::of(style.theme), Plot::new(picture, style)?);
+    let map = plot.height() + TITLE + BETWEEN;
+    let height = TOP + 2 * map + 30;
+    let Style { width, .. } = style;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\" font-family=\"{FONT}\" font-size=\"12\" fill=\"{}\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"{}\"/>\n",
+        ink.text, ink.paper,
+    );
+    title(&mut out, picture, &ink);
+    for (at, what) in [What::Size, What::Load].into_iter().enumerate() {
+        let top = TOP + at as u32 * map;
+        legend(&mut out, what, &colours, style, top, &ink);
+        plot.map(&mut out, what, &colours, top + TITLE, &ink)?;
+    }
+    plot.axis(&mut out, TOP + 2 * map - BETWEEN, &ink);
+    out.push_str("</svg>\n");
+    Ok(out)
+}
+
+/// The picture as PNG.
+///
+/// # Errors
+/// As [`svg`], and without the font.
+pub fn png(picture: &Picture, style: &Style) -> Result<Vec<u8>, ImageError> {
+    let mut fonts = usvg::fontdb::Database::new();
+    fonts.load_font_file(FONT_FILE).map_err(|_| ImageError::Font)?;
+    let options = usvg::Options {
+        fontdb: Arc::new(fonts),
+        font_family: FONT.to_owned(),
+        ..Default::default()
+    };
+    let tree = usvg::Tree::from_str(&svg(picture, style)?, &options)?;
+    let size = tree.size().to_int_size();
+    let pixels = Pixmap::new(size.width() * 2, size.height() * 2);
+    let mut pixels = pixels.ok_or(ImageError::Size)?;
+    resvg::render(&tree, Transform::from_scale(2.0, 2.0), &mut pixels.as_mut());
+    pixels.encode_png().map_err(|_| ImageError::Encode)
+}
+
+/// What a heat map shows.
+#[derive(Clone, Copy)]
+enum What {
+    Size,
+    Load,
+}
+
+fn title(out: &mut String, picture: &Picture, ink: &Ink) {
+    let index = &picture.index;
+    let host = escape(&index.meta.host);
+    let _ = writeln!(
+        out,
+        "<text x=\"{LEFT}\" y=\"30\" font-size=\"18\">{host}</text>\n\
+         <text x=\"{LEFT}\" y=\"52\" fill=\"{}\">{} · {} cores · {} · {} of core time idle while overloaded</text>",
+        ink.faint,
+        escape(&index.meta.kernel),
+        index.meta.topology.len(),
+        Nanos(index.span_ns),
+        Nanos(index.wasted_ns),
+    );
+}
+
+/// The name of a map and what its colours mean, right-aligned.
+fn legend(out: &mut String, what: What, colours: &Colours, style: &Style, top: u32, ink: &Ink) {
+    let (name, colours_of, labels): (_, &[Rgb], Vec<String>) = match what {
+        What::Size => {
+            let labels = (0..colours.queue.len() - 1).map(|size| size.to_string());
+            (
+                "threads that want the core (mean of a pixel)",
+                &colours.queue,
+                labels.chain(["5+".to_owned()]).collect(),
+            )
+        }
+        What::Load => {
+            let labels = colours.load_edges.iter().map(ToString::to_string);
+            (
+                "load: weights of the queue (mean of a pixel)",
+                &colours.load,
+                labels.chain(["more".to_owned()]).collect(),
+            )
+        }
+    };
+    let _ = writeln!(out, "<text x=\"{LEFT}\" y=\"{}\" font-size=\"13\">{name}</text>", top + 16);
+    let mut x = style.width - RIGHT;
+    let marks =
+        [(colours.wasted, "idle while overloaded".to_owned()), (colours.lost, "lost".to_owned())];
+    let sizes = colours_of.iter().copied().zip(labels);
+    for (colour, label) in sizes.chain(marks).collect::<Vec<_>>().into_iter().rev() {
+        x = x.saturating_sub(7 * label.chars().count() as u32 + 26);
+        let _ = writeln!(
+            out,
+            "<rect x=\"{x}\" y=\"{}\" width=\"12\" height=\"12\" fill=\"{}\" stroke=\"{}\" \
+             stroke-width=\"0.5\"/><text x=\"{}\" y=\"{}\" font-size=\"11\" fill=\"{}\">{label}</text>",
+            top + 6,
+            hex(colour),
+            ink.faint,
+            x + 16,
+            top + 16,
+            ink.faint,
+        );
+    }
+}
+
+/// Where things are.
+struct Plot<'a> {
+    picture: &'a Picture,
+    width: u32,
+    row: u32,
+    /// Positions in the topology, by node.
+    order: Vec<(usize, u16)>,
+}
+
+impl<'a> Plot<'a> {
+    fn new(picture: &'a Picture, style: &Style) -> Result<Plot<'a>, ImageError> {
+        let width =
+            style.width.checked_sub(LEFT + RIGHT).filter(|width| (100..=8_000).contains(width));
+        let cores = picture.index.meta.topology.cores().iter().enumerate();
+        let mut order: Vec<(usize, u16)> = cores.map(|(at, core)| (at, core.node)).collect();
+        order.sort_by_key(|(at, node)| (*node, *at));
+        let row = (MAP_HEIGHT / order.len() as u32).clamp(3, 24);
+        Ok(Plot { picture, width: width.ok_or(ImageError::Size)?, row, order })
+    }
+
+    /// Whether a node begins at this row.
+    fn begins(&self, row: usize) -> bool {
+        row > 0 && self.order[row].1 != self.order[row - 1].1
+    }
+
+    fn height(&self) -> u32 {
+        let lines = (0..self.order.len()).filter(|row| self.begins(*row)).count() as u32;
+        self.order.len() as u32 * self.row + lines
+    }
+
+    /// A heat map: a raster image with labels.
+    fn map(
+        &self,
+        out: &mut String,
+        what: What,
+        colours: &Colours,
+        top: u32,
+        ink: &Ink,
+    ) -> Result<(), ImageError> {
+        let mut image = Pixmap::new(self.width, self.height()).ok_or(ImageError::Size)?;
+        let mut y = 0;
+        let mut node_top = top;
+        for (row, &(core, node)) in self.order.iter().enumerate() {
+            if self.begins(row) {
+                self.line(&mut image, y)?;
+                y += 1;
+            }
+            self.row(&mut image, y, core, what, colours)?;
+            y += self.row;
+            if row + 1 == self.order.len() || self.begins(row + 1) {
+                let middle = (node_top + top + y) / 2 + 4;
+                let x = LEFT - 12;
+                let fill = ink.faint;
+                let _ = writeln!(
+                    out,
+                    "<text x=\"{x}\" y=\"{middle}\" text-anchor=\"end\" fill=\"{fill}\">node {node}</text>"
+                );
+                node_top = top + y + 1;
+            }
+        }
+        let data = BASE64_STANDARD.encode(image.encode_png().map_err(|_| ImageError::Encode)?);
+        let (width, height) = (self.width, self.height());
+        let _ = writeln!(
+            out,
+            "<image x=\"{LEFT}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" \
+             image-rendering=\"optimizeSpeed\" href=\"data:image/png;base64,{data}\"/>\n\
+             <rect x=\"{LEFT}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" fill=\"none\" stroke=\"{}\" stroke-width=\"0.5\"/>",
+            ink.faint,
+        );
+        Ok(())
+    }
+
+    fn line(&self, image: &mut Pixmap, y: u32) -> Result<(), ImageError> {
+        let dark = PremultipliedColorU8::from_rgba(64, 64, 64, 255).ok_or(ImageError::Size)?;
+        let from = (y * self.width) as usize;
+        image.pixels_mut()[from..from + self.width as usize].fill(dark);
+        Ok(())
+    }
+
+    fn row(
+        &self,
+        image: &mut Pixmap,
+        y: u32,
+        core: usize,
+        what: What,
+        colours: &Colours,
+    ) -> Result<(), ImageError> {
+        for x in 0..self.width {
+            let (cell, ns) = self.cell(core, x);
+            let value = match what {
+                What::Size => colours.size(cell.size_sum / ns),
+                What::Load => colours.load(cell.load_sum / ns),
+            };
+            let wasted = (self.row as f32 * (cell.wasted / ns)).ceil() as u32;
+            for dy in 0..self.row {
+                let colour = match () {
+                    // Every other diagonal: hatched.
+                    () if cell.lost > 0.0 && (x + dy) % 4 < 2 => colours.lost,
+                    () if dy + wasted.min(self.row / 2 + 1) >= self.row => colours.wasted,
+                    () => value,
+                };
+                let [r, g, b] = colour;
+                image.pixels_mut()[((y + dy) * self.width + x) as usize] =
+                    PremultipliedColorU8::from_rgba(r, g, b, 255).ok_or(ImageError::Size)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What lies under a pixel, and the time that it spans; each bucket belongs to the pixel of its begin.
+    fn cell(&self, core: usize, x: u32) -> (Cell, f32) {
+        let (grid, span) = (&self.picture.grid, self.picture.index.span_ns);
+        let per_pixel = span as f64 / f64::from(self.width);
+        let bucket = |x: u32| (f64::from(x) * per_pixel / grid.width() as f64) as usize;
+        let (first, last) = (bucket(x), bucket(x + 1).max(bucket(x) + 1));
+        let cells = grid.core(core);
+        let cells = &cells[first.min(cells.len())..last.min(cells.len())];
+        let ends = (last as u64 * grid.width()).min(span);
+        let ns = ends.saturating_sub(first as u64 * grid.width()).max(1) as f32;
+        (cells.iter().fold(Cell::default(), |sum, one| sum.merge(*one)), ns)
+    }
+
+    /// Times at round distances.
+    fn axis(&self, out: &mut String, top: u32, ink: &Ink) {
+        let span = self.picture.index.span_ns as f64;
+        let rough = span / f64::from(self.width) * 120.0;
+        let decade = 10f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|by| by * decade);
+        let step = step.into_iter().find(|step| *step >= rough).unwrap_or(rough).max(1.0);
+        let mut at = 0.0;
+        while at <= span {
+            let x = f64::from(LEFT) + at / span * f64::from(self.width);
+            let label = Nanos(at as u64);
+            let _ = writeln!(
+                out,
+                "<path d=\"M{x:.1} {top}v5\" stroke=\"{}\"/><text x=\"{x:.1}\" y=\"{}\" \
+                 text-anchor=\"middle\" fill=\"{}\">{label}</text>",
+                ink.faint,
+                top + 19,
+                ink.faint,
+            );
+            at += step;
+        }
+    }
+}
+
+fn hex([r, g, b]: Rgb) -> String {
+    format!("#{r:02x}{g:02x}{b:02x}")
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
