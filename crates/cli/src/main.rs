@@ -15,6 +15,7 @@ mod load;
 mod release;
 mod replay;
 mod run;
+mod sim;
 mod stats;
 mod status;
 mod stop;
@@ -53,6 +54,7 @@ enum Command {
     Stats(stats::Args),
     Doctor(doctor::Args),
     Load(load::Args),
+    Sim(sim::Args),
     Bench(bench::Args),
 
     #[command(hide = true)]
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Stats(args) => stats::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Load(args) => load::run(args),
+        Command::Sim(args) => sim::run(args),
         Command::Bench(args) => bench::run(args),
 
         Command::Generate(args) => generate::run(args, Cli::command()),

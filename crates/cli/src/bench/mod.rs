@@ -5,6 +5,7 @@ mod mechanism;
 mod overhead;
 mod reaction;
 mod report;
+mod sim;
 mod why;
 
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ enum Command {
     Reaction(reaction::Args),
     Overhead(overhead::Args),
     Why(why::Args),
+    Sim(sim::Args),
     Report(report::Args),
 }
 
@@ -41,6 +43,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Reaction(args) => reaction::run(args),
         Command::Overhead(args) => overhead::run(args),
         Command::Why(args) => why::run(args),
+        Command::Sim(args) => sim::run(args),
         Command::Report(args) => report::run(args),
     }
 }
