@@ -5,14 +5,24 @@
 use quell_sim::hunt;
 
 #[test]
-fn a_few_hundred_random_scenarios_find_nothing_in_the_default_policy() {
-    let found: Vec<String> = (0..300)
-        .filter_map(|seed| {
-            let finding = hunt::look(seed, "quell").unwrap().into_iter().next()?;
-            Some(format!("quell sim hunt --policy quell --seed {seed}: {finding}"))
+fn random_scenarios_find_nothing_in_the_policies_that_keep_the_invariants() {
+    let found: Vec<String> = (0..120)
+        .flat_map(|seed| hunt::PROMISE.map(|policy| (seed, policy)))
+        .filter_map(|(seed, policy)| {
+            let finding = hunt::look(seed, policy).unwrap().into_iter().next()?;
+            Some(format!("quell sim hunt --policy {policy} --seed {seed}: {finding}"))
         })
         .collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn the_simulator_adds_up_whatever_a_policy_does() {
+    for (seed, policy) in (0..40).flat_map(|seed| quell_policy::NAMES.map(|name| (seed, name))) {
+        if !hunt::PROMISE.contains(&policy) {
+            assert_eq!(hunt::look(seed, policy).unwrap(), [], "{policy}, seed {seed}");
+        }
+    }
 }
 
 #[test]

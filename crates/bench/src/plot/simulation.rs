@@ -122,6 +122,10 @@ fn owners(area: &Area, scenario: &Scenario, times: Times) -> Drawn {
         for (level, sample) in floor.iter_mut().zip(times.samples) {
             *level += sample.tasks[task].ran.0 as f64 / times.step.0 as f64;
         }
+        // A band without height has no outline.
+        if floor == below {
+            continue;
+        }
         let upper =
             times.samples.iter().zip(&floor).map(|(sample, level)| (times.at(sample), *level));
         let lower =

@@ -47,8 +47,6 @@ pub struct SimResult {
 const FAULT: &str = "fault of the simulator";
 /// Findings that are kept.
 const FINDINGS: usize = 5;
-/// The policies that promise to keep the invariants.
-const PROMISE: [&str; 2] = ["quell", "caladan"];
 
 /// Runs a simulation, and writes what the scheduler did to `trace` as a Perfetto file if one is named.
 ///
@@ -132,7 +130,7 @@ impl SimResult {
 
     /// Whether something came out that must not: a broken promise of the policy, or a fault of the simulator.
     pub fn is_sound(&self) -> bool {
-        let promises = PROMISE.contains(&self.policy.as_str());
+        let promises = quell_sim::hunt::PROMISE.contains(&self.policy.as_str());
         !self.findings.iter().any(|finding| promises || finding.starts_with(FAULT))
     }
 

@@ -171,10 +171,6 @@ impl Engine<'_> {
         {
             return false;
         }
-        let open = limits.allowed.intersection(&self.scenario.host.managed);
-        let open = open.intersection(&self.online);
-        let others = self.tasks.iter().filter(|other| other.class == Class::BestEffort);
-        !open.intersection(&self.idle).is_empty()
-            || others.into_iter().any(|other| !open.intersection(&other.running_on).is_empty())
+        !state.reach.intersection(&self.idle.union(&self.on_be)).is_empty()
     }
 }

@@ -51,7 +51,12 @@ pub(super) fn build(
     let host = Host { topology, managed, caps };
     let length =
         Nanos::from_millis(place.within("length_ms", &raw.length_ms, 1..=LENGTH_MS_MAX)?);
-    let warm_up = place.time("warm_up_ms", &raw.warm_up_ms, Nanos(length.0 / 10), 1_000_000)?;
+    let warm_up = match &raw.warm_up_ms {
+        Some(typed) => {
+            Nanos::from_millis(place.within("warm_up_ms", typed, 0..=length.0 / 1_000_000)?)
+        }
+        None => Nanos(length.0 / 10),
+    };
     let tick_default = Nanos::from_micros(if sharing == Sharing::Shared { 200 } else { 10 });
     let sample = Nanos((length.0 / SAMPLES).max(1_000));
     let tasks = tasks(&raw.task, &host, place)?;

@@ -71,6 +71,8 @@ pub(crate) struct TaskState {
     pub beneath: CoreSet,
     /// Cores that it owns, as the host has it.
     pub owned: CoreSet,
+    /// Managed cores that it could be given.
+    pub reach: CoreSet,
     /// Cores that it may use now.
     pub allowed: CoreSet,
     /// Its threads are numbered from here on.

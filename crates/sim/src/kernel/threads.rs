@@ -105,6 +105,9 @@ impl Engine<'_> {
         self.tasks[task].running_on.insert(id);
         self.idle.remove(id);
         self.on_rung[rung as usize].insert(id);
+        if self.tasks[task].class == Class::BestEffort {
+            self.on_be.insert(id);
+        }
         let core = &mut self.cores[at];
         core.book_idle(self.now);
         core.running = Some(thread);
@@ -170,6 +173,7 @@ impl Engine<'_> {
         state.polling_on.remove(id);
         let rung = state.rung;
         self.on_rung[rung as usize].remove(id);
+        self.on_be.remove(id);
         let core = &mut self.cores[at];
         // What is left of the switch was not lost: it did not come to it.
         core.switching = core.switching - core.since.since(self.now);
