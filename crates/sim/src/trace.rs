@@ -33,8 +33,10 @@ pub(crate) struct Trace<'a> {
     shown: Vec<Option<usize>>,
     touched: Vec<usize>,
     woken: Vec<usize>,
-    /// By thread: on which core's queue the trace has it.
-    queue: Vec<Option<usize>>,
+    /// By thread: on which core's queue the trace has it, or had it last, and whether it is in there now.
+    queue: Vec<(Option<usize>, bool)>,
+    /// By core: threads in its queue, and how many the trace last said.
+    queued: Vec<(u32, u32)>,
 }
 
 impl<'a> Trace<'a> {
@@ -46,7 +48,23 @@ impl<'a> Trace<'a> {
             touched: Vec::new(),
             woken: Vec::new(),
             queue: Vec::new(),
+            queued: vec![(0, 0); cores],
         }
+    }
+
+    /// The thread is in this core's queue from now on, or in none. Returns in which one it was last.
+    fn enqueue(&mut self, thread: usize, to: Option<usize>) -> Option<usize> {
+        let (place, is_in) = &mut self.queue[thread];
+        let from = *place;
+        if let Some(from) = from.filter(|_| *is_in) {
+            self.queued[from].0 -= 1;
+        }
+        if let Some(to) = to {
+            *place = Some(to);
+            self.queued[to].0 += 1;
+        }
+        *is_in = to.is_some();
+        from
     }
 
     fn tell(&mut self, now: Nanos, at: usize, core: quell_model::CoreId, what: What) {
@@ -56,7 +74,6 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// What a trace of this scenario opens with.
 impl Scenario {
     /// The head of a trace of this scenario under a policy.
     pub fn meta(&self, policy: &str) -> Meta {
@@ -67,7 +84,7 @@ impl Scenario {
             host: self.name.clone(),
             hooks: Vec::new(),
             absent: [
-                "run-queue sizes and loads: what waits is kept by task",
+                "loads of run queues; what waits is in the queue of the core it ran on last",
                 "considered cores and balancing: this kernel searches all cores at once",
                 "softirqs and interrupts",
             ]
@@ -86,7 +103,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A thread woke up.
+    /// A thread woke up, or gave up waiting.
     pub(crate) fn tell_waking(&mut self, thread: usize) {
         if let Some(trace) = &mut self.trace {
             trace.woken.push(thread);
@@ -113,7 +130,7 @@ impl Engine<'_> {
     /// Tells what the last step changed.
     pub(crate) fn tell_switches(&mut self) {
         let Some(mut trace) = self.trace.take() else { return };
-        trace.queue.resize(self.threads.len(), None);
+        trace.queue.resize(self.threads.len(), (None, false));
         for thread in std::mem::take(&mut trace.woken) {
             self.tell_wake(&mut trace, thread);
         }
@@ -122,13 +139,24 @@ impl Engine<'_> {
             self.tell_switch(&mut trace, at);
         }
         trace.touched = touched;
+        for (at, core) in self.cores.iter().enumerate() {
+            let (queued, told) = trace.queued[at];
+            if queued != told {
+                trace.queued[at].1 = queued;
+                let what = What::Queue { of: core.id, queued, runnable: queued };
+                trace.tell(self.now, at, core.id, what);
+            }
+        }
         self.trace = Some(trace);
     }
 
     fn tell_wake(&self, trace: &mut Trace, thread: usize) {
         let state = &self.threads[thread];
         let target = match state.state {
-            State::Sleeping => return,
+            State::Sleeping => {
+                trace.enqueue(thread, None);
+                return;
+            }
             State::Running(at) => at,
             State::Waiting { .. } => state.last_core.unwrap_or_default(),
         };
@@ -144,8 +172,7 @@ impl Engine<'_> {
     }
 
     fn tell_move(&self, trace: &mut Trace, thread: usize, to: usize, cause: MoveCause) {
-        let from = trace.queue[thread].replace(to).filter(|from| *from != to);
-        if let Some(from) = from {
+        if let Some(from) = trace.enqueue(thread, Some(to)).filter(|from| *from != to) {
             let (from, id) = (self.cores[from].id, self.cores[to].id);
             let what = What::Migrate { thread: number(thread), from, to: id, cause };
             trace.tell(self.now, to, id, what);
@@ -170,10 +197,11 @@ impl Engine<'_> {
 
     fn show(&self, trace: &mut Trace, at: usize, next: Option<usize>) {
         let left = std::mem::replace(&mut trace.shown[at], next);
-        let how = match left.map(|left| self.threads[left].state) {
-            Some(State::Sleeping) => Left::Sleeping,
-            _ => Left::Preempted,
-        };
+        let slept = left.filter(|left| self.threads[*left].state == State::Sleeping);
+        let how = if slept.is_some() { Left::Sleeping } else { Left::Preempted };
+        if let Some(slept) = slept {
+            trace.enqueue(slept, None);
+        }
         let what = What::Switch {
             next: next.map_or_else(nobody, |next| self.runner(next)),
             left: left.map_or(0, number),
@@ -197,7 +225,7 @@ impl Engine<'_> {
     /// Tells the whole state.
     pub(crate) fn tell_keyframe(&mut self) {
         let Some(mut trace) = self.trace.take() else { return };
-        trace.queue.resize(self.threads.len(), None);
+        trace.queue.resize(self.threads.len(), (None, false));
         let is_first = trace.sequence.iter().all(|next| *next == 0);
         let mut frame = Keyframe::default();
         let mut waiting = vec![0u32; self.cores.len()];
@@ -205,7 +233,7 @@ impl Engine<'_> {
             let (core, state) = match thread.state {
                 State::Running(core) => (core, Activity::Running),
                 State::Waiting { .. } => {
-                    let core = trace.queue[at].or(thread.last_core).unwrap_or_default();
+                    let core = trace.queue[at].0.or(thread.last_core).unwrap_or_default();
                     waiting[core] += 1;
                     (core, Activity::Waiting)
                 }

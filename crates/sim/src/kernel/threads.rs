@@ -69,6 +69,7 @@ impl Engine<'_> {
             State::Sleeping => return,
             State::Waiting { .. } => {
                 self.forget_waiting(thread);
+                self.tell_waking(thread);
                 None
             }
             State::Running(at) => {
