@@ -164,8 +164,8 @@ fn a_trace_shows_one_thread_a_core_and_one_core_a_thread() {
     let mut untraced = by_name("quell", scenario.host.clone(), config).unwrap();
     assert_eq!(run(&scenario, untraced.as_mut()).tasks, report.tasks, "telling changes nothing");
 
-    let mut running = vec![0; 24];
-    let mut next = vec![0; 24];
+    let mut running = [0; 24];
+    let mut next = [0; 24];
     assert!(events.is_sorted_by_key(|event| event.at));
     let mut switches = 0;
     for event in &events {
