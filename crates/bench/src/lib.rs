@@ -15,6 +15,8 @@ pub mod plot;
 pub mod progress;
 pub mod reaction;
 pub mod report;
+pub mod simspeed;
+pub mod simulate;
 pub mod stall;
 pub mod stats;
 pub mod summary;

@@ -188,22 +188,7 @@ impl BenchReport {
     /// # Errors
     /// When a value cannot be shown as JSON.
     pub fn to_json(&self) -> serde_json::Result<String> {
-        let serde_json::Value::Object(fields) = serde_json::to_value(self)? else {
-            return serde_json::to_string(self);
-        };
-        let mut lines = Vec::new();
-        for (name, value) in fields {
-            let value = match value {
-                serde_json::Value::Array(entries) if !entries.is_empty() => {
-                    let entries: Vec<String> =
-                        entries.iter().map(|entry| format!("    {entry}")).collect();
-                    format!("[\n{}\n  ]", entries.join(",\n"))
-                }
-                value => value.to_string(),
-            };
-            lines.push(format!("  {}: {value}", serde_json::Value::from(name)));
-        }
-        Ok(format!("{{\n{}\n}}\n", lines.join(",\n")))
+        lines(&serde_json::to_value(self)?)
     }
 
     /// Reads a report.
@@ -215,6 +200,24 @@ impl BenchReport {
         serde_json::from_str(&text)
             .with_context(|| format!("{} is not a benchmark report", path.display()))
     }
+}
+
+/// An object as JSON with one entry of each of its lists a line.
+pub(crate) fn lines(object: &serde_json::Value) -> serde_json::Result<String> {
+    let serde_json::Value::Object(fields) = object else { return serde_json::to_string(object) };
+    let mut lines = Vec::new();
+    for (name, value) in fields {
+        let value = match value {
+            serde_json::Value::Array(entries) if !entries.is_empty() => {
+                let entries: Vec<String> =
+                    entries.iter().map(|entry| format!("    {entry}")).collect();
+                format!("[\n{}\n  ]", entries.join(",\n"))
+            }
+            value => value.to_string(),
+        };
+        lines.push(format!("  {}: {value}", serde_json::Value::from(name.as_str())));
+    }
+    Ok(format!("{{\n{}\n}}\n", lines.join(",\n")))
 }
 
 fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {

@@ -21,6 +21,7 @@ mod record;
 mod release;
 mod replay;
 mod run;
+mod sim;
 mod stats;
 mod status;
 mod stop;
@@ -63,6 +64,7 @@ enum Command {
     View(view::Args),
     Doctor(doctor::Args),
     Load(load::Args),
+    Sim(sim::Args),
     Bench(bench::Args),
 
     #[command(hide = true)]
@@ -96,6 +98,7 @@ fn main() -> ExitCode {
         Command::View(args) => view::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Load(args) => load::run(args),
+        Command::Sim(args) => sim::run(args),
         Command::Bench(args) => bench::run(args),
 
         Command::Generate(args) => generate::run(args, Cli::command()),

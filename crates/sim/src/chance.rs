@@ -1,18 +1,20 @@
-//! The one source of chance, in integers only, so that every platform draws the same numbers.
+//! The one source of chance. Every platform draws the same numbers: the generator is portable, and what is no plain
+//! arithmetic comes from `libm`, which is written in Rust and does not ask the platform.
 
 use quell_model::Nanos;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Fractional bits of a logarithm.
-const BITS: u32 = 32;
-
 /// Seeded chance.
+#[derive(Clone, Debug)]
 pub(crate) struct Chance(ChaCha8Rng);
 
 impl Chance {
-    pub fn new(seed: u64) -> Chance {
-        Chance(ChaCha8Rng::seed_from_u64(seed))
+    /// A stream of its own for each number under one seed.
+    pub fn new(seed: u64, stream: u64) -> Chance {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(stream);
+        Chance(rng)
     }
 
     /// A number below `end`; zero if that is zero.
@@ -20,59 +22,67 @@ impl Chance {
         ((u128::from(self.0.next_u64()) * u128::from(end)) >> 64) as u64
     }
 
+    /// A number of the range, its end included.
+    pub fn between(&mut self, range: std::ops::RangeInclusive<u64>) -> u64 {
+        range.start() + self.below(range.end() - range.start() + 1)
+    }
+
     /// True `per_mille` times in a thousand.
     pub fn happens(&mut self, per_mille: u16) -> bool {
-        self.below(1_000) < u64::from(per_mille)
+        per_mille > 0 && self.below(1_000) < u64::from(per_mille)
     }
 
-    /// Exponentially distributed with this mean: minus the logarithm of a uniform number.
-    pub fn exponential(&mut self, mean: Nanos) -> Nanos {
-        let uniform = self.0.next_u64() | 1;
-        // ln(2^64 / u) = ln 2 * (64 - log2 u)
-        let log2 = (u128::from(64u32) << BITS) - log2(uniform);
-        const LN2: u128 = 2_977_044_471; // ln 2 * 2^32
-        Nanos(((u128::from(mean.0) * log2 * LN2) >> (2 * BITS)) as u64)
+    /// Above zero and up to one.
+    fn uniform(&mut self) -> f64 {
+        ((self.0.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
-}
 
-/// The binary logarithm in fixed point: the integer part from the leading bit, one bit of the fraction for each
-/// squaring of the mantissa.
-fn log2(of: u64) -> u128 {
-    let whole = 63 - of.leading_zeros();
-    let mut mantissa = u128::from(of) << (63 - whole);
-    let mut log = u128::from(whole);
-    for _ in 0..BITS {
-        mantissa = (mantissa * mantissa) >> 63;
-        let carry = mantissa >> 64;
-        mantissa >>= carry;
-        log = log << 1 | carry;
+    /// Exponentially distributed with this mean.
+    pub fn exponential(&mut self, mean: u64) -> u64 {
+        (-libm::log(self.uniform()) * mean as f64) as u64
     }
-    log
+
+    /// Lognormally distributed with this mean; `sigma` is the deviation of the logarithm in thousandths.
+    pub fn lognormal(&mut self, mean: Nanos, sigma: u16) -> Nanos {
+        let sigma = f64::from(sigma) / 1_000.0;
+        // Box and Muller (1958).
+        let radius = libm::sqrt(-2.0 * libm::log(self.uniform()));
+        let normal = radius * libm::cos(std::f64::consts::TAU * self.uniform());
+        Nanos((mean.0 as f64 * libm::exp(sigma * normal - sigma * sigma / 2.0)) as u64)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn logarithms_are_right() {
-        for (of, expected) in
-            [(1u64, 0.0), (2, 1.0), (10, std::f64::consts::LOG2_10), (u64::MAX, 64.0)]
-        {
-            let got = log2(of) as f64 / f64::powi(2.0, BITS as i32);
-            assert!((got - expected).abs() < 1e-5, "log2({of}) = {got}");
-        }
+    fn drawn(mut draw: impl FnMut(&mut Chance) -> u64) -> (u64, u64) {
+        let mut chance = Chance::new(7, 0);
+        let mut drawn: Vec<u64> = (0..100_000).map(|_| draw(&mut chance)).collect();
+        drawn.sort_unstable();
+        (drawn.iter().sum::<u64>() / drawn.len() as u64, drawn[99_000])
     }
 
     #[test]
     fn an_exponential_has_its_mean_and_its_tail() {
-        let mut chance = Chance::new(7);
-        let mean = Nanos::from_micros(100);
-        let mut drawn: Vec<u64> = (0..100_000).map(|_| chance.exponential(mean).0).collect();
-        drawn.sort_unstable();
-        let average = drawn.iter().sum::<u64>() / drawn.len() as u64;
-        assert!(average.abs_diff(mean.0) < 2_000, "mean {average}");
-        let p99 = drawn[99_000];
+        let (mean, p99) = drawn(|chance| chance.exponential(100_000));
+        assert!(mean.abs_diff(100_000) < 2_000, "mean {mean}");
         assert!(p99.abs_diff(460_517) < 20_000, "p99 {p99}");
+    }
+
+    #[test]
+    fn a_lognormal_has_its_mean_and_its_tail() {
+        let (mean, p99) = drawn(|chance| chance.lognormal(Nanos(20_000), 900).0);
+        assert!(mean.abs_diff(20_000) < 400, "mean {mean}");
+        // exp(2.326 sigma - sigma^2 / 2) times the mean.
+        assert!(p99.abs_diff(108_200) < 5_000, "p99 {p99}");
+    }
+
+    #[test]
+    fn streams_differ_and_seeds_differ() {
+        let first = |seed, stream| Chance::new(seed, stream).below(u64::MAX);
+        assert_ne!(first(1, 0), first(1, 1));
+        assert_ne!(first(1, 0), first(2, 0));
+        assert_eq!(first(1, 0), first(1, 0));
     }
 }

@@ -1,25 +1,44 @@
-//! A simulated host for closed-loop tests of policies.
+//! A simulated host: the same policies, on hardware that is not here.
 //!
 //! It drives any [`Policy`](quell_policy::Policy) through the same Snapshot and Plan as the real host:
 //!
 //! ```text
-//! workload ─► threads ─► cores ─► Snapshot ─► decide ─► Plan ─► back end ─► rights on cores ─┐
-//!                ▲    (priority sharing)        (delayed, refused or lost actions)          │
-//!                └──────────────────────────────────────────────────────────────────────────┘
+//! workload ─► kernel: threads on cores ─► Snapshot ─► decide ─► Plan ─► back end ─► rights on cores ─┐
+//!                ▲     ▲                            (late, refused, lost, raced)                     │
+//!                │     └── machine: siblings, caches, memory, clock rate                             │
+//!                └───────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Discrete events in integer nanoseconds from one seeded source of chance: the same [`Scenario`] gives
-//! the same [`Report`] to the byte, its digest included. The machine is a small one: cores differ
-//! in nothing but their number, a context switch costs a fixed time, and there are no caches.
+//! Discrete events in integer nanoseconds, chance from seeded streams: the same [`Scenario`] gives the same [`Report`] to the
+//! byte on every machine, its digest included. The parts know each other in one direction only:
+//!
+//! | folder | is | knows |
+//! | --- | --- | --- |
+//! | `workload` | what tasks do | how a thread uses the machine |
+//! | `machine` | what cores share | nothing |
+//! | `kernel` | which thread runs where, by rung and right | machine, workload |
+//! | `host` | Plans into rights, the state into Snapshots | kernel |
+//! | `engine` | time and the order of events | all |
+//! | `file` | scenarios as TOML | [`Scenario`] |
 
-mod backend;
+mod books;
 mod chance;
-mod cpu;
 mod engine;
-mod observe;
+mod feed;
+pub mod file;
+mod host;
+pub mod hunt;
+mod kernel;
+pub mod machine;
 mod report;
 mod scenario;
+mod trace;
+pub mod workload;
 
-pub use engine::run;
-pub use report::{Report, TaskReport};
-pub use scenario::{Change, Faults, Load, Scenario, Service, Task};
+pub use books::Broken;
+pub use engine::{run, run_traced};
+pub use machine::Machine;
+pub use report::{Latencies, Report, Sample, TaskReport, TaskSample};
+pub use scenario::{Change, Costs, Faults, Scenario};
+pub use trace::Sink;
+pub use workload::{Load, Phase, Service, Step, Style, Task};

@@ -1,35 +1,97 @@
 //! What came out.
 
-use quell_model::{Nanos, Plan};
+use hdrhistogram::Histogram;
+use quell_model::{Bytes, BytesPerSec, Nanos, Plan};
 use quell_policy::invariants::Violation;
 
+use crate::books::Broken;
+use crate::engine::Engine;
+
+/// Latencies, to three digits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    #[expect(clippy::expect_used, reason = "three digits are within what the histogram can do")]
+    fn new() -> Latencies {
+        Latencies(Histogram::new(3).expect("a histogram of three digits"))
+    }
+
+    pub(crate) fn record(&mut self, latency: Nanos) {
+        // It grows to what it is given; memory is all that could fail.
+        let _ = self.0.record(latency.0);
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The latency that this share (0 to 1) of requests does not exceed; zero of none.
+    pub fn quantile(&self, share: f64) -> Nanos {
+        Nanos(if self.0.is_empty() { 0 } else { self.0.value_at_quantile(share) })
+    }
+
+    /// The longest.
+    pub fn max(&self) -> Nanos {
+        Nanos(self.0.max())
+    }
+
+    /// Their mean; zero of none.
+    pub fn mean(&self) -> Nanos {
+        Nanos(if self.0.is_empty() { 0 } else { self.0.mean() as u64 })
+    }
+}
+
 /// What became of one task.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TaskReport {
-    /// Latencies of answered requests, ascending.
-    pub latencies: Vec<Nanos>,
-    /// Requests that were not answered by the end.
+    /// Latencies of answered requests that arrived after the warm-up.
+    pub latency: Latencies,
+    /// Requests that arrived.
+    pub arrived: u64,
+    /// Requests that were answered.
+    pub answered: u64,
+    /// Requests that were not answered by the end, dropped ones included.
     pub unanswered: u64,
     /// Time that its threads ran.
     pub ran: Nanos,
+    /// Of that, time that they looked for work.
+    pub polled: Nanos,
+    /// Work done after the warm-up: core time on an idle host.
+    pub work: Nanos,
 }
 
 impl TaskReport {
+    fn new() -> TaskReport {
+        TaskReport {
+            latency: Latencies::new(),
+            arrived: 0,
+            answered: 0,
+            unanswered: 0,
+            ran: Nanos::ZERO,
+            polled: Nanos::ZERO,
+            work: Nanos::ZERO,
+        }
+    }
+
     /// The latency that this many in a thousand requests do not exceed; zero of none.
-    pub fn percentile(&self, per_mille: usize) -> Nanos {
-        let at =
-            (self.latencies.len() * per_mille / 1_000).min(self.latencies.len().saturating_sub(1));
-        self.latencies.get(at).copied().unwrap_or_default()
+    pub fn percentile(&self, per_mille: u16) -> Nanos {
+        self.latency.quantile(f64::from(per_mille) / 1_000.0)
     }
 }
 
 /// What became of a scenario.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// By place.
     pub tasks: Vec<TaskReport>,
     /// Breaches of the invariants, judged at each decision.
     pub violations: Vec<(Nanos, Violation)>,
+    /// Sums that did not come out: faults of the simulator.
+    pub broken: Vec<Broken>,
+    /// Events.
+    pub events: u64,
     /// Decisions.
     pub ticks: u64,
     /// Cores that changed hands in Plans.
@@ -38,31 +100,98 @@ pub struct Report {
     pub shifts: u64,
     /// Longest time in which some LC thread waited while a core that it is allowed on was idle or ran BE.
     pub longest_inversion: Nanos,
-    /// A fingerprint of every Plan, to compare runs.
+    /// What went through the memory controllers.
+    pub moved: Bytes,
+    /// Intervals, where the scenario asked for them.
+    pub timeline: Vec<Sample>,
+    /// A fingerprint of every Plan and of all results, to compare runs.
     pub digest: u64,
 }
 
+/// An interval of the timeline.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Its end.
+    pub at: Nanos,
+    /// Memory traffic.
+    pub traffic: BytesPerSec,
+    /// By place.
+    pub tasks: Vec<TaskSample>,
+}
+
+/// A task in an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TaskSample {
+    /// Time that its threads ran, over all cores.
+    pub ran: Nanos,
+    /// Work done: core time on an idle host.
+    pub work: Nanos,
+    /// Requests that arrived.
+    pub arrived: u64,
+    /// Requests that were answered.
+    pub answered: u64,
+    /// Median latency of those.
+    pub p50: Nanos,
+    /// 99 %.
+    pub p99: Nanos,
+    /// 99.9 %.
+    pub p999: Nanos,
+    /// The longest.
+    pub max: Nanos,
+}
+
 impl Report {
-    /// Counts what a new Plan changes.
-    pub(crate) fn compare(&mut self, before: &Plan, after: &Plan) {
-        let cores = before.cores.iter().zip(&after.cores);
-        self.moves += cores.filter(|(a, b)| a.owner != b.owner).count() as u64;
-        let tasks = before.tasks.iter().zip(&after.tasks);
-        let shifted = tasks.filter(|(a, b)| (a.rung, a.beneath) != (b.rung, b.beneath));
-        self.shifts += shifted.count() as u64;
+    pub(crate) fn new(tasks: usize) -> Report {
+        let tasks = (0..tasks).map(|_| TaskReport::new()).collect();
+        Report { tasks, digest: Fnv::START, ..Report::default() }
     }
 
-    /// Adds a Plan to the fingerprint (FNV-1a over its printed form).
-    pub(crate) fn fingerprint(&mut self, now: Nanos, plan: &Plan) {
+    /// Counts what a new Plan changes, and adds that to the fingerprint.
+    pub(crate) fn compare(&mut self, now: Nanos, before: &Plan, after: &Plan) {
         use std::fmt::Write;
-        let mut hash = Fnv(self.digest ^ 0xcbf2_9ce4_8422_2325);
-        // Writing to the hash cannot fail.
-        let _ = write!(hash, "{now:?}{plan:?}");
+        let mut hash = Fnv(self.digest);
+        for (at, core) in after.cores.iter().enumerate() {
+            let last = before.cores.get(at);
+            if last != Some(core) {
+                self.moves += u64::from(last.is_some_and(|last| last.owner != core.owner));
+                // Writing to the hash cannot fail.
+                let _ = write!(hash, "{now:?}{core:?}");
+            }
+        }
+        for (at, task) in after.tasks.iter().enumerate() {
+            let last = before.tasks.get(at);
+            if last != Some(task) {
+                let shifted = |last: &quell_model::TaskPlan| {
+                    (last.rung, last.beneath) != (task.rung, task.beneath)
+                };
+                self.shifts += u64::from(last.is_some_and(shifted));
+                let _ = write!(hash, "{now:?}{task:?}");
+            }
+        }
+        self.digest = hash.0;
+    }
+
+    /// Adds the results to the fingerprint.
+    pub(crate) fn seal(&mut self) {
+        use std::fmt::Write;
+        let mut hash = Fnv(self.digest);
+        for task in &self.tasks {
+            let TaskReport { arrived, answered, ran, polled, work, .. } = task;
+            let tail = [500, 990, 999].map(|per_mille| task.percentile(per_mille));
+            let _ = write!(hash, "{arrived} {answered} {ran:?} {polled:?} {work:?} {tail:?}");
+        }
+        let Report { ticks, events, moved, .. } = self;
+        let _ = write!(hash, "{ticks} {events} {moved:?}");
         self.digest = hash.0;
     }
 }
 
+/// FNV-1a over what is printed.
 struct Fnv(u64);
+
+impl Fnv {
+    const START: u64 = 0xcbf2_9ce4_8422_2325;
+}
 
 impl std::fmt::Write for Fnv {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
@@ -70,5 +199,72 @@ impl std::fmt::Write for Fnv {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
         Ok(())
+    }
+}
+
+/// The intervals so far, and what the present one has seen.
+#[derive(Default)]
+pub(crate) struct Timeline {
+    pub samples: Vec<Sample>,
+    latencies: Vec<Vec<u64>>,
+    last: Vec<TaskSample>,
+    moved: u64,
+}
+
+impl Timeline {
+    pub fn new(tasks: usize) -> Timeline {
+        Timeline {
+            latencies: vec![Vec::new(); tasks],
+            last: vec![TaskSample::default(); tasks],
+            ..Timeline::default()
+        }
+    }
+
+    pub fn answered(&mut self, task: usize, latency: Nanos) {
+        self.latencies[task].push(latency.0);
+    }
+}
+
+impl Engine<'_> {
+    /// Ends an interval.
+    pub(crate) fn sample(&mut self) {
+        self.book_all();
+        let moved = self.hardware.moved();
+        let length = self.scenario.sample;
+        let passed = u128::from(moved - self.timeline.moved) * 1_000_000_000;
+        let traffic = BytesPerSec((passed / u128::from(length.0)) as u64);
+        self.timeline.moved = moved;
+        let tasks = (0..self.tasks.len()).map(|task| self.sample_task(task)).collect();
+        self.timeline.samples.push(Sample { at: self.now, traffic, tasks });
+    }
+
+    fn sample_task(&mut self, task: usize) -> TaskSample {
+        let books = &self.books.tasks[task];
+        let mut latencies = std::mem::take(&mut self.timeline.latencies[task]);
+        latencies.sort_unstable();
+        let tail = |per_mille: usize| {
+            let rank = (latencies.len() * per_mille).div_ceil(1_000).saturating_sub(1);
+            Nanos(latencies.get(rank).copied().unwrap_or_default())
+        };
+        let total = TaskSample {
+            ran: books.ran,
+            work: books.work(),
+            arrived: books.arrived,
+            answered: books.answered,
+            p50: tail(500),
+            p99: tail(990),
+            p999: tail(999),
+            max: tail(1_000),
+        };
+        latencies.clear();
+        self.timeline.latencies[task] = latencies;
+        let last = std::mem::replace(&mut self.timeline.last[task], total);
+        TaskSample {
+            ran: total.ran - last.ran,
+            work: total.work - last.work,
+            arrived: total.arrived - last.arrived,
+            answered: total.answered - last.answered,
+            ..total
+        }
     }
 }

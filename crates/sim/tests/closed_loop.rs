@@ -26,6 +26,7 @@ fn no_violations(report: &Report, label: &str) {
     let first: Vec<String> =
         report.violations.iter().take(3).map(|(at, what)| format!("{at}: {what}")).collect();
     assert!(first.is_empty(), "{label}: {first:?}");
+    assert_eq!(report.broken, [], "{label}: the simulator's books");
 }
 
 /// Share of the time that LC left which BE ran.
@@ -46,10 +47,11 @@ fn the_invariants_hold_with_late_refused_and_lost_actions_and_a_changing_host() 
             let mut scenario = load_steps(shares);
             scenario.seed = seed;
             scenario.length = Nanos(250 * MS);
+            scenario.costs = acting_within((1 + seed) * 20 * US);
             scenario.faults = Faults {
-                delay: Nanos((1 + seed) * 20 * US),
                 refused: 30 * (seed % 3) as u16,
                 lost: 40 * (seed % 2) as u16,
+                ..Faults::default()
             };
             scenario.changes = vec![
                 (Nanos(40 * MS), Change::Online(CoreId(1), false)),
@@ -120,7 +122,7 @@ fn no_lc_thread_waits_long_for_a_core_that_be_has() {
         let scenario = load_steps(shares);
         let report = under("quell", &scenario);
         // A few rounds of tick and action: at high load one thread's wait runs on into the next one's.
-        let round = scenario.tick.0 + scenario.faults.delay.0;
+        let round = scenario.tick.0 + scenario.costs.preempt.0;
         let bound = Nanos(10 * US + 5 * round);
         assert!(report.longest_inversion <= bound, "{} > {bound}", report.longest_inversion);
     }

@@ -10,7 +10,8 @@ use std::io::Cursor;
 use common::*;
 use quell_model::*;
 use quell_policy::{BadState, Config, Policy, Wake, by_name};
-use quell_sim::{Change, Faults, Load, Scenario, Service, Task, run};
+use quell_sim::workload::Service;
+use quell_sim::{Change, Faults, Load, Scenario, Step, Task, run};
 use quell_trace::decisions::{Clock, Meta, Options, Reader, Recorder, Window, replay};
 
 /// A policy whose decisions are recorded.
@@ -46,22 +47,23 @@ fn churn(shares: bool, minutes: u64) -> Scenario {
     let minute = 60 * SECOND;
     scenario.length = Nanos(minutes * minute);
     scenario.tick = Nanos(30 * MS);
-    scenario.faults = Faults { delay: Nanos(50 * US), refused: 20, lost: 20 };
+    scenario.costs = acting_within(50 * US);
+    scenario.faults = Faults { refused: 20, lost: 20, ..Faults::default() };
     let steady = |guaranteed, mean_ms: [u64; 2]| {
-        let rates = (0..60u64).map(|at| {
+        let steps = (0..60u64).map(|at| {
             let mean = mean_ms[(at % 2) as usize] * MS;
-            (Nanos(at * minute), Nanos(mean))
+            Step::every(Nanos(at * minute), Nanos(mean))
         });
         let mut task = service(&host, guaranteed, 3, &[]);
         let service = Service::Exponential(Nanos(15 * MS));
-        task.load = Load::Open { rates: rates.collect(), service };
+        task.load = Load::Open { steps: steps.collect(), service };
         task
     };
     let batch = |threads| {
         // Sleeps between its jobs, so that BE comes and goes too.
-        let rates = vec![(Nanos::ZERO, Nanos(80 * MS))];
+        let steps = vec![Step::every(Nanos::ZERO, Nanos(80 * MS))];
         let service = Service::Exponential(Nanos(60 * MS));
-        Task { load: Load::Open { rates, service }, ..hog(&host, threads) }
+        Task { load: Load::Open { steps, service }, ..hog(&host, threads) }
     };
     scenario.tasks = vec![steady(1, [40, 12]), steady(1, [90, 25]), batch(3), batch(2)];
     for at in 0..240u64 {

@@ -1,9 +1,10 @@
-//! Plots as SVG, and the SVG as PNG: latency distributions, and latencies over time.
+//! Plots as SVG, and the SVG as PNG: latency distributions, latencies over time, and simulations.
 //!
 //! Colours are those of Okabe and Ito ("Color Universal Design", 2008), told apart by colour-blind
 //! readers too.
 
 mod latencies;
+mod simulation;
 mod timeline;
 
 use std::fs;
@@ -19,6 +20,7 @@ use resvg::tiny_skia;
 use resvg::usvg;
 
 pub use self::latencies::latencies;
+pub use self::simulation::simulation;
 pub use self::timeline::timeline;
 
 const LEGEND_WIDTH: u32 = 170;

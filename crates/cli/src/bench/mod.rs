@@ -5,6 +5,7 @@ mod mechanism;
 mod overhead;
 mod reaction;
 mod report;
+mod sim;
 mod view;
 mod why;
 
@@ -33,6 +34,7 @@ enum Command {
     Overhead(overhead::Args),
     View(view::Args),
     Why(why::Args),
+    Sim(sim::Args),
     Report(report::Args),
 }
 
@@ -44,6 +46,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Overhead(args) => overhead::run(args),
         Command::View(args) => view::run(args),
         Command::Why(args) => why::run(args),
+        Command::Sim(args) => sim::run(args),
         Command::Report(args) => report::run(args),
     }
 }

@@ -1,186 +1,176 @@
 //! What each event does.
 
-use quell_model::{Nanos, TaskId};
+use quell_model::{Class, Nanos};
 
-use super::{Engine, Event};
-use crate::backend::Action;
-use crate::cpu::{State, Work, is_real_time};
-use crate::scenario::{Change, Load, Service};
+use super::{CACHE_STEP, Engine, Timer};
+use crate::kernel::{Request, WORK_BITS};
+use crate::workload::Load;
+
+/// How far apart keyframes of a trace are.
+const KEYFRAMES: Nanos = Nanos::from_secs(1);
 
 impl Engine<'_> {
-    pub(super) fn handle(&mut self, event: Event) {
-        match event {
-            Event::Arrival(place) => self.arrive(place),
-            Event::Finished { thread, starts } => self.finished(thread, starts),
-            Event::Slice { thread, starts } => self.slice_ended(thread, starts),
-            Event::Effect(action) => self.take_effect(action),
-            Event::Change(nth) => self.change(self.scenario.changes[nth].1),
+    pub(super) fn handle(&mut self, timer: Timer) {
+        match timer {
+            Timer::Change => self.next_change(),
+            Timer::WarmUp => {
+                self.book_all();
+                self.books.warmed_up();
+            }
+            Timer::CoreAction(at) => self.core_action(at),
+            Timer::TaskAction(task) => self.task_action(task),
+            Timer::End(at) => self.ended(at),
+            Timer::Arrival(task) => self.arrive(task),
+            Timer::Phase(task) => self.next_phase(task),
+            Timer::Memory(node) => self.settle(node),
+            Timer::Drift(node) => {
+                if self.hardware.drift(node) {
+                    self.settle(node);
+                }
+                self.after(CACHE_STEP, timer);
+            }
+            Timer::Feed => {
+                self.report_latencies();
+                self.after(self.scenario.feed, timer);
+            }
+            Timer::Sample => {
+                self.sample();
+                self.after(self.scenario.sample, timer);
+            }
+            Timer::Keyframe => {
+                self.tell_keyframe();
+                self.after(KEYFRAMES, timer);
+            }
+            // The loop has the policy.
+            Timer::Tick => {}
+        }
+    }
+
+    fn after(&mut self, time: Nanos, timer: Timer) {
+        self.timers.arm(self.layout.timer(timer), self.now + time);
+    }
+
+    fn next_change(&mut self) {
+        while let Some(nth) = self.changes.get(self.changed) {
+            let (at, change) = self.scenario.changes[*nth];
+            if at > self.now {
+                return self.timers.arm(self.layout.timer(Timer::Change), at);
+            }
+            self.changed += 1;
+            self.change(change);
         }
     }
 
     /// Schedules the next request of a task, at the rate that holds when it arrives.
-    pub(super) fn schedule_arrival(&mut self, place: usize) {
-        let Load::Open { rates, .. } = &self.scenario.tasks[place].load else { return };
-        let mut from = self.now;
+    pub(super) fn schedule_arrival(&mut self, task: usize) {
+        let Load::Open { steps, .. } = &self.scenario.tasks[task].load else { return };
+        let state = &mut self.tasks[task];
+        let mut from = state.arrival_ps;
+        let ps = |time: Nanos| time.0.saturating_mul(1_000);
         loop {
-            let current = rates.iter().rev().find(|(start, _)| *start <= from);
-            let next = rates.iter().map(|(start, _)| *start).find(|start| *start > from);
-            let at = current.map(|(_, mean)| from + self.arrivals[place].exponential(*mean));
+            let begun = steps.partition_point(|step| ps(step.from) <= from);
+            let next = steps.get(begun).map(|step| ps(step.from));
+            let current = begun.checked_sub(1).map(|at| steps[at]).filter(|step| step.gap_ps > 0);
+            let at = current.map(|step| from + state.chance.exponential(step.gap_ps));
             match (at, next) {
                 // Arrivals have no memory, so a new rate starts afresh.
                 (at, Some(next)) if at.is_none_or(|at| at > next) => from = next,
-                (Some(at), _) => return self.schedule(at, Event::Arrival(place)),
+                (Some(at), _) => {
+                    state.arrival_ps = at;
+                    let timer = self.layout.timer(Timer::Arrival(task));
+                    return self.timers.arm(timer, Nanos(at / 1_000));
+                }
                 (None, _) => return,
             }
         }
     }
 
-    fn arrive(&mut self, place: usize) {
-        let Load::Open { service, .. } = self.scenario.tasks[place].load else { return };
-        if !self.alive[place] {
-            return;
-        }
-        let takes = match service {
-            Service::Fixed(time) => time,
-            Service::Exponential(mean) => self.arrivals[place].exponential(mean),
-        };
-        let sleeper = self
-            .threads
-            .iter()
-            .position(|thread| thread.task == place && thread.state == State::Sleeping);
-        match sleeper {
-            Some(thread) => self.wake(thread, Work::Request { arrived: self.now, left: takes }),
-            None => self.backlog[place].push_back((self.now, takes)),
-        }
-        self.schedule_arrival(place);
+    fn arrive(&mut self, task: usize) {
+        let Load::Open { service, .. } = &self.scenario.tasks[task].load else { return };
+        let takes = service.draw(&mut self.tasks[task].chance);
+        self.books.tasks[task].asked += u128::from(takes.0) << WORK_BITS;
+        self.accept(task, Request { arrived: self.now, left: takes.0 << WORK_BITS });
+        self.schedule_arrival(task);
     }
 
-    fn finished(&mut self, thread: usize, starts: u64) {
-        if self.threads[thread].starts != starts {
-            return;
+    /// A request is over.
+    pub(crate) fn answer(&mut self, task: usize, request: Request) {
+        let latency = self.now.since(request.arrived);
+        self.books.tasks[task].answered += 1;
+        self.books.tasks[task].residue += request.left;
+        if request.arrived >= self.scenario.warm_up {
+            self.report.tasks[task].latency.record(latency);
         }
-        let State::Running { core, .. } = self.threads[thread].state else { return };
-        self.account(thread);
-        let place = self.threads[thread].task;
-        if let Work::Request { arrived, .. } = self.threads[thread].work
-            && arrived >= self.scenario.warm_up
+        if self.scenario.sample > Nanos::ZERO {
+            self.timeline.answered(task, latency);
+        }
+        if self.scenario.feed > Nanos::ZERO {
+            self.feed.answered(task, latency);
+        }
+    }
+
+    fn settle(&mut self, node: usize) {
+        let mut moved = std::mem::take(&mut self.moved);
+        self.hardware.settle(node, self.now, &mut moved);
+        for (domain, task) in moved.drain(..) {
+            for core in self.tasks[task].running_on.iter() {
+                let at = self.at(core);
+                if self.cores[at].domain == domain {
+                    self.slow(at);
+                }
+            }
+        }
+        self.moved = moved;
+    }
+
+    fn next_phase(&mut self, task: usize) {
+        self.advance(task);
+        let phases = &self.scenario.tasks[task].phases;
+        let phase = (self.tasks[task].phase + 1) % phases.len();
+        self.tasks[task].phase = phase;
+        self.tasks[task].progress.left = phases[phase].work.0 << WORK_BITS;
+        for core in self.tasks[task].running_on.iter() {
+            let at = self.at(core);
+            self.account(at);
+        }
+        self.hardware.set_profile(task, phases[phase].profile);
+        for core in self.tasks[task].running_on.iter() {
+            let at = self.at(core);
+            self.occupy(at, phases[phase].profile.kind);
+            self.rearm(at);
+            self.settle_soon(self.cores[at].node);
+        }
+        self.arm_phase(task);
+    }
+
+    /// Notes how long an LC thread waits although a core that its task may own more of idles or runs BE.
+    pub(super) fn watch_inversions(&mut self) {
+        for task in 0..self.tasks.len() {
+            if !self.tasks[task].is_hungry() && self.inverted[task].is_none() {
+                continue;
+            }
+            match (self.is_inverted(task), self.inverted[task]) {
+                (true, None) => self.inverted[task] = Some(self.now),
+                (false, Some(began)) => {
+                    let lasted = self.now.since(began);
+                    self.report.longest_inversion = self.report.longest_inversion.max(lasted);
+                    self.inverted[task] = None;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn is_inverted(&self, task: usize) -> bool {
+        let treated = self.plan.tasks.get(task).map(|planned| planned.class);
+        let state = &self.tasks[task];
+        let limits = &self.scenario.tasks[task].limits;
+        if treated != Some(Class::LatencyCritical)
+            || !state.is_hungry()
+            || state.running >= limits.max
         {
-            self.report.tasks[place].latencies.push(self.now.since(arrived));
+            return false;
         }
-        match self.backlog[place].pop_front() {
-            Some((arrived, left)) => {
-                self.threads[thread].work = Work::Request { arrived, left };
-                self.start(thread, core, Nanos::ZERO);
-            }
-            None => self.sleep(thread),
-        }
-    }
-
-    fn slice_ended(&mut self, thread: usize, starts: u64) {
-        if self.threads[thread].starts != starts {
-            return;
-        }
-        let State::Running { core, .. } = self.threads[thread].state else { return };
-        let rung = self.rights[self.threads[thread].task].rung;
-        match self.next_for(core).filter(|_| !is_real_time(rung)) {
-            Some(_) => {
-                self.stop(thread);
-                self.fill(core);
-            }
-            None => {
-                self.account(thread);
-                self.start(thread, core, Nanos::ZERO);
-            }
-        }
-    }
-
-    fn take_effect(&mut self, action: Action) {
-        match action {
-            Action::Core { at, generation, refused } => {
-                let outcome = self.backend.core_done(at, generation, refused);
-                if let Some(owner) = outcome {
-                    let live = |id: &TaskId| self.id_of(id.at()) == *id && self.alive[id.at()];
-                    self.cores[at].owner = owner.filter(live).map(TaskId::at);
-                    self.settle();
-                } else if refused {
-                    let again = Event::Effect(Action::Again { at, generation });
-                    self.schedule(self.now + crate::Faults::RETRY, again);
-                }
-                self.ring();
-            }
-            Action::Task { place, generation } => {
-                if let Some((rung, beneath)) = self.backend.task_done(place, generation) {
-                    let before = self.rights[place].rung;
-                    (self.rights[place].rung, self.rights[place].beneath) = (rung, beneath);
-                    self.settle();
-                    if is_real_time(before) && !is_real_time(rung) {
-                        self.begin_slices(place);
-                    }
-                }
-            }
-            Action::Again { at, generation } => {
-                let started = self.backend.again(at, generation, self.now, &mut self.mishaps);
-                if let Some((due, action)) = started {
-                    self.schedule(due, Event::Effect(action));
-                }
-            }
-        }
-    }
-
-    fn change(&mut self, change: Change) {
-        match change {
-            Change::Online(id, online) => {
-                if let Some(at) = self.scenario.host.topology.position(id) {
-                    self.cores[at].online = online;
-                }
-            }
-            Change::Alive(place, alive) => self.set_alive(place as usize, alive),
-            Change::Spin(place, spins) => self.set_spinning(place as usize, spins),
-        }
-        self.settle();
-        self.ring();
-    }
-
-    fn set_alive(&mut self, place: usize, alive: bool) {
-        if self.alive[place] == alive {
-            return;
-        }
-        self.alive[place] = alive;
-        if alive {
-            self.generations[place] += 1;
-            self.begin(place);
-            return;
-        }
-        self.backlog[place].clear();
-        for thread in 0..self.threads.len() {
-            if self.threads[thread].task == place && self.threads[thread].state != State::Sleeping {
-                self.sleep(thread);
-            }
-        }
-        for core in self.cores.iter_mut().filter(|core| core.owner == Some(place)) {
-            core.owner = None;
-        }
-    }
-
-    fn set_spinning(&mut self, place: usize, spins: bool) {
-        let Some(thread) = self.threads.iter().position(|thread| thread.task == place) else {
-            return;
-        };
-        match (spins, self.threads[thread].state) {
-            (true, State::Sleeping) => self.wake(thread, Work::Endless),
-            (true, _) => {
-                // Its request is never answered.
-                self.account(thread);
-                self.threads[thread].work = Work::Endless;
-                self.threads[thread].starts += 1;
-                self.report.tasks[place].unanswered += 1;
-                if let State::Running { .. } = self.threads[thread].state {
-                    let starts = self.threads[thread].starts;
-                    self.schedule(self.now + crate::cpu::SLICE, Event::Slice { thread, starts });
-                }
-            }
-            (false, State::Sleeping) => {}
-            (false, _) => self.sleep(thread),
-        }
+        !state.reach.intersection(&self.idle.union(&self.on_be)).is_empty()
     }
 }

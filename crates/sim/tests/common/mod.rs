@@ -5,7 +5,8 @@
 
 use quell_model::*;
 use quell_policy::{Config, Host, by_name};
-use quell_sim::{Faults, Load, Report, Scenario, Service, Task, run};
+use quell_sim::workload::Service;
+use quell_sim::{Costs, Faults, Load, Machine, Report, Scenario, Step, Task, run};
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
@@ -29,16 +30,25 @@ pub fn host(physical: u16, smt: u16, shares_cores: bool) -> Host {
 pub fn scenario(host: Host) -> Scenario {
     let shares = host.caps.shares_cores;
     Scenario {
+        name: String::new(),
+        machine: Machine::default(),
         tasks: Vec::new(),
-        faults: Faults { delay: Nanos(if shares { 20 * US } else { 2 * US }), refused: 0, lost: 0 },
+        costs: acting_within(if shares { 20 * US } else { 2 * US }),
+        faults: Faults::default(),
         changes: Vec::new(),
         length: Nanos(2 * SECOND),
         warm_up: Nanos(100 * MS),
         tick: Nanos(if shares { 200 * US } else { 10 * US }),
-        switch: Nanos(1_500),
+        sample: Nanos::ZERO,
+        feed: Nanos::ZERO,
         seed: 1,
         host,
     }
+}
+
+/// Every action takes this long on average.
+pub fn acting_within(delay: u64) -> Costs {
+    Costs::uniform(Nanos(delay), Nanos(1_500))
 }
 
 fn limits(host: &Host, class: Class, guaranteed: u32) -> Limits {
@@ -56,16 +66,14 @@ fn limits(host: &Host, class: Class, guaranteed: u32) -> Limits {
 /// A service with this guarantee whose load keeps `busy` thousandths of one core busy, from each time on.
 pub fn service(host: &Host, guaranteed: u32, threads: u32, busy: &[(u64, u64)]) -> Task {
     let takes = 50 * US;
-    let rates = busy.iter().map(|(from, busy)| (Nanos(*from), Nanos(takes * 1_000 / busy)));
-    Task {
-        limits: limits(host, Class::LatencyCritical, guaranteed),
-        threads,
-        load: Load::Open { rates: rates.collect(), service: Service::Exponential(Nanos(takes)) },
-    }
+    let steps =
+        busy.iter().map(|(from, busy)| Step::every(Nanos(*from), Nanos(takes * 1_000 / busy)));
+    let load = Load::Open { steps: steps.collect(), service: Service::Exponential(Nanos(takes)) };
+    Task::new(limits(host, Class::LatencyCritical, guaranteed), threads, load)
 }
 
 pub fn hog(host: &Host, threads: u32) -> Task {
-    Task { limits: limits(host, Class::BestEffort, 0), threads, load: Load::Hog }
+    Task::new(limits(host, Class::BestEffort, 0), threads, Load::Hog)
 }
 
 pub fn under(policy: &str, scenario: &Scenario) -> Report {

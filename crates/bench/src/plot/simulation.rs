@@ -1,0 +1,247 @@
+//! A simulation over time: who has the cores, what memory moves, how late services answer.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use plotters::prelude::*;
+use quell_model::{Class, Nanos};
+use quell_sim::{Report, Sample, Scenario, TaskSample};
+
+use super::{Area, BOLD, Drawn, FONT, LEGEND_WIDTH, LIGHT, Look};
+
+const WIDTH: u32 = 1_100;
+/// Heights of the three charts.
+const CORES: u32 = 300;
+const MEMORY: u32 = 200;
+const LATENCY: u32 = 360;
+/// Room for the labels beneath a chart and beside it.
+const LABELS: (u32, u32) = (40, 86);
+/// Title and subtitle.
+const HEAD: u32 = 64;
+
+/// Okabe and Ito's, without the yellow that is hard to see on white.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(230, 159, 0),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(120, 120, 120),
+];
+
+/// Draws the timeline of a simulation as SVG and PNG. The extension of `path` does not matter. Returns the two files.
+///
+/// # Errors
+/// When the scenario kept no timeline, a file cannot be written, or the font is missing.
+pub fn simulation(
+    scenario: &Scenario,
+    policy: &str,
+    report: &Report,
+    path: &Path,
+) -> Result<[PathBuf; 2]> {
+    let svg = draw(scenario, policy, report)?;
+    let path = path.with_extension("svg");
+    super::write(&svg, &path)?;
+    Ok([path.with_extension("png"), path])
+}
+
+/// One line or band: its name, its colour, and its value in an interval.
+struct Series<'a> {
+    name: String,
+    look: Look,
+    value: Box<dyn Fn(&Sample) -> f64 + 'a>,
+}
+
+fn draw(scenario: &Scenario, policy: &str, report: &Report) -> Result<String> {
+    anyhow::ensure!(!report.timeline.is_empty(), "the scenario keeps no timeline; set sample_us");
+    let title = format!("{} under {policy}", scenario.name);
+    let subtitle = format!(
+        "simulated: {} of {} cores managed, seed {}, intervals of {}",
+        scenario.host.managed.len(),
+        scenario.host.topology.len(),
+        scenario.seed,
+        scenario.sample
+    );
+    let times = Times { samples: &report.timeline, step: scenario.sample };
+    let height = HEAD + CORES + MEMORY + LATENCY;
+    super::svg((WIDTH, height), |root| {
+        let area = super::titled(root, &title, &subtitle)?;
+        let (cores, rest) = area.split_vertically(CORES);
+        let (memory, latency) = rest.split_vertically(MEMORY);
+        owners(&cores, scenario, times)?;
+        traffic(&memory, times)?;
+        latencies(&latency, scenario, times)
+    })
+}
+
+#[derive(Clone, Copy)]
+struct Times<'a> {
+    samples: &'a [Sample],
+    step: Nanos,
+}
+
+impl Times<'_> {
+    fn seconds(&self) -> f64 {
+        self.samples.last().map_or(1.0, |last| last.at.0 as f64 / 1e9)
+    }
+
+    /// The middle of an interval.
+    fn at(&self, sample: &Sample) -> f64 {
+        (sample.at.0 as f64 - self.step.0 as f64 / 2.0) / 1e9
+    }
+}
+
+fn colour(task: usize) -> Look {
+    Look { colour: COLOURS[task % COLOURS.len()], dashed: task >= COLOURS.len(), width: 2 }
+}
+
+/// Cores by task, stacked.
+fn owners(area: &Area, scenario: &Scenario, times: Times) -> Drawn {
+    let (left, right) = area.split_horizontally(WIDTH - LEGEND_WIDTH);
+    let most = scenario.host.topology.len() as f64;
+    let mut chart = ChartBuilder::on(&left)
+        .margin(10)
+        .x_label_area_size(LABELS.0)
+        .y_label_area_size(LABELS.1)
+        .build_cartesian_2d(0.0..times.seconds(), 0.0..most)?;
+    chart
+        .configure_mesh()
+        .x_max_light_lines(1)
+        .y_max_light_lines(1)
+        .y_labels(6)
+        .y_desc("cores")
+        .label_style((FONT, 14))
+        .axis_desc_style((FONT, 15))
+        .bold_line_style(BOLD)
+        .light_line_style(LIGHT)
+        .draw()?;
+    let mut floor = vec![0.0; times.samples.len()];
+    for task in 0..scenario.tasks.len() {
+        let below = floor.clone();
+        for (level, sample) in floor.iter_mut().zip(times.samples) {
+            *level += sample.tasks[task].ran.0 as f64 / times.step.0 as f64;
+        }
+        // A band without height has no outline.
+        if floor == below {
+            continue;
+        }
+        let upper =
+            times.samples.iter().zip(&floor).map(|(sample, level)| (times.at(sample), *level));
+        let lower =
+            times.samples.iter().zip(&below).map(|(sample, level)| (times.at(sample), *level));
+        let outline: Vec<(f64, f64)> = upper.chain(lower.rev()).collect();
+        chart.draw_series([Polygon::new(outline, colour(task).colour.mix(0.75).filled())])?;
+    }
+    let names = scenario.tasks.iter().enumerate();
+    super::legend(
+        &right,
+        names.map(|(at, task)| (task.name.as_str(), Look { width: 9, ..colour(at) })),
+    )
+}
+
+fn traffic(area: &Area, times: Times) -> Drawn {
+    let look = Look { colour: COLOURS[6], dashed: false, width: 2 };
+    let value = Box::new(|sample: &Sample| sample.traffic.0 as f64 / 1e9);
+    let lines = [Series { name: "memory traffic".to_owned(), look, value }];
+    let most = times.samples.iter().map(|sample| (lines[0].value)(sample)).fold(1.0, f64::max);
+    let (left, right) = area.split_horizontally(WIDTH - LEGEND_WIDTH);
+    let mut chart = ChartBuilder::on(&left)
+        .margin(10)
+        .x_label_area_size(LABELS.0)
+        .y_label_area_size(LABELS.1)
+        .build_cartesian_2d(0.0..times.seconds(), 0.0..most * 1.05)?;
+    chart
+        .configure_mesh()
+        .x_max_light_lines(1)
+        .y_max_light_lines(1)
+        .y_labels(4)
+        .y_desc("GB/s")
+        .label_style((FONT, 14))
+        .axis_desc_style((FONT, 15))
+        .bold_line_style(BOLD)
+        .light_line_style(LIGHT)
+        .draw()?;
+    draw_lines(&mut chart, &right, &lines, times)
+}
+
+fn latencies(area: &Area, scenario: &Scenario, times: Times) -> Drawn {
+    let services = scenario.tasks.iter().enumerate();
+    let services = services.filter(|(_, task)| task.limits.class == Class::LatencyCritical);
+    let of = |task: usize, name: &str, tail: fn(&TaskSample) -> Nanos, dashed| Series {
+        name: format!("{} {name}", scenario.tasks[task].name),
+        look: Look { dashed, ..colour(task) },
+        value: Box::new(move |sample| tail(&sample.tasks[task]).0 as f64 / 1e3),
+    };
+    let lines: Vec<Series> = services
+        .flat_map(|(task, _)| {
+            [of(task, "p50", |told| told.p50, true), of(task, "p99.9", |told| told.p999, false)]
+        })
+        .collect();
+    let values =
+        times.samples.iter().flat_map(|sample| lines.iter().map(|line| (line.value)(sample)));
+    let Some((low, high)) = super::decades(values) else { return Ok(()) };
+    let (left, right) = area.split_horizontally(WIDTH - LEGEND_WIDTH);
+    let mut chart = ChartBuilder::on(&left)
+        .margin(10)
+        .x_label_area_size(LABELS.0)
+        .y_label_area_size(LABELS.1)
+        .build_cartesian_2d(0.0..times.seconds(), (low..high).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_max_light_lines(1)
+        .y_label_formatter(&|us| super::micros(*us))
+        .x_desc("seconds")
+        .y_desc("latency")
+        .label_style((FONT, 14))
+        .axis_desc_style((FONT, 15))
+        .bold_line_style(BOLD)
+        .light_line_style(LIGHT)
+        .draw()?;
+    draw_lines(&mut chart, &right, &lines, times)
+}
+
+fn draw_lines<X, Y>(
+    chart: &mut super::Chart<X, Y>,
+    legend: &Area,
+    lines: &[Series],
+    times: Times,
+) -> Drawn
+where
+    X: plotters::coord::ranged1d::Ranged<ValueType = f64>,
+    Y: plotters::coord::ranged1d::Ranged<ValueType = f64>,
+{
+    for Series { look, value, .. } in lines {
+        // Where nothing was answered there is no latency: the line ends and begins anew.
+        for run in times.samples.split(|sample| value(sample) <= 0.0) {
+            super::line(chart, run.iter().map(|sample| (times.at(sample), value(sample))), look)?;
+        }
+    }
+    super::legend(legend, lines.iter().map(|line| (line.name.as_str(), line.look)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_sim::file::Simulation;
+
+    const FILE: &str = "version = 1\nlength_ms = 10\n[machine]\npreset = \"caladan\"\n[[task]]\nname = \"cache\"\n\
+                        model = \"memcached\"\nrate = 200000\n[[task]]\nname = \"stream\"\nmodel = \"stream-dram\"\n";
+
+    #[test]
+    fn every_task_is_drawn_and_named_the_same_to_the_byte() {
+        let parse =
+            || Simulation::parse(FILE, "x.toml", "x", &|_| unreachable!("it names no file"));
+        let Simulation { scenario, .. } = parse().unwrap();
+        let mut policy =
+            quell_policy::by_name("quell", scenario.host.clone(), Default::default()).unwrap();
+        let report = quell_sim::run(&scenario, policy.as_mut());
+        let svg = draw(&scenario, "quell", &report).unwrap();
+        for text in ["x under quell", "cache", "stream", "memory traffic", "cache p99.9"] {
+            assert!(svg.contains(&format!("\n{text}\n")), "{text}");
+        }
+        assert_eq!(svg, draw(&scenario, "quell", &report).unwrap());
+        let none = Report { timeline: Vec::new(), ..report };
+        assert!(draw(&scenario, "quell", &none).is_err());
+    }
+}

@@ -1,0 +1,39 @@
+//! `quell bench sim`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use quell_bench::simspeed::{self, SimSpeedSpec};
+use quell_bench::{Live, Stop};
+
+use super::{Common, command_line};
+
+/// How fast the simulator is: events a second, simulated seconds a second, memory, against SimPy and salabim
+///
+/// A queue with ten servers in all simulators, and hosts of 24 to 1,000 cores with decisions every 10 us. Needs no root.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Rounds of all cases [default: 5, quick: 1]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// The Python that has SimPy and salabim; without them they are not measured
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    python: String,
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    let quick = args.common.quick;
+    let spec = SimSpeedSpec {
+        command: command_line(),
+        rounds: args.rounds.unwrap_or(if quick { 1 } else { 5 }),
+        cores: vec![24, 64, 256, 1_000],
+        toy_ms: if quick { 100 } else { 2_000 },
+        host_ms: if quick { 2 } else { 50 },
+        python: args.python,
+    };
+    let stop = Stop::on_signals()?;
+    let report = simspeed::run(&spec, &mut Live::new(), &stop)?;
+    args.common.publish(&report)
+}

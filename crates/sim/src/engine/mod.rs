@@ -1,0 +1,375 @@
+//! Time, and the order of events.
+
+mod events;
+mod timers;
+
+use quell_model::{CoreSet, Nanos, Plan, Rung, Snapshot};
+use quell_policy::invariants::Checker;
+use quell_policy::{Policy, Wake};
+
+use crate::books::Books;
+use crate::chance::Chance;
+use crate::feed::Feed;
+use crate::host::{Backend, room};
+use crate::kernel::{Core, Progress, State, TaskState, Thread, Work};
+use crate::machine::hardware::{CACHE_STEP, Hardware, domains_of};
+use crate::report::{Report, Timeline};
+use crate::scenario::Scenario;
+use crate::trace::{Sink, Trace};
+use crate::workload::Load;
+use timers::Timers;
+
+/// What a timer is for. At one instant they go off in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// The host changes.
+    Change,
+    /// Counting begins.
+    WarmUp,
+    /// An action of the back end on the core at this position takes effect.
+    CoreAction(usize),
+    /// An action of the back end on a task takes effect.
+    TaskAction(usize),
+    /// The request, slice or look for work on this core ends.
+    End(usize),
+    /// A request arrives at a task.
+    Arrival(usize),
+    /// A task goes over to its next phase.
+    Phase(usize),
+    /// A node's memory has noticed what changed.
+    Memory(usize),
+    /// A node's caches and clock rate move on.
+    Drift(usize),
+    /// Services tell how they do.
+    Feed,
+    /// An interval of the timeline ends.
+    Sample,
+    /// A trace gets a keyframe.
+    Keyframe,
+    /// The policy decides.
+    Tick,
+}
+
+/// Which timer has which number.
+pub(crate) struct Layout {
+    kinds: Vec<Timer>,
+    cores: usize,
+    tasks: usize,
+    nodes: usize,
+}
+
+impl Layout {
+    fn new(cores: usize, tasks: usize, nodes: usize) -> Layout {
+        let mut kinds = vec![Timer::Change, Timer::WarmUp];
+        kinds.extend((0..cores).map(Timer::CoreAction));
+        kinds.extend((0..tasks).map(Timer::TaskAction));
+        kinds.extend((0..cores).map(Timer::End));
+        kinds.extend((0..tasks).map(Timer::Arrival));
+        kinds.extend((0..tasks).map(Timer::Phase));
+        kinds.extend((0..nodes).map(Timer::Memory));
+        kinds.extend((0..nodes).map(Timer::Drift));
+        kinds.extend([Timer::Feed, Timer::Sample, Timer::Keyframe, Timer::Tick]);
+        Layout { kinds, cores, tasks, nodes }
+    }
+
+    /// The number of a timer.
+    pub fn timer(&self, timer: Timer) -> usize {
+        let Layout { cores, tasks, nodes, .. } = *self;
+        let last = self.kinds.len() - 1;
+        match timer {
+            Timer::Change => 0,
+            Timer::WarmUp => 1,
+            Timer::CoreAction(at) => 2 + at,
+            Timer::TaskAction(at) => 2 + cores + at,
+            Timer::End(at) => self.end(at),
+            Timer::Arrival(at) => 2 + 2 * cores + tasks + at,
+            Timer::Phase(at) => 2 + 2 * cores + 2 * tasks + at,
+            Timer::Memory(at) => 2 + 2 * cores + 3 * tasks + at,
+            Timer::Drift(at) => 2 + 2 * cores + 3 * tasks + nodes + at,
+            Timer::Feed => last - 3,
+            Timer::Sample => last - 2,
+            Timer::Keyframe => last - 1,
+            Timer::Tick => last,
+        }
+    }
+
+    /// The number of [`Timer::End`].
+    pub fn end(&self, at: usize) -> usize {
+        2 + self.cores + self.tasks + at
+    }
+}
+
+/// A host in motion.
+pub(crate) struct Engine<'a> {
+    pub scenario: &'a Scenario,
+    pub now: Nanos,
+    pub layout: Layout,
+    pub timers: Timers,
+    pub hardware: Hardware,
+    pub threads: Vec<Thread>,
+    pub cores: Vec<Core>,
+    pub tasks: Vec<TaskState>,
+    pub backend: Backend,
+    pub seen: Snapshot,
+    pub went_idle: CoreSet,
+    /// Cores that are online, online and without a thread, and with a thread on each rung.
+    pub online: CoreSet,
+    pub idle: CoreSet,
+    pub on_rung: [CoreSet; RUNGS],
+    /// Cores on which BE runs.
+    pub on_be: CoreSet,
+    pub books: Books,
+    pub report: Report,
+    pub timeline: Timeline,
+    pub feed: Feed,
+    pub trace: Option<Trace<'a>>,
+    pub plan: Plan,
+    /// Chance of the back end.
+    pub mishaps: Chance,
+    pub last_plan: Plan,
+    last_tick: Option<Nanos>,
+    checker: Checker,
+    /// When what changes, in order; up to `changed` it has.
+    changes: Vec<usize>,
+    changed: usize,
+    /// Per task, since when a thread of it waits although a core could serve it.
+    pub inverted: Vec<Option<Nanos>>,
+    /// Scratch: where the machine's stretch moved.
+    moved: Vec<(usize, usize)>,
+}
+
+const RUNGS: usize = Rung::Idle as usize + 1;
+
+/// Runs a scenario under a policy.
+pub fn run(scenario: &Scenario, policy: &mut dyn Policy) -> Report {
+    Engine::new(scenario, None).run(policy)
+}
+
+/// Runs a scenario under a policy and tells everything that the scheduler did.
+pub fn run_traced(scenario: &Scenario, policy: &mut dyn Policy, sink: &mut dyn Sink) -> Report {
+    Engine::new(scenario, Some(Trace::new(sink, scenario.host.topology.len()))).run(policy)
+}
+
+impl<'a> Engine<'a> {
+    fn new(scenario: &'a Scenario, trace: Option<Trace<'a>>) -> Engine<'a> {
+        let topology = &scenario.host.topology;
+        let profiles = scenario.tasks.iter().map(|task| task.phases[0].profile).collect();
+        let hardware = Hardware::new(scenario.machine.clone(), topology, profiles);
+        let domains = domains_of(topology);
+        let cores = topology.cores().iter().zip(&domains).map(|(core, domain)| {
+            let siblings = topology.siblings(core.id);
+            let siblings = siblings.iter().filter_map(|sibling| topology.position(sibling));
+            Core::new(core.id, siblings.collect(), *domain, hardware.domains[*domain].node)
+        });
+        let cores: Vec<Core> = cores.collect();
+        let (threads, tasks) = people(scenario);
+        let layout = Layout::new(cores.len(), tasks.len(), hardware.nodes.len());
+        let mut changes: Vec<usize> = (0..scenario.changes.len()).collect();
+        changes.sort_by_key(|nth| scenario.changes[*nth].0);
+        Engine {
+            now: Nanos::ZERO,
+            timers: Timers::new(layout.kinds.len()),
+            layout,
+            backend: Backend::new(cores.len(), tasks.len()),
+            seen: room(cores.len(), tasks.len()),
+            went_idle: CoreSet::EMPTY,
+            online: topology.all(),
+            idle: topology.all(),
+            on_rung: [CoreSet::EMPTY; RUNGS],
+            on_be: CoreSet::EMPTY,
+            books: Books::new(tasks.len()),
+            report: Report::new(tasks.len()),
+            timeline: Timeline::new(tasks.len()),
+            feed: Feed::new(tasks.len()),
+            trace,
+            plan: Plan::default(),
+            mishaps: Chance::new(scenario.seed, u64::MAX),
+            last_plan: Plan::default(),
+            last_tick: None,
+            checker: Checker::default(),
+            changes,
+            changed: 0,
+            inverted: vec![None; tasks.len()],
+            moved: Vec::new(),
+            hardware,
+            threads,
+            cores,
+            tasks,
+            scenario,
+        }
+    }
+
+    fn run(mut self, policy: &mut dyn Policy) -> Report {
+        self.prepare();
+        loop {
+            let (at, timer) = self.timers.next();
+            if at > self.scenario.length {
+                return self.finish();
+            }
+            self.now = at;
+            self.timers.arm(timer, Nanos::MAX);
+            self.report.events += 1;
+            match self.layout.kinds[timer] {
+                Timer::Tick => self.tick(policy),
+                other => self.handle(other),
+            }
+            self.watch_inversions();
+            self.tell_switches();
+        }
+    }
+
+    fn prepare(&mut self) {
+        let arm = |engine: &mut Engine, timer, at| {
+            let timer = engine.layout.timer(timer);
+            engine.timers.arm(timer, at);
+        };
+        arm(self, Timer::Tick, Nanos::ZERO);
+        arm(self, Timer::WarmUp, self.scenario.warm_up);
+        if let Some(first) = self.changes.first() {
+            arm(self, Timer::Change, self.scenario.changes[*first].0);
+        }
+        if self.scenario.sample > Nanos::ZERO {
+            arm(self, Timer::Sample, self.scenario.sample);
+        }
+        if self.scenario.feed > Nanos::ZERO {
+            arm(self, Timer::Feed, self.scenario.feed);
+        }
+        if self.trace.is_some() {
+            arm(self, Timer::Keyframe, Nanos::ZERO);
+        }
+        if self.hardware.drifts() {
+            (0..self.hardware.nodes.len())
+                .for_each(|node| arm(self, Timer::Drift(node), CACHE_STEP));
+        }
+        for task in 0..self.tasks.len() {
+            self.allow(task);
+        }
+        for task in 0..self.tasks.len() {
+            self.begin_load(task);
+        }
+    }
+
+    /// Sets a task that just joined to work.
+    pub fn begin_load(&mut self, task: usize) {
+        match self.scenario.tasks[task].load {
+            Load::Hog => {
+                let first = self.tasks[task].first;
+                self.tasks[task].sleepers.clear();
+                for thread in first..first + self.scenario.tasks[task].threads as usize {
+                    self.wake(thread, Work::Endless);
+                }
+            }
+            Load::Open { .. } => {
+                self.tasks[task].arrival_ps = self.now.0.saturating_mul(1_000);
+                self.schedule_arrival(task);
+            }
+        }
+    }
+
+    /// No more requests for a task that left.
+    pub fn silence(&mut self, task: usize) {
+        self.timers.arm(self.layout.timer(Timer::Arrival(task)), Nanos::MAX);
+    }
+
+    /// Asks for a decision as soon as the tick allows.
+    pub fn ring(&mut self) {
+        let earliest = self.last_tick.map_or(self.now, |last| last + self.scenario.tick);
+        let tick = self.layout.timer(Timer::Tick);
+        let due = self.timers.time(tick).min(earliest.max(self.now));
+        self.timers.arm(tick, due);
+    }
+
+    /// A node's memory will notice a change.
+    pub fn settle_soon(&mut self, node: usize) {
+        let timer = self.layout.timer(Timer::Memory(node));
+        if self.timers.time(timer) == Nanos::MAX {
+            self.timers.arm(timer, self.now + crate::machine::Memory::REACTION);
+        }
+    }
+
+    fn tick(&mut self, policy: &mut dyn Policy) {
+        self.observe();
+        self.last_plan.clone_from(&self.plan);
+        let wake = policy.decide(self.now, &self.seen, &mut self.plan);
+        self.report.ticks += 1;
+        let mut found = Vec::new();
+        self.checker.check(&self.scenario.host, &self.seen, &self.plan, &mut found);
+        self.report.violations.extend(found.into_iter().map(|violation| (self.now, violation)));
+        self.seen.dirty.clear();
+        self.tell_decision();
+        self.report.compare(self.now, &self.last_plan, &self.plan);
+        self.last_tick = Some(self.now);
+        self.carry_out();
+        if let Wake::At(at) = wake {
+            let tick = self.layout.timer(Timer::Tick);
+            let due = self.timers.time(tick).min(at.max(self.now + self.scenario.tick));
+            self.timers.arm(tick, due);
+        }
+    }
+
+    /// The position of a core.
+    pub fn at(&self, core: quell_model::CoreId) -> usize {
+        // Every core in a set of the engine comes from the topology.
+        self.scenario.host.topology.position(core).unwrap_or_default()
+    }
+
+    fn finish(mut self) -> Report {
+        self.now = self.scenario.length;
+        self.book_all();
+        for core in &mut self.cores {
+            if core.running.is_none() {
+                core.book_idle(self.now);
+            }
+        }
+        self.close_books()
+    }
+
+    /// Books every thread, core and node up to now.
+    pub fn book_all(&mut self) {
+        (0..self.cores.len()).for_each(|at| self.account(at));
+        (0..self.hardware.nodes.len()).for_each(|node| self.hardware.book(node, self.now));
+    }
+}
+
+/// The threads of all tasks, asleep, and the tasks.
+fn people(scenario: &Scenario) -> (Vec<Thread>, Vec<TaskState>) {
+    let mut threads = Vec::new();
+    let mut tasks = Vec::new();
+    // Before the first Plan a shared core is open to every task that is allowed on it.
+    let shares = scenario.host.caps.shares_cores;
+    for (at, task) in scenario.tasks.iter().enumerate() {
+        let first = threads.len();
+        threads.extend((0..task.threads).map(|_| Thread {
+            task: at,
+            state: State::Sleeping,
+            work: Work::Nothing,
+            last_core: None,
+            ran: Nanos::ZERO,
+        }));
+        tasks.push(TaskState {
+            alive: true,
+            generation: 0,
+            class: task.limits.class,
+            rung: Rung::Own,
+            beneath: if shares { task.limits.allowed } else { CoreSet::EMPTY },
+            owned: CoreSet::EMPTY,
+            reach: task.limits.allowed.intersection(&scenario.host.managed),
+            allowed: CoreSet::EMPTY,
+            first,
+            sleepers: (first..threads.len()).rev().collect(),
+            waiting: std::collections::VecDeque::new(),
+            backlog: std::collections::VecDeque::new(),
+            running: 0,
+            running_on: CoreSet::EMPTY,
+            polling_on: CoreSet::EMPTY,
+            chance: Chance::new(scenario.seed, at as u64),
+            arrival_ps: 0,
+            phase: 0,
+            progress: Progress {
+                left: task.phases[0].work.0 << crate::kernel::WORK_BITS,
+                ..Progress::default()
+            },
+        });
+    }
+    (threads, tasks)
+}

@@ -1,0 +1,471 @@
+//! From the file as typed to a scenario.
+
+use quell_model::{
+    Bytes, BytesPerSec, CORES_MAX, Class, CoreId, CoreSet, HostCaps, Limits, Nanos, Topology,
+};
+use quell_policy::{Config, Host};
+use toml::Spanned;
+
+use super::raw::{
+    Distribution, Place, RawChange, RawCosts, RawFaults, RawFile, RawHost, RawMachine, RawPhase,
+    RawService, RawStyle, RawTask, Sharing,
+};
+use super::{FileError, Simulation};
+use crate::machine::{Machine, Memory, PRESETS, Profile, Reuse, preset};
+use crate::scenario::{Change, Costs, Faults, Scenario};
+use crate::workload::models::{MODELS, Model, model};
+use crate::workload::{Load, Phase, Service, Step, Style, Task};
+
+/// The longest simulation.
+const LENGTH_MS_MAX: u64 = 3_600_000;
+const TASKS_MAX: usize = 1_000;
+const THREADS_MAX: u64 = 4_096;
+const CHANGES_MAX: usize = 100_000;
+const RATE_MAX: u64 = 100_000_000;
+/// Steps of a day's sine.
+const DIURNAL_STEPS: u64 = 48;
+/// Intervals of a timeline unless the file says how long one is.
+const SAMPLES: u64 = 200;
+
+type Other<'a> = &'a dyn Fn(&str) -> Result<String, FileError>;
+
+pub(super) fn build(
+    raw: RawFile,
+    place: &Place,
+    stem: &str,
+    other: Other,
+) -> Result<Simulation, FileError> {
+    let (topology, machine) = machine(&raw.machine, place)?;
+    let managed = place.cores("managed", &raw.machine.get_ref().managed, &topology.all())?;
+    let managed = match raw.machine.get_ref().managed {
+        Some(_) => managed,
+        None => topology.default_managed(),
+    };
+    if managed.is_empty() {
+        let what = "no core is left to manage: the lowest physical core is not".to_owned();
+        return Err(place.error(&raw.machine, what, "add cores, or name them with `managed`"));
+    }
+    let sharing = raw.host.cores.unwrap_or(Sharing::Exclusive);
+    let costs = costs(&raw.host.costs, sharing, place, other)?;
+    let caps = caps(&raw.host, sharing, &costs, place)?;
+    let host = Host { topology, managed, caps };
+    let length =
+        Nanos::from_millis(place.within("length_ms", &raw.length_ms, 1..=LENGTH_MS_MAX)?);
+    let warm_up = match &raw.warm_up_ms {
+        Some(typed) => {
+            Nanos::from_millis(place.within("warm_up_ms", typed, 0..=length.0 / 1_000_000)?)
+        }
+        None => Nanos(length.0 / 10),
+    };
+    let tick_default = Nanos::from_micros(if sharing == Sharing::Shared { 200 } else { 10 });
+    let sample = Nanos((length.0 / SAMPLES).max(1_000));
+    let tasks = tasks(&raw.task, &host, place)?;
+    let scenario = Scenario {
+        name: raw.name.unwrap_or_else(|| stem.to_owned()),
+        machine,
+        changes: changes(&raw.change, &tasks, &host, place)?,
+        tasks,
+        costs,
+        faults: faults(&raw.faults, place)?,
+        length,
+        warm_up,
+        tick: tick(&raw.host, tick_default, place)?,
+        sample: match &raw.sample_us {
+            Some(typed) => {
+                // The timeline is kept in memory.
+                let least = (length.0 / 1_000 / 100_000).max(1);
+                Nanos(place.within("sample_us", typed, least..=60_000_000)? * 1_000)
+            }
+            None => sample,
+        },
+        feed: place.time("feed_ms", &raw.feed_ms, Nanos::ZERO, 1_000_000)?,
+        seed: raw.seed.unwrap_or(1),
+        host,
+    };
+    let policy = raw.host.policy.map_or_else(|| "quell".to_owned(), Spanned::into_inner);
+    Ok(Simulation { scenario, policy, config: config(raw.policy, place)? })
+}
+
+fn tick(host: &RawHost, default: Nanos, place: &Place) -> Result<Nanos, FileError> {
+    Ok(Nanos(place.number("tick_us", &host.tick_us, default.0 / 1_000, 1..=1_000_000)? * 1_000))
+}
+
+fn config(typed: Option<Spanned<toml::Table>>, place: &Place) -> Result<Config, FileError> {
+    let Some(typed) = typed else { return Ok(Config::default()) };
+    let at = typed.span().start;
+    typed.into_inner().try_into().map_err(|err: toml::de::Error| {
+        place.error_at(
+            Some(at),
+            format!("`[policy]`: {}", err.message()),
+            "docs/sim.md lists the keys",
+        )
+    })
+}
+
+fn machine(typed: &Spanned<RawMachine>, place: &Place) -> Result<(Topology, Machine), FileError> {
+    let raw = typed.get_ref();
+    let broken = |err: quell_model::TopologyError| place.error(typed, err.to_string(), "");
+    let (mut shape, mut machine) = ((1, 4, 1), Machine::default());
+    if let Some(name) = &raw.preset {
+        let found = preset(name.get_ref()).ok_or_else(|| {
+            let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
+            let what = format!("there is no machine `{}`", name.get_ref());
+            place.error(name, what, &format!("choose one of: {}", names.join(", ")))
+        })?;
+        (shape, machine) = (found.shape(), found.machine());
+    }
+    let most = CORES_MAX as u64;
+    let number = |key, typed, default: u16| place.number(key, typed, u64::from(default), 1..=most);
+    let nodes = number("nodes", &raw.nodes, shape.0)?;
+    let physical = number("physical", &raw.physical, shape.1)?;
+    let smt = place.number("smt", &raw.smt, u64::from(shape.2), 1..=8)?;
+    if nodes * physical * smt > most {
+        let what = format!("{} cores", nodes * physical * smt);
+        return Err(place.error(typed, what, &format!("at most {most} can be managed")));
+    }
+    machine.smt = smt > 1;
+    if let Some(size) = &raw.cache_mb {
+        machine.cache = Some(Bytes(place.within("cache_mb", size, 1..=100_000)? << 20));
+    }
+    if let Some(rate) = &raw.memory_mb_s {
+        let rate = place.within("memory_mb_s", rate, 1..=100_000_000)?;
+        machine.memory = Some(Memory { capacity: BytesPerSec(rate * 1_000_000) });
+    }
+    let topology = Topology::regular(nodes as u16, physical as u16, smt as u16).map_err(broken)?;
+    Ok((topology, machine))
+}
+
+fn costs(
+    typed: &Option<RawCosts>,
+    sharing: Sharing,
+    place: &Place,
+    other: Other,
+) -> Result<Costs, FileError> {
+    let mut costs = match sharing {
+        Sharing::Exclusive => Costs::MODULE,
+        Sharing::Shared => Costs::KERNEL,
+    };
+    let Some(raw) = typed else { return Ok(costs) };
+    if let Some(name) = &raw.mechanism {
+        let report = other(name.get_ref())?;
+        costs = costs.measured(&report).map_err(|what| {
+            let remedy = "make it with `quell bench mechanism --json FILE`";
+            place.error(name, format!("{}: {what}", name.get_ref()), remedy)
+        })?;
+    }
+    let time = |key, typed, default| place.time(key, typed, default, 1);
+    Ok(Costs {
+        switch: time("switch_ns", &raw.switch_ns, costs.switch)?,
+        migrate: time("migrate_ns", &raw.migrate_ns, costs.migrate)?,
+        grant: time("grant_ns", &raw.grant_ns, costs.grant)?,
+        preempt: time("preempt_ns", &raw.preempt_ns, costs.preempt)?,
+        idle: time("idle_ns", &raw.idle_ns, costs.idle)?,
+        rights: time("rights_ns", &raw.rights_ns, costs.rights)?,
+    })
+}
+
+fn caps(
+    raw: &RawHost,
+    sharing: Sharing,
+    costs: &Costs,
+    place: &Place,
+) -> Result<HostCaps, FileError> {
+    let shares_cores = sharing == Sharing::Shared;
+    Ok(HostCaps {
+        shares_cores,
+        idles_cores: true,
+        places_threads: true,
+        freezes_tasks: true,
+        sees_threads: true,
+        // The model has no fair server.
+        fair_server: false,
+        sees_requests: raw.sees_requests.unwrap_or(!shares_cores),
+        yields_requests: raw.sees_requests.unwrap_or(!shares_cores),
+        counts_memory: raw.counts_memory.unwrap_or(true),
+        llc_ways: place.number("llc_ways", &raw.llc_ways, 0, 0..=64)? as u16,
+        acts_within: costs.preempt,
+    })
+}
+
+fn faults(raw: &RawFaults, place: &Place) -> Result<Faults, FileError> {
+    let share = |key, typed| Ok(place.number(key, typed, 0, 0..=1_000)? as u16);
+    Ok(Faults {
+        late: share("late_permille", &raw.late_permille)?,
+        refused: share("refused_permille", &raw.refused_permille)?,
+        lost: share("lost_permille", &raw.lost_permille)?,
+        raced: share("raced_permille", &raw.raced_permille)?,
+    })
+}
+
+fn tasks(typed: &[Spanned<RawTask>], host: &Host, place: &Place) -> Result<Vec<Task>, FileError> {
+    let mut tasks: Vec<Task> = Vec::new();
+    if typed.is_empty() || typed.len() > TASKS_MAX {
+        let what = format!("there are {} tasks", typed.len());
+        let remedy = format!("describe 1 to {TASKS_MAX} with `[[task]]`");
+        return Err(place.error_at(None, what, &remedy));
+    }
+    let mut guaranteed = 0;
+    for typed in typed {
+        let raw = typed.get_ref();
+        let name = raw.name.get_ref();
+        if tasks.iter().any(|task| task.name == *name) || name.is_empty() || name.len() > 32 {
+            let remedy = "give each task a name of its own, of 1 to 32 bytes";
+            return Err(place.error(&raw.name, format!("a task is called `{name}`"), remedy));
+        }
+        let task = task(typed, host, place)?;
+        guaranteed += task.limits.guaranteed;
+        if guaranteed as usize > host.managed.len() {
+            let what = format!("{guaranteed} cores are guaranteed up to here");
+            let remedy = format!("{} are managed", host.managed.len());
+            return Err(place.error(typed, what, &remedy));
+        }
+        tasks.push(task);
+    }
+    Ok(tasks)
+}
+
+fn task(typed: &Spanned<RawTask>, host: &Host, place: &Place) -> Result<Task, FileError> {
+    let raw = typed.get_ref();
+    let model = model(raw.model.get_ref()).ok_or_else(|| {
+        let names: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
+        let what = format!("there is no workload `{}`", raw.model.get_ref());
+        place.error(&raw.model, what, &format!("choose one of: {}", names.join(", ")))
+    })?;
+    let class = raw.class.unwrap_or(model.class);
+    let runtime = match raw.style {
+        Some(style) => style == RawStyle::Runtime,
+        None => !host.caps.shares_cores && model.class == Class::LatencyCritical,
+    };
+    let polls = place.time("polls_us", &raw.polls_us, Nanos::from_micros(2), 1_000)?;
+    let allowed = place.cores("cores", &raw.cores, &host.managed)?;
+    let cores = allowed.len() as u64;
+    Ok(Task {
+        name: raw.name.get_ref().clone(),
+        limits: limits(raw, class, runtime, allowed, place)?,
+        threads: place.number("threads", &raw.threads, cores, 1..=THREADS_MAX)? as u32,
+        style: if runtime { Style::Runtime { polls } } else { Style::Threads },
+        load: load(typed, model, place)?,
+        phases: phases(raw, model, place)?,
+    })
+}
+
+fn limits(
+    raw: &RawTask,
+    class: Class,
+    runtime: bool,
+    allowed: CoreSet,
+    place: &Place,
+) -> Result<Limits, FileError> {
+    let cores = allowed.len() as u64;
+    let us = |key, typed, default| place.time(key, typed, Nanos::from_micros(default), 1_000);
+    // A thread of a busy runtime never sleeps.
+    let runaway = if runtime || class == Class::BestEffort { 0 } else { 100 };
+    Ok(Limits {
+        class,
+        guaranteed: place.number("guaranteed", &raw.guaranteed, 0, 0..=cores)? as u32,
+        max: place.number("max", &raw.max, cores, 1..=cores)? as u32,
+        delay_target: us("delay_target_us", &raw.delay_target_us, 10)?,
+        runaway_after: place.time(
+            "runaway_ms",
+            &raw.runaway_ms,
+            Nanos::from_millis(runaway),
+            1_000_000,
+        )?,
+        sibling_after: us("sibling_after_us", &raw.sibling_after_us, 0)?,
+        quantum: us("quantum_us", &raw.quantum_us, 0)?,
+        latency_target: us("latency_target_us", &raw.latency_target_us, 0)?,
+        allowed,
+    })
+}
+
+fn load(typed: &Spanned<RawTask>, model: &Model, place: &Place) -> Result<Load, FileError> {
+    let raw = typed.get_ref();
+    let given = [raw.rate.is_some(), raw.load.is_some(), raw.diurnal.is_some()];
+    let given = given.into_iter().filter(|given| *given).count();
+    let wants = usize::from(model.class == Class::LatencyCritical);
+    if given != wants {
+        let what =
+            format!("task `{}` has {given} of `rate`, `load`, `diurnal`", raw.name.get_ref());
+        let remedy = match wants {
+            1 => "a service needs one of them",
+            _ => "batch work takes none",
+        };
+        return Err(place.error(typed, what, remedy));
+    }
+    if wants == 0 {
+        return Ok(Load::Hog);
+    }
+    let service = match (&raw.service, model.service) {
+        (Some(typed), _) => service(typed, place)?,
+        (None, Some(service)) => service,
+        (None, None) => {
+            let what = format!("task `{}` has no service time", raw.name.get_ref());
+            let remedy = "add `service = { distribution = \"exponential\", mean_ns = 10000 }`";
+            return Err(place.error(typed, what, remedy));
+        }
+    };
+    Ok(Load::Open { steps: steps(raw, place)?, service })
+}
+
+fn steps(raw: &RawTask, place: &Place) -> Result<Vec<Step>, FileError> {
+    if let Some(rate) = &raw.rate {
+        return Ok(vec![Step::rate(Nanos::ZERO, place.within("rate", rate, 0..=RATE_MAX)?)]);
+    }
+    if let Some(load) = &raw.load {
+        let pairs = load.get_ref();
+        let sorted = pairs.is_sorted_by(|one, next| one.0 < next.0);
+        let sane = pairs.iter().all(|(at, rate)| *at <= LENGTH_MS_MAX && *rate <= RATE_MAX);
+        if pairs.is_empty() || pairs.len() > CHANGES_MAX || !sorted || !sane {
+            let remedy = format!(
+                "write pairs like [[0, 100000], [500, 800000]]: milliseconds, ascending, and requests a second up to {RATE_MAX}"
+            );
+            return Err(place.error(load, "`load` is no list of steps".to_owned(), &remedy));
+        }
+        return Ok(pairs
+            .iter()
+            .map(|(at, rate)| Step::rate(Nanos::from_millis(*at), *rate))
+            .collect());
+    }
+    let Some(typed) = &raw.diurnal else { return Ok(Vec::new()) };
+    let day = typed.get_ref();
+    if day.low > day.high || day.high > RATE_MAX || !(1..=LENGTH_MS_MAX).contains(&day.period_ms) {
+        let remedy = "low and high are requests a second, low first; period_ms is up to an hour";
+        return Err(place.error(typed, "`diurnal` is no day".to_owned(), remedy));
+    }
+    let days = LENGTH_MS_MAX.div_ceil(day.period_ms).min(1_000);
+    Ok((0..days * DIURNAL_STEPS)
+        .map(|step| {
+            let phase = (step % DIURNAL_STEPS) as f64 / DIURNAL_STEPS as f64;
+            let height = (1.0 - libm::cos(std::f64::consts::TAU * phase)) / 2.0;
+            let rate = day.low as f64 + (day.high - day.low) as f64 * height;
+            let from = Nanos(step * day.period_ms * 1_000_000 / DIURNAL_STEPS);
+            Step::rate(from, rate as u64)
+        })
+        .collect())
+}
+
+fn service(typed: &Spanned<RawService>, place: &Place) -> Result<Service, FileError> {
+    let raw = typed.get_ref();
+    let second = 1_000_000_000;
+    let times = [raw.mean_ns, raw.long_ns.unwrap_or(1)];
+    if !times.iter().all(|time| (1..=second).contains(time))
+        || raw.sigma_permille.is_some_and(|sigma| sigma > 3_000)
+        || raw.long_permille.is_some_and(|share| share > 1_000)
+    {
+        let remedy =
+            "times are 1 ns to 1 s, sigma_permille is up to 3000, long_permille up to 1000";
+        return Err(place.error(typed, "`service` is out of bounds".to_owned(), remedy));
+    }
+    let mean = Nanos(raw.mean_ns);
+    let extra = (raw.sigma_permille.is_some(), raw.long_ns.is_some(), raw.long_permille.is_some());
+    match (raw.distribution, extra) {
+        (Distribution::Constant, (false, false, false)) => Ok(Service::Fixed(mean)),
+        (Distribution::Exponential, (false, false, false)) => Ok(Service::Exponential(mean)),
+        (Distribution::Lognormal, (true, false, false)) => {
+            Ok(Service::Lognormal { mean, sigma: raw.sigma_permille.unwrap_or_default() })
+        }
+        (Distribution::Bimodal, (false, true, true)) => Ok(Service::Bimodal {
+            short: mean,
+            long: Nanos(raw.long_ns.unwrap_or_default()),
+            long_permille: raw.long_permille.unwrap_or_default(),
+        }),
+        _ => {
+            let remedy = "constant and exponential take mean_ns alone, lognormal sigma_permille as well, \
+                          bimodal (mean_ns is the short one) long_ns and long_permille";
+            Err(place.error(
+                typed,
+                "`service` has other keys than its distribution".to_owned(),
+                remedy,
+            ))
+        }
+    }
+}
+
+fn phases(raw: &RawTask, model: &Model, place: &Place) -> Result<Vec<Phase>, FileError> {
+    if raw.phase.is_empty() {
+        return Ok(model.phases.to_vec());
+    }
+    let several = raw.phase.len() > 1;
+    raw.phase.iter().map(|typed| phase(typed, &model.phases[0].profile, several, place)).collect()
+}
+
+fn phase(
+    typed: &Spanned<RawPhase>,
+    like: &Profile,
+    several: bool,
+    place: &Place,
+) -> Result<Phase, FileError> {
+    let RawPhase { core_ms, kind, memory_permille, traffic_mb, .. } = *typed.get_ref();
+    let RawPhase { weight_permille, streams, working_set_kb, reuse, .. } = *typed.get_ref();
+    let profile = Profile {
+        kind: kind.unwrap_or(like.kind),
+        memory: memory_permille.unwrap_or(like.memory),
+        traffic_mb: traffic_mb.unwrap_or(like.traffic_mb),
+        weight: weight_permille.unwrap_or(like.weight),
+        streams: streams.unwrap_or(like.streams),
+        working_set: working_set_kb.map_or(like.working_set, |kb| Bytes(kb.min(1 << 30) << 10)),
+        reuse: reuse.unwrap_or(like.reuse),
+    };
+    let sane = profile.memory <= 1_000
+        && profile.traffic_mb <= 1_000_000
+        && (1..=10_000).contains(&profile.weight)
+        && core_ms.is_none_or(|ms| (1..=LENGTH_MS_MAX * 1_000).contains(&ms))
+        && (profile.reuse == Reuse::None || profile.working_set.0 > 0);
+    if !sane || core_ms.is_some() != several {
+        let remedy = "memory_permille is up to 1000, traffic_mb up to 1000000, weight_permille 1 to 10000; \
+                      several phases have core_ms each, a single one has none; reuse needs working_set_kb";
+        return Err(place.error(typed, "a phase is out of bounds".to_owned(), remedy));
+    }
+    Ok(Phase { profile, work: Nanos::from_millis(core_ms.unwrap_or(0)) })
+}
+
+fn changes(
+    typed: &[Spanned<RawChange>],
+    tasks: &[Task],
+    host: &Host,
+    place: &Place,
+) -> Result<Vec<(Nanos, Change)>, FileError> {
+    typed.iter().take(CHANGES_MAX).map(|typed| change(typed, tasks, host, place)).collect()
+}
+
+fn change(
+    typed: &Spanned<RawChange>,
+    tasks: &[Task],
+    host: &Host,
+    place: &Place,
+) -> Result<(Nanos, Change), FileError> {
+    let raw = typed.get_ref();
+    let known = |name: &String| tasks.iter().position(|task| task.name == *name);
+    let task = |name: &Option<String>| name.as_ref().map(|name| known(name).ok_or(name.clone()));
+    let core = |core: Option<u16>| {
+        core.map(CoreId).map(|core| match host.topology.position(core) {
+            Some(_) => Ok(core),
+            None => Err(core.to_string()),
+        })
+    };
+    let mut asked: Vec<Result<Change, String>> = Vec::new();
+    let cores = [(raw.online, true), (raw.offline, false)];
+    asked.extend(cores.into_iter().filter_map(|(typed, online)| {
+        core(typed).map(|core| core.map(|core| Change::Online(core, online)))
+    }));
+    let lives = [(&raw.join, true), (&raw.leave, false)];
+    asked.extend(lives.into_iter().filter_map(|(typed, alive)| {
+        task(typed).map(|task| task.map(|task| Change::Alive(task as u32, alive)))
+    }));
+    let spins = [(&raw.spin, true), (&raw.calm, false)];
+    asked.extend(spins.into_iter().filter_map(|(typed, spins)| {
+        task(typed).map(|task| task.map(|task| Change::Spin(task as u32, spins)))
+    }));
+    let (what, remedy) = match asked.as_slice() {
+        [Ok(change)] if raw.at_ms <= LENGTH_MS_MAX => {
+            return Ok((Nanos::from_millis(raw.at_ms), *change));
+        }
+        [Ok(_)] => (format!("`at_ms` is {}", raw.at_ms), "a simulation lasts an hour at most"),
+        [Err(name)] => (format!("there is no `{name}`"), "name a core or a task of this file"),
+        _ => (
+            format!("a change has {} of its keys", asked.len()),
+            "give it one of offline, online, leave, join, spin, calm",
+        ),
+    };
+    Err(place.error(typed, what, remedy))
+}

@@ -1,0 +1,102 @@
+//! Scenarios as TOML files.
+//!
+//! A file is hostile until it is parsed: every key is known, every number has bounds, and what is wrong is said
+//! with file, line and remedy. `docs/sim.md` is the reference.
+
+mod build;
+mod costs;
+mod raw;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use quell_policy::Config;
+
+use crate::scenario::Scenario;
+
+/// The largest file that is read.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A scenario and who decides in it.
+#[derive(Clone, Debug)]
+pub struct Simulation {
+    /// What is simulated.
+    pub scenario: Scenario,
+    /// The policy by name.
+    pub policy: String,
+    /// What is set about it.
+    pub config: Config,
+}
+
+/// What is wrong with a scenario file, where, and how to mend it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}{}: {what}{}", at(.line), hint(.remedy))]
+pub struct FileError {
+    /// The file as named by the user.
+    pub file: String,
+    /// The line, from 1.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub what: String,
+    /// How to mend it.
+    pub remedy: String,
+}
+
+fn at(line: &Option<usize>) -> String {
+    line.map_or(String::new(), |line| format!(":{line}"))
+}
+
+fn hint(remedy: &str) -> String {
+    if remedy.is_empty() { String::new() } else { format!(" ({remedy})") }
+}
+
+impl Simulation {
+    /// Reads a scenario file, and the report of `quell bench mechanism` if it names one.
+    ///
+    /// # Errors
+    /// Names the file, the line and the remedy of the first thing that is wrong.
+    pub fn load(path: &Path) -> Result<Simulation, FileError> {
+        let file = path.display().to_string();
+        let text = read(path, &file)?;
+        let stem = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into());
+        let folder = path.parent().unwrap_or(Path::new("."));
+        Simulation::parse(&text, &file, &stem, &|name| read(&folder.join(name), name))
+    }
+
+    /// Reads a scenario from TOML. `file` is for messages, `stem` the name unless it has one, and `other` reads a file
+    /// that it names, relative to it.
+    ///
+    /// # Errors
+    /// As [`Simulation::load`].
+    pub fn parse(
+        text: &str,
+        file: &str,
+        stem: &str,
+        other: &dyn Fn(&str) -> Result<String, FileError>,
+    ) -> Result<Simulation, FileError> {
+        let place = raw::Place { text, file };
+        build::build(raw::parse(&place)?, &place, stem, other)
+    }
+}
+
+fn read(path: &Path, file: &str) -> Result<String, FileError> {
+    use std::io::Read;
+    let error = |what: String, remedy: &str| FileError {
+        file: file.to_owned(),
+        line: None,
+        what,
+        remedy: remedy.to_owned(),
+    };
+    let opened = std::fs::File::open(path)
+        .map_err(|err| error(err.to_string(), "name a scenario file, see examples/sim"))?;
+    let mut text = String::new();
+    opened
+        .take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|err| error(err.to_string(), "it has to be text"))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(error("it is larger than 1 MiB".to_owned(), "make it smaller"));
+    }
+    Ok(text)
+}

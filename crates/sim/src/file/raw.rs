@@ -1,0 +1,259 @@
+//! The file as typed.
+
+use std::ops::RangeInclusive;
+
+use quell_model::{Class, CoreSet, Nanos};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::FileError;
+use crate::machine::{Kind, Reuse};
+
+/// The version of the format that this program reads.
+const VERSION: u32 = 1;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFile {
+    version: Spanned<u32>,
+    pub name: Option<String>,
+    pub seed: Option<u64>,
+    pub length_ms: Spanned<u64>,
+    pub warm_up_ms: Option<Spanned<u64>>,
+    pub sample_us: Option<Spanned<u64>>,
+    pub feed_ms: Option<Spanned<u64>>,
+    pub machine: Spanned<RawMachine>,
+    #[serde(default)]
+    pub host: RawHost,
+    pub policy: Option<Spanned<toml::Table>>,
+    #[serde(default)]
+    pub faults: RawFaults,
+    #[serde(default)]
+    pub task: Vec<Spanned<RawTask>>,
+    #[serde(default)]
+    pub change: Vec<Spanned<RawChange>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMachine {
+    pub preset: Option<Spanned<String>>,
+    pub nodes: Option<Spanned<u64>>,
+    pub physical: Option<Spanned<u64>>,
+    pub smt: Option<Spanned<u64>>,
+    pub cache_mb: Option<Spanned<u64>>,
+    pub memory_mb_s: Option<Spanned<u64>>,
+    pub managed: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawHost {
+    pub policy: Option<Spanned<String>>,
+    pub cores: Option<Sharing>,
+    pub tick_us: Option<Spanned<u64>>,
+    pub costs: Option<RawCosts>,
+    pub llc_ways: Option<Spanned<u64>>,
+    pub counts_memory: Option<bool>,
+    pub sees_requests: Option<bool>,
+}
+
+/// Whether tasks may be beneath the owner of a core.
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Sharing {
+    Exclusive,
+    Shared,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawCosts {
+    pub mechanism: Option<Spanned<String>>,
+    pub switch_ns: Option<Spanned<u64>>,
+    pub migrate_ns: Option<Spanned<u64>>,
+    pub grant_ns: Option<Spanned<u64>>,
+    pub preempt_ns: Option<Spanned<u64>>,
+    pub idle_ns: Option<Spanned<u64>>,
+    pub rights_ns: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFaults {
+    pub late_permille: Option<Spanned<u64>>,
+    pub refused_permille: Option<Spanned<u64>>,
+    pub lost_permille: Option<Spanned<u64>>,
+    pub raced_permille: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTask {
+    pub name: Spanned<String>,
+    pub model: Spanned<String>,
+    pub class: Option<Class>,
+    pub style: Option<RawStyle>,
+    pub polls_us: Option<Spanned<u64>>,
+    pub threads: Option<Spanned<u64>>,
+    pub guaranteed: Option<Spanned<u64>>,
+    pub max: Option<Spanned<u64>>,
+    pub cores: Option<Spanned<String>>,
+    pub delay_target_us: Option<Spanned<u64>>,
+    pub runaway_ms: Option<Spanned<u64>>,
+    pub sibling_after_us: Option<Spanned<u64>>,
+    pub quantum_us: Option<Spanned<u64>>,
+    pub latency_target_us: Option<Spanned<u64>>,
+    pub rate: Option<Spanned<u64>>,
+    pub load: Option<Spanned<Vec<(u64, u64)>>>,
+    pub diurnal: Option<Spanned<RawDiurnal>>,
+    pub service: Option<Spanned<RawService>>,
+    #[serde(default)]
+    pub phase: Vec<Spanned<RawPhase>>,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawStyle {
+    Runtime,
+    Threads,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawDiurnal {
+    pub low: u64,
+    pub high: u64,
+    pub period_ms: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawService {
+    pub distribution: Distribution,
+    pub mean_ns: u64,
+    pub sigma_permille: Option<u16>,
+    pub long_ns: Option<u64>,
+    pub long_permille: Option<u16>,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Distribution {
+    Constant,
+    Exponential,
+    Bimodal,
+    Lognormal,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPhase {
+    pub core_ms: Option<u64>,
+    pub kind: Option<Kind>,
+    pub memory_permille: Option<u16>,
+    pub traffic_mb: Option<u32>,
+    pub weight_permille: Option<u16>,
+    pub streams: Option<bool>,
+    pub working_set_kb: Option<u64>,
+    pub reuse: Option<Reuse>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawChange {
+    pub at_ms: u64,
+    pub offline: Option<u16>,
+    pub online: Option<u16>,
+    pub leave: Option<String>,
+    pub join: Option<String>,
+    pub spin: Option<String>,
+    pub calm: Option<String>,
+}
+
+/// Where in which file, for messages.
+pub(super) struct Place<'a> {
+    pub text: &'a str,
+    pub file: &'a str,
+}
+
+impl Place<'_> {
+    pub fn error<T>(&self, at: &Spanned<T>, what: String, remedy: &str) -> FileError {
+        self.error_at(Some(at.span().start), what, remedy)
+    }
+
+    pub fn error_at(&self, offset: Option<usize>, what: String, remedy: &str) -> FileError {
+        let line = offset.map(|offset| {
+            let upto = self.text.get(..offset).unwrap_or(self.text);
+            upto.bytes().filter(|&byte| byte == b'\n').count() + 1
+        });
+        FileError { file: self.file.to_owned(), line, what, remedy: remedy.to_owned() }
+    }
+
+    /// The number as typed or the default, if it is within `range`.
+    pub fn number(
+        &self,
+        key: &str,
+        typed: &Option<Spanned<u64>>,
+        default: u64,
+        range: RangeInclusive<u64>,
+    ) -> Result<u64, FileError> {
+        let Some(typed) = typed else { return Ok(default) };
+        self.within(key, typed, range)
+    }
+
+    pub fn within(
+        &self,
+        key: &str,
+        typed: &Spanned<u64>,
+        range: RangeInclusive<u64>,
+    ) -> Result<u64, FileError> {
+        if !range.contains(typed.get_ref()) {
+            let what = format!("`{key}` is {}", typed.get_ref());
+            let remedy = format!("it has to be between {} and {}", range.start(), range.end());
+            return Err(self.error(typed, what, &remedy));
+        }
+        Ok(*typed.get_ref())
+    }
+
+    /// A time of up to a minute.
+    pub fn time(
+        &self,
+        key: &str,
+        typed: &Option<Spanned<u64>>,
+        default: Nanos,
+        unit_ns: u64,
+    ) -> Result<Nanos, FileError> {
+        let most = 60_000_000_000 / unit_ns;
+        Ok(Nanos(self.number(key, typed, default.0 / unit_ns, 0..=most)? * unit_ns))
+    }
+
+    pub fn cores(
+        &self,
+        key: &str,
+        typed: &Option<Spanned<String>>,
+        of: &CoreSet,
+    ) -> Result<CoreSet, FileError> {
+        let Some(typed) = typed else { return Ok(*of) };
+        let set: CoreSet = typed.get_ref().parse().map_err(|err: quell_model::CoreListError| {
+            self.error(typed, format!("`{key}`: {err}"), "")
+        })?;
+        if set.is_empty() || !set.is_subset(of) {
+            let remedy = format!("choose among {of}");
+            return Err(self.error(typed, format!("`{key}` is `{}`", typed.get_ref()), &remedy));
+        }
+        Ok(set)
+    }
+}
+
+pub(super) fn parse(place: &Place) -> Result<RawFile, FileError> {
+    let raw: RawFile = toml::from_str(place.text).map_err(|err| {
+        let offset = err.span().map(|span| span.start);
+        place.error_at(offset, err.message().to_owned(), "docs/sim.md lists the keys")
+    })?;
+    if *raw.version.get_ref() != VERSION {
+        let what = format!("version {} of the format", raw.version.get_ref());
+        return Err(place.error(&raw.version, what, "this program reads version 1"));
+    }
+    Ok(raw)
+}

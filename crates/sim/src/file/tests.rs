@@ -1,0 +1,115 @@
+use proptest::prelude::*;
+use quell_model::{Class, Nanos};
+
+use super::*;
+use crate::workload::{Load, Style};
+
+const SMALL: &str = r#"
+version = 1
+length_ms = 100
+[machine]
+preset = "caladan"
+[[task]]
+name = "cache"
+model = "memcached"
+guaranteed = 4
+load = [[0, 100000], [50, 800000]]
+[[task]]
+name = "stream"
+model = "stream-dram"
+threads = 22
+[[change]]
+at_ms = 20
+offline = 5
+"#;
+
+fn parse(text: &str) -> Result<Simulation, FileError> {
+    Simulation::parse(text, "x.toml", "x", &|name| {
+        Err(FileError {
+            file: name.to_owned(),
+            line: None,
+            what: "is not there".to_owned(),
+            remedy: String::new(),
+        })
+    })
+}
+
+#[test]
+fn a_file_becomes_the_scenario_that_it_describes() {
+    let Simulation { scenario, policy, .. } = parse(SMALL).unwrap();
+    assert_eq!((policy.as_str(), scenario.name.as_str()), ("quell", "x"));
+    assert_eq!(scenario.host.topology.len(), 24);
+    assert_eq!(scenario.host.managed.to_string(), "1-11,13-23");
+    let [cache, stream] = &scenario.tasks[..] else { panic!("two tasks") };
+    assert_eq!((cache.limits.class, cache.limits.guaranteed), (Class::LatencyCritical, 4));
+    assert!(matches!(cache.style, Style::Runtime { .. }));
+    let Load::Open { steps, .. } = &cache.load else { panic!("an open load") };
+    assert_eq!(steps[1].from, Nanos::from_millis(50));
+    assert_eq!(steps[1].per_second(), 800_000);
+    assert_eq!((stream.limits.class, stream.load.clone()), (Class::BestEffort, Load::Hog));
+    assert_eq!(scenario.changes.len(), 1);
+}
+
+#[test]
+fn what_is_wrong_is_said_with_line_and_remedy() {
+    let cases = [
+        ("length_ms = 100", "length_ms = 0", 3, "between 1 and"),
+        ("\"caladan\"", "\"calidan\"", 5, "choose one of: caladan"),
+        ("\"memcached\"", "\"memcache\"", 8, "choose one of: memcached"),
+        ("guaranteed = 4", "guaranteed = 40", 9, "between 0 and 22"),
+        ("guaranteed = 4", "garanteed = 4", 9, "docs/sim.md"),
+        ("[50, 800000]", "[0, 800000]", 10, "ascending"),
+        ("name = \"stream\"", "name = \"cache\"", 12, "name of its own"),
+        ("threads = 22", "threads = 22\nrate = 5", 11, "batch work takes none"),
+        ("offline = 5", "offline = 99", 15, "name a core"),
+        ("offline = 5", "leave = \"nobody\"", 15, "of this file"),
+        ("version = 1", "version = 2", 2, "version 1"),
+    ];
+    for (from, to, line, remedy) in cases {
+        let error = parse(&SMALL.replace(from, to)).unwrap_err();
+        assert_eq!(error.line, Some(line), "{to}: {error}");
+        assert!(error.to_string().contains(remedy), "{to}: {error}");
+    }
+}
+
+#[test]
+fn every_model_and_machine_can_be_named() {
+    for model in &crate::workload::models::MODELS {
+        let load = match model.class {
+            Class::LatencyCritical => {
+                "rate = 1000\nservice = { distribution = \"constant\", mean_ns = 900 }"
+            }
+            Class::BestEffort => "",
+        };
+        for preset in &crate::machine::PRESETS {
+            let text = format!(
+                "version = 1\nlength_ms = 1\n[machine]\npreset = \"{}\"\n[[task]]\nname = \"a\"\nmodel = \"{}\"\n{load}",
+                preset.name, model.name
+            );
+            parse(&text).unwrap();
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "(?s).{0,400}") {
+        let _ = parse(&text);
+    }
+
+    #[test]
+    fn a_damaged_file_is_read_or_refused(at in 0..SMALL.len(), with in "[ -~]{0,6}", cut in 0usize..12) {
+        let end = (at + cut).min(SMALL.len());
+        let _ = parse(&format!("{}{with}{}", &SMALL[..at], &SMALL[end..]));
+    }
+
+    #[test]
+    fn any_numbers_are_read_or_refused(numbers in proptest::array::uniform6(any::<u64>())) {
+        let [a, b, c, d, e, f] = numbers;
+        let _ = parse(&format!(
+            "version = 1\nlength_ms = {a}\nsample_us = {b}\n[machine]\nnodes = {c}\nphysical = {d}\nsmt = 2\n\
+             memory_mb_s = {e}\n[host.costs]\npreempt_ns = {f}\n[[task]]\nname = \"a\"\nmodel = \"memcached\"\n\
+             diurnal = {{ low = {a}, high = {b}, period_ms = {c} }}\n"
+        ));
+    }
+}

@@ -1,0 +1,144 @@
+//! Plans into rights, slowly and not always.
+//!
+//! As on the real host a Plan is a desired state: the back end compares it with what it last set out to do,
+//! starts one action per difference, and reports per core how far it is. A newer Plan replaces an action under way.
+
+use quell_model::{CoreSet, Nanos, Outcome, Rung, TaskId};
+
+use crate::engine::{Engine, Timer};
+use crate::scenario::Faults;
+
+/// What an action under way will come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Done,
+    Refused,
+    Raced,
+    /// It had no effect, or was refused: it is started again.
+    Again,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct CoreTarget {
+    owner: Option<TaskId>,
+    outcome: Outcome,
+    fate: Fate,
+    /// The request that was told to yield last, by its begin.
+    yielded: Option<Nanos>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TaskTarget {
+    rung: Rung,
+    beneath: CoreSet,
+    ways: Option<u16>,
+}
+
+pub(crate) struct Backend {
+    cores: Vec<CoreTarget>,
+    tasks: Vec<TaskTarget>,
+}
+
+impl Backend {
+    pub fn new(cores: usize, tasks: usize) -> Backend {
+        let core =
+            CoreTarget { owner: None, outcome: Outcome::Done, fate: Fate::Done, yielded: None };
+        let task = TaskTarget { rung: Rung::Own, beneath: CoreSet::EMPTY, ways: None };
+        Backend { cores: vec![core; cores], tasks: vec![task; tasks] }
+    }
+
+    pub fn outcome(&self, at: usize) -> Outcome {
+        self.cores[at].outcome
+    }
+}
+
+impl Engine<'_> {
+    /// Starts what the Plan asks for and is not under way.
+    pub(crate) fn carry_out(&mut self) {
+        for at in 0..self.plan.cores.len().min(self.cores.len()) {
+            let planned = self.plan.cores[at];
+            let target = &mut self.backend.cores[at];
+            let raced = target.outcome == Outcome::Raced;
+            if target.owner != planned.owner || raced {
+                target.owner = planned.owner;
+                self.start_action(at);
+            }
+            if let Some(began) = planned.yields
+                && self.backend.cores[at].yielded != Some(began)
+            {
+                self.backend.cores[at].yielded = Some(began);
+                self.yield_request(at, began);
+            }
+        }
+        for task in 0..self.plan.tasks.len().min(self.tasks.len()) {
+            let planned = &self.plan.tasks[task];
+            let wanted =
+                TaskTarget { rung: planned.rung, beneath: planned.beneath, ways: planned.llc_ways };
+            if self.backend.tasks[task] != wanted {
+                self.backend.tasks[task] = wanted;
+                let due = self.now + self.takes(self.scenario.costs.rights);
+                self.timers.arm(self.layout.timer(Timer::TaskAction(task)), due);
+            }
+        }
+    }
+
+    fn start_action(&mut self, at: usize) {
+        let faults = &self.scenario.faults;
+        let chance = &mut self.mishaps;
+        let grants = self.backend.cores[at].owner.is_some();
+        let (lost, raced) = (chance.happens(faults.lost), chance.happens(faults.raced));
+        let refused = grants && chance.happens(faults.refused);
+        let costs = &self.scenario.costs;
+        let cost = match (grants, self.cores[at].running.is_some()) {
+            (true, true) => costs.preempt,
+            (true, false) => costs.grant,
+            (false, _) => costs.idle,
+        };
+        let (fate, takes) = match (lost, raced, refused) {
+            (true, _, _) => (Fate::Again, Faults::RETRY),
+            (_, true, _) => (Fate::Raced, self.takes(cost)),
+            (_, _, true) => (Fate::Refused, self.takes(cost)),
+            _ => (Fate::Done, self.takes(cost)),
+        };
+        let target = &mut self.backend.cores[at];
+        (target.outcome, target.fate) = (Outcome::Pending, fate);
+        self.timers.arm(self.layout.timer(Timer::CoreAction(at)), self.now + takes);
+    }
+
+    /// Half to one and a half times a cost, or far more.
+    fn takes(&mut self, cost: Nanos) -> Nanos {
+        let takes = cost.0 / 2 + self.mishaps.below(cost.0 + 1);
+        let late = self.mishaps.happens(self.scenario.faults.late);
+        Nanos(if late { takes.saturating_mul(Faults::LATE) } else { takes })
+    }
+
+    pub(crate) fn core_action(&mut self, at: usize) {
+        let target = &mut self.backend.cores[at];
+        match target.fate {
+            Fate::Done => {
+                target.outcome = Outcome::Done;
+                let owner = target.owner.filter(|id| self.lives(*id)).map(TaskId::at);
+                self.set_owner(at, owner);
+            }
+            Fate::Refused => {
+                (target.outcome, target.fate) = (Outcome::Refused { errno: 1 }, Fate::Again);
+                let again = self.now + Faults::RETRY;
+                self.timers.arm(self.layout.timer(Timer::CoreAction(at)), again);
+            }
+            Fate::Raced => target.outcome = Outcome::Raced,
+            Fate::Again => self.start_action(at),
+        }
+        self.ring();
+    }
+
+    fn lives(&self, id: TaskId) -> bool {
+        let task = self.tasks.get(id.at());
+        task.is_some_and(|task| task.alive && task.generation == id.generation)
+    }
+
+    pub(crate) fn task_action(&mut self, task: usize) {
+        let TaskTarget { rung, beneath, ways } = self.backend.tasks[task];
+        self.hardware.partition(task, ways, self.scenario.host.caps.llc_ways);
+        self.set_rights(task, rung, beneath);
+    }
+}

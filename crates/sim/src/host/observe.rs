@@ -1,0 +1,136 @@
+//! The simulated host into a Snapshot.
+
+use quell_model::{
+    Absence, Bytes, BytesPerSec, Class, CoreView, Nanos, Permille, Signal, Snapshot, TaskId,
+    TaskView,
+};
+
+use crate::engine::Engine;
+use crate::kernel::{State, WINDOW};
+
+impl Engine<'_> {
+    /// Fills the Snapshot in place.
+    pub(crate) fn observe(&mut self) {
+        let mut seen = std::mem::take(&mut self.seen);
+        seen.now = self.now;
+        seen.went_idle = std::mem::take(&mut self.went_idle);
+        seen.cores.clear();
+        seen.memory = Signal::Absent(Absence::NotSupported);
+        if self.scenario.host.caps.counts_memory {
+            (0..self.hardware.nodes.len()).for_each(|node| self.hardware.book(node, self.now));
+            seen.memory = Signal::Measured(Bytes(self.hardware.moved()));
+        }
+        for at in 0..self.cores.len() {
+            seen.cores.push(self.core_view(at));
+        }
+        seen.tasks.clear();
+        for task in 0..self.tasks.len() {
+            seen.tasks.push(self.task_view(task));
+        }
+        self.seen = seen;
+    }
+
+    fn core_view(&mut self, at: usize) -> CoreView {
+        let now = self.now;
+        let caps = &self.scenario.host.caps;
+        let task = self.cores[at].running.map(|thread| self.threads[thread].task);
+        let class = task.map(|task| self.tasks[task].class);
+        let core = &mut self.cores[at];
+        core.roll(now);
+        let window = (WINDOW + now.since(core.window)).0.min(now.0);
+        let mut busy = core.lc_ran[0] + core.lc_ran[1];
+        if class == Some(Class::LatencyCritical) {
+            busy += now.since(core.since);
+        }
+        let mut view = CoreView::new(core.id);
+        view.online = core.online;
+        view.running = task.map(|task| self.id_of(task));
+        let core = &self.cores[at];
+        view.idle_since = core.running.is_none().then_some(core.idle_since);
+        view.lc_busy = Signal::Measured(Permille::of(busy, Nanos(window)));
+        view.outcome = self.backend.outcome(at);
+        if caps.sees_requests {
+            view.request_start = match core.began.filter(|began| *began <= now) {
+                Some(began) => Signal::Measured(began),
+                None => Signal::Absent(Absence::NotApplicable),
+            };
+        }
+        if caps.counts_memory {
+            let mut moved = core.moved;
+            if let Some(task) = task.filter(|_| core.counted > 0) {
+                let traffic = self.hardware.traffic_of(core.domain, task, core.counted);
+                moved += traffic * now.since(core.since).0;
+            }
+            view.memory = Signal::Measured(Bytes(moved / 1_000));
+        }
+        view
+    }
+
+    fn task_view(&self, task: usize) -> TaskView {
+        let state = &self.tasks[task];
+        let described = &self.scenario.tasks[task];
+        let mut view = TaskView::new(self.id_of(task), described.limits);
+        view.alive = state.alive;
+        view.running = state.running;
+        view.running_on = state.running_on;
+        let idle_threads = described.threads - state.running;
+        view.waiting = match described.is_runtime() {
+            true => (state.backlog.len() + state.waiting.len()).min(idle_threads as usize) as u32,
+            false => state.waiting.len() as u32,
+        };
+        view.sleeping = idle_threads - view.waiting;
+        if view.waiting > 0
+            && let Some(since) = self.waiting_since(task)
+        {
+            view.queueing_delay = Signal::Measured(self.now.since(since));
+        }
+        view.longest_run = Signal::Measured(self.longest_run(task));
+        view.bandwidth = Signal::Absent(Absence::NotSupported);
+        if self.scenario.host.caps.counts_memory {
+            view.bandwidth = Signal::Measured(BytesPerSec(self.hardware.bandwidth_of(task)));
+        }
+        if self.scenario.host.caps.sees_requests {
+            let began = state.running_on.iter().filter_map(|core| self.cores[self.at(core)].began);
+            view.request_start = match began.filter(|began| *began <= self.now).min() {
+                Some(began) => Signal::Measured(began),
+                None => Signal::Absent(Absence::NotApplicable),
+            };
+        }
+        if let Some(told) = &self.feed.told[task] {
+            view.latency = Signal::Measured(told.tail);
+            view.load = Signal::Measured(told.rate);
+            view.reported = Some(told.reported);
+        }
+        view
+    }
+
+    /// The longest that a thread which is not asleep has run; of LC tasks, whose runaways it is for.
+    fn longest_run(&self, task: usize) -> Nanos {
+        let state = &self.tasks[task];
+        if state.class == Class::BestEffort {
+            return Nanos::ZERO;
+        }
+        let running = state.running_on.iter().filter_map(|core| {
+            let core = &self.cores[self.at(core)];
+            core.running.map(|thread| self.threads[thread].ran + self.now.since(core.since))
+        });
+        let waiting = state.waiting.iter().map(|thread| match self.threads[*thread].state {
+            State::Waiting { .. } => self.threads[*thread].ran,
+            _ => Nanos::ZERO,
+        });
+        running.chain(waiting).max().unwrap_or_default()
+    }
+
+    pub(crate) fn id_of(&self, task: usize) -> TaskId {
+        TaskId { index: task as u32, generation: self.tasks[task].generation }
+    }
+}
+
+/// An empty Snapshot with room for the scenario.
+pub(crate) fn room(cores: usize, tasks: usize) -> Snapshot {
+    Snapshot {
+        cores: Vec::with_capacity(cores),
+        tasks: Vec::with_capacity(tasks),
+        ..Snapshot::default()
+    }
+}

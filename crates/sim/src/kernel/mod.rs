@@ -1,0 +1,205 @@
+//! The kernel: which thread runs where.
+//!
+//! Strict priority by rung, first in first out within the real-time rungs, slices below them. A task may use the cores that
+//! it owns and those that it was let in beneath. `threads` moves threads between states, `place` finds cores
+//! for threads and threads for cores, `rights` applies what the back end changed.
+
+mod place;
+mod rights;
+mod threads;
+
+use std::collections::VecDeque;
+
+use quell_model::{Class, CoreId, CoreSet, Nanos, Rung};
+
+use crate::chance::Chance;
+use crate::machine::{Kind, ONE};
+
+/// A slice of a thread on a rung that shares in time.
+pub(crate) const SLICE: Nanos = Nanos::from_millis(3);
+
+/// Work left is kept in 1/1,024ths of a nanosecond, so that being slowed down again and again rounds nothing away.
+pub(crate) const WORK_BITS: u32 = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Sleeping,
+    Waiting {
+        since: Nanos,
+    },
+    /// On the core at this position.
+    Running(usize),
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub arrived: Nanos,
+    /// Work left, in 1/1,024 ns on an idle host.
+    pub left: u64,
+}
+
+/// What a thread works on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    Nothing,
+    /// Until somebody stops it.
+    Endless,
+    Request(Request),
+    /// Looks for work until then.
+    Polling(Nanos),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Thread {
+    pub task: usize,
+    pub state: State,
+    pub work: Work,
+    /// The position of the core it ran on last.
+    pub last_core: Option<usize>,
+    /// Time run since it last slept.
+    pub ran: Nanos,
+}
+
+/// A task in motion.
+#[derive(Clone, Debug)]
+pub(crate) struct TaskState {
+    pub alive: bool,
+    pub generation: u32,
+    pub class: Class,
+    pub rung: Rung,
+    pub beneath: CoreSet,
+    /// Cores that it owns, as the host has it.
+    pub owned: CoreSet,
+    /// Managed cores that it could be given.
+    pub reach: CoreSet,
+    /// Cores that it may use now.
+    pub allowed: CoreSet,
+    /// Its threads are numbered from here on.
+    pub first: usize,
+    /// Who slept last wakes first: its core's cache is warm.
+    pub sleepers: Vec<usize>,
+    /// Threads that wait, the longest first.
+    pub waiting: VecDeque<usize>,
+    /// Requests that wait for a thread, the oldest first.
+    pub backlog: VecDeque<Request>,
+    pub running: u32,
+    pub running_on: CoreSet,
+    /// Cores on which its threads look for work.
+    pub polling_on: CoreSet,
+    /// Chance for its requests alone, so that they do not depend on the policy.
+    pub chance: Chance,
+    /// When the next request arrives, in picoseconds.
+    pub arrival_ps: u64,
+    pub phase: usize,
+    pub progress: Progress,
+}
+
+/// How far a task is in its phase.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    /// Sum of the speeds of its threads.
+    pub speed: u64,
+    /// Work left of the phase.
+    pub left: u64,
+    pub since: Nanos,
+}
+
+impl TaskState {
+    /// Whether a core could start something of it at once.
+    pub fn is_hungry(&self) -> bool {
+        !self.waiting.is_empty() || (!self.backlog.is_empty() && !self.sleepers.is_empty())
+    }
+}
+
+/// A core in motion.
+#[derive(Clone, Debug)]
+pub(crate) struct Core {
+    pub id: CoreId,
+    pub online: bool,
+    /// Whose the host holds it to be.
+    pub owner: Option<usize>,
+    /// The other cores of its physical core, by position.
+    pub siblings: Box<[usize]>,
+    pub domain: usize,
+    pub node: usize,
+    pub running: Option<usize>,
+    /// What its execution units do.
+    pub kind: Kind,
+    /// How many times as long the thread takes, in 1/1,024ths, and the inverse in 1/2^20 ns of work a nanosecond.
+    pub stretch: u64,
+    pub speed: u64,
+    /// What it counts for in its cell of the machine.
+    pub counted: u64,
+    /// Up to when its thread is booked; in the future while it is switched in.
+    pub since: Nanos,
+    /// When its request, slice and polling end.
+    pub finish: Nanos,
+    pub slice: Nanos,
+    /// When its request began here.
+    pub began: Option<Nanos>,
+    pub idle_since: Nanos,
+    /// Time that LC threads ran in the windows before and since `window`.
+    pub lc_ran: [Nanos; 2],
+    pub window: Nanos,
+    /// Books of its whole time.
+    pub idle: Nanos,
+    pub offline: Nanos,
+    pub switching: Nanos,
+    /// Bytes fetched from memory, in thousandths.
+    pub moved: u64,
+}
+
+/// The window of `lc_busy` is one to two of these.
+pub(crate) const WINDOW: Nanos = Nanos::from_millis(50);
+
+impl Core {
+    pub fn new(id: CoreId, siblings: Box<[usize]>, domain: usize, node: usize) -> Core {
+        Core {
+            id,
+            online: true,
+            owner: None,
+            siblings,
+            domain,
+            node,
+            running: None,
+            kind: Kind::Idle,
+            stretch: ONE,
+            speed: 1 << 20,
+            counted: 0,
+            since: Nanos::ZERO,
+            finish: Nanos::MAX,
+            slice: Nanos::MAX,
+            began: None,
+            idle_since: Nanos::ZERO,
+            lc_ran: [Nanos::ZERO; 2],
+            window: Nanos::ZERO,
+            idle: Nanos::ZERO,
+            offline: Nanos::ZERO,
+            switching: Nanos::ZERO,
+            moved: 0,
+        }
+    }
+
+    /// Moves the window on.
+    pub fn roll(&mut self, now: Nanos) {
+        while now.since(self.window) >= WINDOW {
+            self.window += WINDOW;
+            self.lc_ran = [self.lc_ran[1], Nanos::ZERO];
+        }
+    }
+
+    /// Books the time since it fell idle.
+    pub fn book_idle(&mut self, now: Nanos) {
+        let passed = now.since(self.idle_since);
+        match self.online {
+            true => self.idle += passed,
+            false => self.offline += passed,
+        }
+    }
+}
+
+/// A real-time rung runs until it blocks or a higher one wakes.
+pub(crate) fn is_real_time(rung: Rung) -> bool {
+    rung <= Rung::LcGuest
+}

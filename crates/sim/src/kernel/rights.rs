@@ -1,0 +1,207 @@
+//! What the back end and hotplug change: who may use which core, on which rung.
+
+use quell_model::{CoreSet, Rung};
+
+use super::{SLICE, State, Work, is_real_time};
+use crate::engine::Engine;
+use crate::scenario::Change;
+
+impl Engine<'_> {
+    /// The core belongs to this task from now on.
+    pub(crate) fn set_owner(&mut self, at: usize, owner: Option<usize>) {
+        let id = self.cores[at].id;
+        let before = std::mem::replace(&mut self.cores[at].owner, owner);
+        if before == owner {
+            return;
+        }
+        if let Some(before) = before {
+            self.tasks[before].owned.remove(id);
+            self.allow(before);
+        }
+        if let Some(owner) = owner {
+            self.tasks[owner].owned.insert(id);
+            self.allow(owner);
+        }
+        self.evict(at);
+        self.arbitrate(at);
+    }
+
+    /// The task has this rung and these shared cores from now on.
+    pub(crate) fn set_rights(&mut self, task: usize, rung: Rung, beneath: CoreSet) {
+        let before = self.tasks[task].rung;
+        if before != rung {
+            self.change_rung(task, rung);
+        }
+        self.tasks[task].beneath = beneath;
+        self.allow(task);
+        for core in self.tasks[task].running_on.iter() {
+            let at = self.at(core);
+            self.evict(at);
+            self.arbitrate(at);
+        }
+        self.place_all(task);
+    }
+
+    fn change_rung(&mut self, task: usize, rung: Rung) {
+        let before = std::mem::replace(&mut self.tasks[task].rung, rung);
+        for core in self.tasks[task].running_on.iter() {
+            self.on_rung[before as usize].remove(core);
+            self.on_rung[rung as usize].insert(core);
+            let at = self.at(core);
+            if is_real_time(before) && !is_real_time(rung) {
+                self.cores[at].slice = self.now + SLICE;
+                self.rearm(at);
+            }
+        }
+    }
+
+    /// Works out anew where a task may run.
+    pub(crate) fn allow(&mut self, task: usize) {
+        let state = &self.tasks[task];
+        let limits = &self.scenario.tasks[task].limits.allowed;
+        let allowed =
+            state.owned.union(&state.beneath).intersection(limits).intersection(&self.online);
+        if allowed != state.allowed {
+            self.tasks[task].allowed = allowed;
+            self.tell_allowed(task);
+        }
+    }
+
+    /// Takes the thread of a core off if it may no longer run there.
+    fn evict(&mut self, at: usize) {
+        let Some(thread) = self.cores[at].running else { return };
+        let task = self.threads[thread].task;
+        if !self.tasks[task].allowed.contains(self.cores[at].id) {
+            self.stop(at);
+            self.went_idle.insert(self.cores[at].id);
+            self.replace(thread);
+            if self.cores[at].running.is_none() {
+                self.arbitrate(at);
+            }
+        }
+    }
+
+    /// Finds cores for all that waits.
+    fn place_all(&mut self, task: usize) {
+        for thread in self.tasks[task].waiting.clone() {
+            if let State::Waiting { .. } = self.threads[thread].state {
+                self.place(thread);
+            }
+        }
+        let starts = self.tasks[task].backlog.len().min(self.tasks[task].sleepers.len());
+        if self.scenario.tasks[task].is_runtime() {
+            (0..starts).for_each(|_| self.feed(task));
+        }
+    }
+
+    pub(crate) fn change(&mut self, change: Change) {
+        match change {
+            Change::Online(id, online) => {
+                if let Some(at) = self.scenario.host.topology.position(id) {
+                    self.set_online(at, online);
+                }
+            }
+            Change::Alive(task, alive) => self.set_alive(task as usize, alive),
+            Change::Spin(task, spins) => self.set_spinning(task as usize, spins),
+        }
+        self.ring();
+    }
+
+    fn set_online(&mut self, at: usize, online: bool) {
+        if self.cores[at].online == online {
+            return;
+        }
+        let id = self.cores[at].id;
+        if online {
+            self.cores[at].book_idle(self.now);
+            self.cores[at].idle_since = self.now;
+            self.cores[at].online = true;
+            self.online.insert(id);
+            self.idle.insert(id);
+        } else {
+            self.online.remove(id);
+        }
+        (0..self.tasks.len()).for_each(|task| self.allow(task));
+        if online {
+            self.arbitrate(at);
+        } else {
+            self.idle.remove(id);
+            let running = self.cores[at].running;
+            self.stop(at);
+            if running.is_none() {
+                self.cores[at].book_idle(self.now);
+                self.cores[at].idle_since = self.now;
+            }
+            self.cores[at].online = false;
+            self.idle.remove(id);
+            if let Some(thread) = running {
+                self.replace(thread);
+            }
+        }
+        self.tell_online(at);
+    }
+
+    fn set_alive(&mut self, task: usize, alive: bool) {
+        if self.tasks[task].alive == alive {
+            return;
+        }
+        self.tasks[task].alive = alive;
+        self.seen.dirty.push(task as u32);
+        if alive {
+            self.tasks[task].generation += 1;
+            self.begin_load(task);
+            return;
+        }
+        self.silence(task);
+        for request in std::mem::take(&mut self.tasks[task].backlog) {
+            self.books.tasks[task].drop_request(&request);
+        }
+        let first = self.tasks[task].first;
+        for thread in first..first + self.scenario.tasks[task].threads as usize {
+            self.drop_request(thread);
+            self.sleep(thread);
+        }
+        for at in 0..self.cores.len() {
+            if self.cores[at].owner == Some(task) {
+                self.set_owner(at, None);
+            }
+        }
+    }
+
+    fn set_spinning(&mut self, task: usize, spins: bool) {
+        let thread = self.tasks[task].first;
+        if self.scenario.tasks[task].threads == 0 || !self.tasks[task].alive {
+            return;
+        }
+        match (spins, self.threads[thread].state) {
+            (true, State::Sleeping) => {
+                self.tasks[task].sleepers.retain(|other| *other != thread);
+                self.wake(thread, Work::Endless);
+            }
+            (true, state) => {
+                self.drop_request(thread);
+                self.threads[thread].work = Work::Endless;
+                if let State::Running(at) = state {
+                    self.begin(at);
+                }
+            }
+            (false, _) => {
+                self.drop_request(thread);
+                self.sleep(thread);
+            }
+        }
+    }
+
+    /// What the thread works on is never answered.
+    fn drop_request(&mut self, thread: usize) {
+        let state = &self.threads[thread];
+        if let State::Running(at) = state.state {
+            self.account(at);
+        }
+        let thread = &mut self.threads[thread];
+        if let Work::Request(request) = thread.work {
+            self.books.tasks[thread.task].drop_request(&request);
+            thread.work = Work::Nothing;
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! What the scheduler did, as events that every reader of traces understands.
+//!
+//! The events are worked out after each step of the simulation, from what the trace has shown so far and how the
+//! cores and threads stand now: several changes within one instant show as one.
+
+use std::sync::Arc;
+
+use quell_model::{
+    Activity, CoreState, Event, Keyframe, Left, Meta, MoveCause, Nanos, Rank, Rung, Runner, Source,
+    ThreadName, ThreadState, What,
+};
+
+use crate::engine::Engine;
+use crate::kernel::State;
+use crate::scenario::Scenario;
+
+/// Who hears the events, in the order of time.
+pub trait Sink {
+    /// Hears one.
+    fn event(&mut self, event: Event);
+}
+
+impl<F: FnMut(Event)> Sink for F {
+    fn event(&mut self, event: Event) {
+        self(event);
+    }
+}
+
+pub(crate) struct Trace<'a> {
+    sink: &'a mut dyn Sink,
+    /// By core: the next number, and the thread that the trace shows there.
+    sequence: Vec<u64>,
+    shown: Vec<Option<usize>>,
+    touched: Vec<usize>,
+    woken: Vec<usize>,
+    /// By thread: on which core's queue the trace has it, or had it last, and whether it is in there now.
+    queue: Vec<(Option<usize>, bool)>,
+    /// By core: threads in its queue, and how many the trace last said.
+    queued: Vec<(u32, u32)>,
+}
+
+impl<'a> Trace<'a> {
+    pub fn new(sink: &'a mut dyn Sink, cores: usize) -> Trace<'a> {
+        Trace {
+            sink,
+            sequence: vec![0; cores],
+            shown: vec![None; cores],
+            touched: Vec::new(),
+            woken: Vec::new(),
+            queue: Vec::new(),
+            queued: vec![(0, 0); cores],
+        }
+    }
+
+    /// The thread is in this core's queue from now on, or in none. Returns in which one it was last.
+    fn enqueue(&mut self, thread: usize, to: Option<usize>) -> Option<usize> {
+        let (place, is_in) = &mut self.queue[thread];
+        let from = *place;
+        if let Some(from) = from.filter(|_| *is_in) {
+            self.queued[from].0 -= 1;
+        }
+        if let Some(to) = to {
+            *place = Some(to);
+            self.queued[to].0 += 1;
+        }
+        *is_in = to.is_some();
+        from
+    }
+
+    fn tell(&mut self, now: Nanos, at: usize, core: quell_model::CoreId, what: What) {
+        let sequence = self.sequence[at];
+        self.sequence[at] += 1;
+        self.sink.event(Event { at: now, core, sequence, what });
+    }
+}
+
+impl Scenario {
+    /// The head of a trace of this scenario under a policy.
+    pub fn meta(&self, policy: &str) -> Meta {
+        Meta {
+            source: Source::Simulator,
+            topology: self.host.topology.clone(),
+            kernel: format!("quell-sim {}, policy {policy}", env!("CARGO_PKG_VERSION")),
+            host: self.name.clone(),
+            hooks: Vec::new(),
+            absent: [
+                "loads of run queues; what waits is in the queue of the core it ran on last",
+                "considered cores and balancing: this kernel searches all cores at once",
+                "softirqs and interrupts",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+            wall_offset_ns: 0,
+        }
+    }
+}
+
+impl Engine<'_> {
+    /// Something changed on this core.
+    pub(crate) fn touch(&mut self, at: usize) {
+        if let Some(trace) = &mut self.trace {
+            trace.touched.push(at);
+        }
+    }
+
+    /// A thread woke up, or gave up waiting.
+    pub(crate) fn tell_waking(&mut self, thread: usize) {
+        if let Some(trace) = &mut self.trace {
+            trace.woken.push(thread);
+        }
+    }
+
+    pub(crate) fn tell_allowed(&mut self, task: usize) {
+        let Some(mut trace) = self.trace.take() else { return };
+        let first = self.tasks[task].first;
+        for thread in first..first + self.scenario.tasks[task].threads as usize {
+            let what = What::Allowed { thread: number(thread), cores: self.tasks[task].allowed };
+            trace.tell(self.now, 0, self.cores[0].id, what);
+        }
+        self.trace = Some(trace);
+    }
+
+    pub(crate) fn tell_online(&mut self, at: usize) {
+        let Some(trace) = &mut self.trace else { return };
+        let Some(core) = self.cores.get(at) else { return };
+        let what = What::Online { of: core.id, online: core.online };
+        trace.tell(self.now, at, core.id, what);
+    }
+
+    /// Tells what the last step changed.
+    pub(crate) fn tell_switches(&mut self) {
+        let Some(mut trace) = self.trace.take() else { return };
+        trace.queue.resize(self.threads.len(), (None, false));
+        for thread in std::mem::take(&mut trace.woken) {
+            self.tell_wake(&mut trace, thread);
+        }
+        let mut touched = std::mem::take(&mut trace.touched);
+        for at in touched.drain(..) {
+            self.tell_switch(&mut trace, at);
+        }
+        trace.touched = touched;
+        for (at, core) in self.cores.iter().enumerate() {
+            let (queued, told) = trace.queued[at];
+            if queued != told {
+                trace.queued[at].1 = queued;
+                let what = What::Queue { of: core.id, queued, runnable: queued };
+                trace.tell(self.now, at, core.id, what);
+            }
+        }
+        self.trace = Some(trace);
+    }
+
+    fn tell_wake(&self, trace: &mut Trace, thread: usize) {
+        let state = &self.threads[thread];
+        let target = match state.state {
+            State::Sleeping => {
+                trace.enqueue(thread, None);
+                return;
+            }
+            State::Running(at) => at,
+            State::Waiting { .. } => state.last_core.unwrap_or_default(),
+        };
+        if trace.shown.contains(&Some(thread)) {
+            return;
+        }
+        let core = self.cores[target].id;
+        let runner = self.runner(thread);
+        trace.tell(self.now, target, core, What::Waking { thread: runner, by: 0, target: core });
+        self.tell_move(trace, thread, target, MoveCause::Wakeup);
+        let is_new = state.ran == Nanos::ZERO && state.last_core.is_none();
+        trace.tell(self.now, target, core, What::Woken { thread: runner, on: core, is_new });
+    }
+
+    fn tell_move(&self, trace: &mut Trace, thread: usize, to: usize, cause: MoveCause) {
+        if let Some(from) = trace.enqueue(thread, Some(to)).filter(|from| *from != to) {
+            let (from, id) = (self.cores[from].id, self.cores[to].id);
+            let what = What::Migrate { thread: number(thread), from, to: id, cause };
+            trace.tell(self.now, to, id, what);
+        }
+    }
+
+    fn tell_switch(&self, trace: &mut Trace, at: usize) {
+        let next = self.cores[at].running;
+        let left = trace.shown[at];
+        if next == left {
+            return;
+        }
+        if let Some(next) = next {
+            self.tell_move(trace, next, at, MoveCause::NewIdle);
+            // It is shown on one core at most: the other one's switch comes first.
+            if let Some(other) = trace.shown.iter().position(|shown| *shown == Some(next)) {
+                self.show(trace, other, None);
+            }
+        }
+        self.show(trace, at, next);
+    }
+
+    fn show(&self, trace: &mut Trace, at: usize, next: Option<usize>) {
+        let left = std::mem::replace(&mut trace.shown[at], next);
+        let slept = left.filter(|left| self.threads[*left].state == State::Sleeping);
+        let how = if slept.is_some() { Left::Sleeping } else { Left::Preempted };
+        if let Some(slept) = slept {
+            trace.enqueue(slept, None);
+        }
+        let what = What::Switch {
+            next: next.map_or_else(nobody, |next| self.runner(next)),
+            left: left.map_or(0, number),
+            how,
+            stolen: Nanos::ZERO,
+        };
+        trace.tell(self.now, at, self.cores[at].id, what);
+    }
+
+    fn runner(&self, thread: usize) -> Runner {
+        let task = self.threads[thread].task;
+        let state = &self.tasks[task];
+        Runner {
+            thread: number(thread),
+            process: number(state.first),
+            rank: rank(state.rung),
+            name: ThreadName::new(self.scenario.tasks[task].name.as_bytes()),
+        }
+    }
+
+    /// Tells the whole state.
+    pub(crate) fn tell_keyframe(&mut self) {
+        let Some(mut trace) = self.trace.take() else { return };
+        trace.queue.resize(self.threads.len(), (None, false));
+        let is_first = trace.sequence.iter().all(|next| *next == 0);
+        let mut frame = Keyframe::default();
+        let mut waiting = vec![0u32; self.cores.len()];
+        for (at, thread) in self.threads.iter().enumerate() {
+            let (core, state) = match thread.state {
+                State::Running(core) => (core, Activity::Running),
+                State::Waiting { .. } => {
+                    let core = trace.queue[at].0.or(thread.last_core).unwrap_or_default();
+                    waiting[core] += 1;
+                    (core, Activity::Waiting)
+                }
+                State::Sleeping if is_first => {
+                    (thread.last_core.unwrap_or_default(), Activity::Sleeping)
+                }
+                State::Sleeping => continue,
+            };
+            frame.threads.push(ThreadState {
+                thread: self.runner(at),
+                core: self.cores[core].id,
+                state,
+                allowed: self.tasks[thread.task].allowed,
+                bound: false,
+            });
+        }
+        for (core, waiting) in self.cores.iter().zip(waiting).filter(|(core, _)| core.online) {
+            let queued = waiting + u32::from(core.running.is_some());
+            frame.cores.push(CoreState {
+                core: core.id,
+                running: core.running.map_or(0, number),
+                queued,
+                runnable: queued,
+                weight: 0,
+                average: 0,
+                wake_pending: false,
+                domain: self.scenario.host.topology.all(),
+            });
+        }
+        trace.tell(self.now, 0, self.cores[0].id, What::Keyframe(Arc::new(frame)));
+        self.trace = Some(trace);
+    }
+
+    /// Tells what the last decision changed, in words.
+    pub(crate) fn tell_decision(&mut self) {
+        let Some(mut trace) = self.trace.take() else { return };
+        let mut words = String::new();
+        for (at, core) in self.plan.cores.iter().enumerate() {
+            let last = self.last_plan.cores.get(at).map(|last| last.owner);
+            if last != Some(core.owner) {
+                let name = core.owner.map_or("nobody", |id| {
+                    self.scenario.tasks.get(id.at()).map_or("?", |task| task.name.as_str())
+                });
+                let separator = if words.is_empty() { "" } else { "; " };
+                words.push_str(&format!("{separator}core {}: {name}, {}", core.id, core.reason));
+            }
+        }
+        if !words.is_empty() {
+            trace.tell(self.now, 0, self.cores[0].id, What::Decision(words.into()));
+        }
+        self.trace = Some(trace);
+    }
+}
+
+/// The idle thread of a core.
+fn nobody() -> Runner {
+    Runner { thread: 0, process: 0, rank: Rank::NOBODY, name: ThreadName::default() }
+}
+
+/// A thread's number in the trace; 0 is the idle thread.
+fn number(thread: usize) -> i32 {
+    thread as i32 + 1
+}
+
+fn rank(rung: Rung) -> Rank {
+    match rung {
+        Rung::Own => Rank::FAIR,
+        Rung::Idle => Rank::BENEATH,
+        // The order of rungs is all that matters.
+        real_time => Rank::realtime(90 - 10 * real_time as u8),
+    }
+}

@@ -1,0 +1,148 @@
+//! What tasks do: requests that arrive, batch work that goes through phases.
+
+pub mod models;
+
+use quell_model::{Limits, Nanos};
+
+use crate::chance::Chance;
+use crate::machine::Profile;
+
+/// A task: a set of threads and what they do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    /// For tables, plots and traces.
+    pub name: String,
+    /// What the policy is told.
+    pub limits: Limits,
+    /// Its threads.
+    pub threads: u32,
+    /// Who puts its work on threads.
+    pub style: Style,
+    /// What arrives.
+    pub load: Load,
+    /// How it uses the machine, one after the other and over again; one of them at least.
+    pub phases: Vec<Phase>,
+}
+
+/// Who puts a task's work on its threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Any program: a request wakes a thread and stays with it. How long one has waited is seen of threads only.
+    Threads,
+    /// A runtime with work stealing (Caladan's contract): requests wait in one queue, whose age is seen, and
+    /// any of its threads that has a core takes the oldest. A request whose core is taken away goes back to
+    /// the front.
+    Runtime {
+        /// How long a thread without work looks for some before it gives its core back.
+        polls: Nanos,
+    },
+}
+
+/// How a task uses the machine for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Phase {
+    /// How.
+    pub profile: Profile,
+    /// After how much work, of all its threads together, the next phase begins: core time on an idle host; zero: never.
+    pub work: Nanos,
+}
+
+/// What keeps a task busy.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Load {
+    /// Every thread computes for ever.
+    Hog,
+    /// Requests arrive whatever becomes of earlier ones (an open loop).
+    Open {
+        /// Poisson arrivals at the rate of the last step that has begun; none before the first.
+        steps: Vec<Step>,
+        /// How long one takes, alone on an idle host.
+        service: Service,
+    },
+}
+
+/// A rate from some time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// From when on.
+    pub from: Nanos,
+    /// Mean time between requests, in picoseconds (12 million a second are 83,333); zero: nothing arrives.
+    pub gap_ps: u64,
+}
+
+impl Step {
+    /// From then on, one request in `gap` on average.
+    pub fn every(from: Nanos, gap: Nanos) -> Step {
+        Step { from, gap_ps: gap.0.saturating_mul(1_000) }
+    }
+
+    /// From then on, so many requests a second.
+    pub fn rate(from: Nanos, per_second: u64) -> Step {
+        Step { from, gap_ps: 1_000_000_000_000u64.checked_div(per_second).unwrap_or(0) }
+    }
+
+    /// Requests a second.
+    pub fn per_second(&self) -> u64 {
+        1_000_000_000_000u64.checked_div(self.gap_ps).unwrap_or(0)
+    }
+}
+
+/// A service time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Always the same.
+    Fixed(Nanos),
+    /// Exponential with this mean.
+    Exponential(Nanos),
+    /// One of two.
+    Bimodal {
+        /// The usual one.
+        short: Nanos,
+        /// The other one.
+        long: Nanos,
+        /// How many in a thousand take the other one.
+        long_permille: u16,
+    },
+    /// Lognormal.
+    Lognormal {
+        /// Its mean.
+        mean: Nanos,
+        /// The standard deviation of its logarithm, in thousandths.
+        sigma: u16,
+    },
+}
+
+impl Service {
+    pub(crate) fn draw(&self, chance: &mut Chance) -> Nanos {
+        let time = match *self {
+            Service::Fixed(time) => time,
+            Service::Exponential(mean) => Nanos(chance.exponential(mean.0)),
+            Service::Bimodal { short, long, long_permille } => {
+                match chance.happens(long_permille) {
+                    true => long,
+                    false => short,
+                }
+            }
+            Service::Lognormal { mean, sigma } => chance.lognormal(mean, sigma),
+        };
+        time.max(Nanos(1))
+    }
+}
+
+impl Task {
+    /// A program that only computes.
+    pub fn new(limits: Limits, threads: u32, load: Load) -> Task {
+        Task {
+            name: String::new(),
+            limits,
+            threads,
+            style: Style::Threads,
+            load,
+            phases: vec![Phase { profile: Profile::COMPUTE, work: Nanos::ZERO }],
+        }
+    }
+
+    pub(crate) fn is_runtime(&self) -> bool {
+        matches!(self.style, Style::Runtime { .. })
+    }
+}
