@@ -26,9 +26,13 @@ typedef _Bool bool;
 #define false 0
 #define NULL ((void *)0)
 
+#define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, val) (*(volatile typeof(x) *)&(x) = (val))
+
 /* include/uapi/linux/bpf.h */
 enum {
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_STACK_TRACE = 7,
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
@@ -57,20 +61,69 @@ enum {
 #define TASK_DEAD 0x0080
 #define TASK_WAKING 0x0200
 
+/* include/linux/interrupt.h: the load balancer's */
+#define SCHED_SOFTIRQ 7
+
+/* include/linux/sched.h: a flag of task_struct.flags */
+#define PF_KTHREAD 0x00200000
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-struct sched_domain;
+struct load_weight {
+	unsigned long weight;
+};
+
+struct sched_avg {
+	unsigned long load_avg;
+};
+
+struct rq;
 struct root_domain;
+struct sched_domain;
+struct cpumask;
+
+/* Which of the h_nr_* there are: see rq_runnable(). */
+struct cfs_rq {
+	struct load_weight load;
+	unsigned int h_nr_running;
+	unsigned int h_nr_queued;
+	unsigned int h_nr_delayed;
+	unsigned int h_nr_runnable;
+	struct sched_avg avg;
+	struct rq *rq;
+	int throttle_count;
+};
+
+struct rt_rq {
+	unsigned int rt_nr_running;
+};
+
+struct dl_rq {
+	unsigned int dl_nr_running;
+};
+
+struct rb_node {
+	unsigned long __rb_parent_color;
+};
+
+struct sched_dl_entity {
+	struct rb_node rb_node;
+};
 
 struct rq {
-	__u64 prev_steal_time_rq;
+	unsigned int nr_running;
+	unsigned int ttwu_pending;
+	struct cfs_rq cfs;
+	struct rt_rq rt;
+	struct dl_rq dl;
+	struct sched_dl_entity fair_server;
+	struct sched_dl_entity ext_server;
+	struct task_struct *curr;
 	struct root_domain *rd;
 	struct sched_domain *sd;
 	int cpu;
-};
-
-struct cfs_rq {
-	struct rq *rq;
+	int online;
+	__u64 prev_steal_time_rq;
 };
 
 struct sched_entity {
@@ -90,6 +143,12 @@ struct task_struct {
 	struct sched_entity se;
 	int prio;
 	unsigned int policy;
+	unsigned int flags;
+	bool throttled;
+	int nr_cpus_allowed;
+	const struct cpumask *cpus_ptr;
+	unsigned short migration_disabled;
+	unsigned int in_execve : 1;
 	int pid;
 	int tgid;
 	__u64 start_boottime;

@@ -120,9 +120,6 @@ struct {
 	__type(value, word_t);
 } handles SEC(".maps");
 
-#define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
-#define WRITE_ONCE(x, val) (*(volatile typeof(x) *)&(x) = (val))
-
 /*
  * Atomics that return the old value are full barriers, on each architecture
  * with a BPF JIT. The BPF instruction set of clang-16 has no other barrier.

@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode};
 use libbpf_cargo::SkeletonBuilder;
 
 /// The programs, each in a file of its own.
-const PROGRAMS: [&str; 4] = ["quell", "transitions", "domains", "burn"];
-const HEADERS: [&str; 9] = [
+const PROGRAMS: [&str; 6] = ["quell", "transitions", "domains", "keyframe", "recorder", "burn"];
+const HEADERS: [&str; 12] = [
     "kernel.h",
     "maps.h",
     "quell.h",
@@ -18,6 +18,9 @@ const HEADERS: [&str; 9] = [
     "steal.h",
     "transitions.h",
     "domains.h",
+    "queues.h",
+    "keyframe.h",
+    "recorder.h",
 ];
 /// In the order of preference; a plain `clang` may be too old or too new to have been tried.
 const COMPILERS: [&str; 3] = ["clang-16", "clang-19", "clang"];

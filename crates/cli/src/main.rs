@@ -17,10 +17,12 @@ mod load;
 mod release;
 mod replay;
 mod run;
+mod stats;
 mod status;
 mod stop;
 mod table;
 mod top;
+mod trace_file;
 mod why;
 
 use std::process::ExitCode;
@@ -51,6 +53,7 @@ enum Command {
     Stop(stop::Args),
     Release(release::Args),
     Replay(replay::Args),
+    Stats(stats::Args),
     Doctor(doctor::Args),
     Load(load::Args),
     Bench(bench::Args),
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Stop(args) => stop::run(args),
         Command::Release(args) => release::run(args),
         Command::Replay(args) => replay::run(args),
+        Command::Stats(args) => stats::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Load(args) => load::run(args),
         Command::Bench(args) => bench::run(args),

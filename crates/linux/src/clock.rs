@@ -18,6 +18,11 @@ pub fn process_cpu() -> Nanos {
     read(ClockId::ProcessCPUTime)
 }
 
+/// CLOCK_REALTIME minus CLOCK_MONOTONIC, in nanoseconds.
+pub fn wall_offset_ns() -> i64 {
+    read(ClockId::Realtime).0 as i64 - now().0 as i64
+}
+
 fn read(clock: ClockId) -> Nanos {
     let now = clock_gettime(clock);
     Nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)

@@ -18,13 +18,18 @@ impl ThreadName {
         name[..end].copy_from_slice(&bytes[..end]);
         ThreadName(name)
     }
+
+    /// The bytes, without the zeros behind them.
+    pub fn as_bytes(&self) -> &[u8] {
+        let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(self.0.len());
+        &self.0[..end]
+    }
 }
 
 impl fmt::Display for ThreadName {
     /// Any program chooses its name: what is no plain character is escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(self.0.len());
-        write!(f, "{}", self.0[..end].escape_ascii())
+        write!(f, "{}", self.as_bytes().escape_ascii())
     }
 }
 
@@ -46,6 +51,17 @@ impl Rank {
     /// SCHED_FIFO or SCHED_RR with a priority from 1 to 99.
     pub fn realtime(priority: u8) -> Rank {
         Rank(100 - u16::from(priority.clamp(1, 99)))
+    }
+
+    /// The number that files keep; a lower one preempts.
+    pub fn number(self) -> u16 {
+        self.0
+    }
+
+    /// The rank that has this number; `None` where none has.
+    pub fn from_number(number: u16) -> Option<Rank> {
+        let known = matches!(number, 0..=99 | 200 | 300 | 400);
+        known.then_some(Rank(number))
     }
 }
 

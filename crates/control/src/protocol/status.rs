@@ -179,6 +179,18 @@ pub struct TaskStatus {
     /// LC: tail latency and load as the service or its client sees them; null for BE.
     #[serde(default)]
     pub latency: Option<LatencyStatus>,
+    /// Its threads whose affinity Quell changed, by what it was.
+    #[serde(default)]
+    pub affinities: Vec<AffinityStatus>,
+}
+
+/// Threads that had the same affinity before Quell changed it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AffinityStatus {
+    /// The cores that they might use, as a list.
+    pub original: String,
+    /// Their numbers.
+    pub threads: Vec<i32>,
 }
 
 /// Why a Plan cannot relieve a task's congestion.

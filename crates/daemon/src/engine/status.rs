@@ -115,6 +115,7 @@ impl Engine {
             problems: member.map_or(Vec::new(), |member| member.problems.iter().cloned().collect()),
             unrelieved: self.congestion.of(id).map(|lasting| lasting.finding.cause),
             unrelieved_s: self.congestion.totals(id).map(seconds).collect(),
+            affinities: tally.affinities(),
             latency: (seen.limits.class == Class::LatencyCritical).then(|| latency_status(seen)),
             ..TaskStatus::default()
         }

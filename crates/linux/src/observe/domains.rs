@@ -15,14 +15,13 @@ use quell_model::{
 };
 
 use super::bpf::object::{self, refused};
+use super::fields::{MASK_WORDS, cores, wide, word};
 use super::{ObserveError, topology};
 
 static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/domains.bpf.o"));
 const SOURCE: &str = "bpf/domains.bpf.c";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 
-/// `QUELL_MASK_WORDS`.
-const MASK_WORDS: usize = 16;
 /// The size of `struct record`.
 const BYTES: usize = 48 + 2 * 8 * MASK_WORDS;
 /// Readings that may disagree with the one before. A rebuild takes milliseconds.
@@ -138,17 +137,13 @@ enum Record {
 
 fn parse(bytes: &[u8]) -> Option<Record> {
     let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
-    let word = |at: usize| u32::from_ne_bytes(*bytes[at..].first_chunk().unwrap_or(&[0; 4]));
-    let long = |at: usize| u64::from_ne_bytes(*bytes[at..].first_chunk().unwrap_or(&[0; 8]));
-    let mask = |at: usize| {
-        let words: [u64; MASK_WORDS] = std::array::from_fn(|word| long(at + 8 * word));
-        CoreSet::from_words(&words)
-    };
-    let (first, second) = (mask(48), mask(48 + 8 * MASK_WORDS));
+    let (first, second) = bytes[48..].split_at(8 * MASK_WORDS);
+    let (first, second) = (cores(first), cores(second));
+    let word = |at| word(bytes, at);
     match word(0) {
         1 => Some(Record::Core { core: CoreId(word(4).try_into().ok()?), root: first }),
         2 => {
-            let (last_jiffies, interval_ms, failed) = (long(24), word(12), word(16));
+            let (last_jiffies, interval_ms, failed) = (wide(bytes, 24), word(12), word(16));
             Some(Record::Domain(Domain {
                 name: ThreadName::new(&bytes[32..48]).to_string(),
                 span: first,

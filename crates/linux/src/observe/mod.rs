@@ -2,7 +2,8 @@
 //!
 //! Two observers fill the same Snapshot: [`bpf`] sees every wake-up and switch of a watched thread as it
 //! happens; [`proc`] reads `/proc` once a tick where BPF is not allowed, and says so in each signal.
-//! [`procs`] and [`topology`] find what there is to watch.
+//! [`procs`] and [`topology`] find what there is to watch. [`keyframe`] tells who runs and
+//! waits on the whole host, and [`recorder`] what happens there.
 
 use quell_model::{CoreId, Nanos, Snapshot, TaskId};
 use std::os::fd::BorrowedFd;
@@ -11,10 +12,16 @@ use crate::ThreadRef;
 
 pub mod bpf;
 pub mod domains;
+mod fields;
+pub mod keyframe;
 pub mod proc;
 pub mod procs;
+pub mod recorder;
+pub mod settings;
 pub mod topology;
 pub mod transitions;
+#[cfg(test)]
+mod workers;
 
 /// What to do with threads and processes that a watched thread creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

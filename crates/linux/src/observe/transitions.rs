@@ -165,7 +165,7 @@ fn parse(bytes: &[u8]) -> Option<Transition> {
 }
 
 /// From the kernel's priority (include/linux/sched/prio.h) and policy (include/uapi/linux/sched.h).
-fn rank(thread: i32, priority: u16, policy: u16) -> Rank {
+pub(super) fn rank(thread: i32, priority: u16, policy: u16) -> Rank {
     match policy {
         _ if thread == 0 => Rank::NOBODY,
         1 | 2 => Rank::realtime(99u16.saturating_sub(priority) as u8),
@@ -176,7 +176,7 @@ fn rank(thread: i32, priority: u16, policy: u16) -> Rank {
 }
 
 /// From the state that `sched_switch` tells (include/linux/sched.h).
-fn left(state: u32) -> Left {
+pub(super) fn left(state: u32) -> Left {
     const BLOCKED: u32 = 0x2;
     const STOPPED: u32 = 0x4 | 0x8;
     const DEAD: u32 = 0x10 | 0x20 | 0x80;

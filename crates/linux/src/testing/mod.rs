@@ -40,3 +40,11 @@ pub fn try_host_lock() -> io::Result<Option<HostLock>> {
 fn lock_file() -> io::Result<File> {
     OpenOptions::new().create(true).truncate(false).write(true).open("/dev/shm/quell-test.lock")
 }
+
+/// The version of the running kernel, without the patch level.
+pub fn kernel() -> (u32, u32) {
+    let host = rustix::system::uname();
+    let release = host.release().to_string_lossy().into_owned();
+    let mut parts = release.split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}

@@ -421,6 +421,16 @@ impl Executor {
         Ok(report)
     }
 
+    /// The threads whose affinity is changed now, and the cores that each might use before.
+    pub fn affinities(&self) -> impl Iterator<Item = (Tid, CoreSet)> {
+        self.threads.iter().filter_map(|managed| {
+            let tracked = <CoreSet as Attribute>::tracked(managed)?;
+            tracked.slot?;
+            let Value::Cores(original) = &tracked.original else { return None };
+            Some((managed.thread.tid, original.set))
+        })
+    }
+
     /// What is changed now: what, as found, as it is.
     pub fn changes(&self) -> Vec<Change> {
         let mut changes = Vec::new();

@@ -9,6 +9,7 @@ use quell_model::Nanos;
 
 use super::BpfConfig;
 use super::shared::coherent;
+use crate::observe::fields::word;
 use crate::{ThreadRef, Tid};
 
 pub(super) const SETS: usize = 16;
@@ -299,16 +300,6 @@ impl WatchArgs {
     pub fn answer(bytes: &[u8; Self::BYTES]) -> (u32, u32) {
         (word(bytes, 28), word(bytes, 32))
     }
-}
-
-/// Native-endian word at an offset that is within `bytes`.
-pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes[at..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word))
-}
-
-/// As [`word`], 64 bits wide.
-pub(super) fn wide(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
 }
 
 /// The thread with these numbers; `None` where there is none.

@@ -1,22 +1,42 @@
-//! Calls of bpf(2) for which libbpf-rs has no cheap way.
+//! What BPF programs cost: calls of bpf(2) for which libbpf-rs has no cheap way.
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
-use libbpf_rs::libbpf_sys;
+use libbpf_rs::{Object, libbpf_sys};
+
+use super::{Measurement, ProgramCost};
 
 /// What a loaded program did so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+struct Counts {
     /// Runs and the time they took; counted while statistics are on.
-    pub runs: u64,
-    pub run_ns: u64,
+    runs: u64,
+    run_ns: u64,
     /// Runs left out because the program was running already on that CPU.
-    pub recursion_misses: u64,
+    recursion_misses: u64,
 }
 
-pub(super) fn program_counts(program: BorrowedFd<'_>) -> io::Result<Counts> {
+/// What each attached program cost.
+pub(crate) fn costs(object: &Object) -> Vec<ProgramCost> {
+    let attached = object.progs().filter(|program| program.autoload()).filter_map(|program| {
+        let section = program.section().to_str()?.strip_prefix("tp_btf/")?.to_owned();
+        let Counts { runs, run_ns, .. } = program_counts(program.as_fd()).ok()?;
+        Some(ProgramCost { event: section, runs, time: Duration::from_nanos(run_ns) })
+    });
+    attached.collect()
+}
+
+/// How often any program was left out because it ran already on that CPU.
+pub(crate) fn recursion_misses(object: &Object) -> u64 {
+    let loaded = object.progs().filter(|program| program.autoload());
+    let counts = loaded.flat_map(|program| program_counts(program.as_fd()));
+    counts.map(|counts| counts.recursion_misses).sum()
+}
+
+fn program_counts(program: BorrowedFd<'_>) -> io::Result<Counts> {
     let mut info = MaybeUninit::<libbpf_sys::bpf_prog_info>::zeroed();
     let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
     // SAFETY: the buffer has the length that is told; zeroed, it asks for no arrays.
@@ -40,12 +60,13 @@ pub(super) fn program_counts(program: BorrowedFd<'_>) -> io::Result<Counts> {
 }
 
 /// Has the kernel time every BPF program until the result is dropped. It costs some 20 ns a run.
-pub(super) fn enable_statistics() -> io::Result<OwnedFd> {
+pub(crate) fn measure() -> io::Result<Measurement> {
     // SAFETY: takes a number.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(-fd));
     }
     // SAFETY: a descriptor that the kernel just made and nobody else knows.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let statistics = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(Measurement { _statistics: statistics })
 }

@@ -8,7 +8,8 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use quell_model::{CoreId, Nanos, TaskId};
 
 use super::Stall;
-use super::abi::{identity, wide, word};
+use super::abi::identity;
+use crate::observe::fields::{wide, word};
 use crate::observe::{HostEvent, ObserveError};
 use crate::{ThreadRef, Tid};
 

@@ -20,7 +20,7 @@
 //! free again at its thread's last switch.
 
 mod abi;
-mod calls;
+pub(crate) mod calls;
 mod cores;
 mod events;
 mod histogram;
@@ -293,7 +293,7 @@ impl BpfObserver {
     /// # Errors
     /// Without the right to it (CAP_SYS_ADMIN).
     pub fn measure(&self) -> io::Result<Measurement> {
-        calls::enable_statistics().map(|fd| Measurement { _statistics: fd })
+        calls::measure()
     }
 
     /// What each program cost while measured, since the observer was made.

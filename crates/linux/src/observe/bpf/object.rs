@@ -48,7 +48,7 @@ pub(crate) fn constants(open: &mut OpenObject, values: &[u8]) -> Result<(), Obse
 
 /// Attaches all programs that belong to a tracepoint.
 pub(crate) fn attach(object: &Object) -> Result<Vec<Link>, ObserveError> {
-    let programs = object.progs_mut();
+    let programs = object.progs_mut().filter(|program| program.autoload());
     let traced =
         programs.filter(|program| program.section().to_string_lossy().starts_with("tp_btf/"));
     let attach = |program: libbpf_rs::ProgramMut<'_>| {
@@ -68,7 +68,7 @@ pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle, ObserveError
 /// A reader of a ring, that gives each record to `take`.
 pub(crate) fn ring(
     map: &MapHandle,
-    take: impl Fn(&[u8]) + 'static,
+    mut take: impl FnMut(&[u8]) + 'static,
 ) -> Result<RingBuffer<'static>, ObserveError> {
     let build = || {
         let mut builder = RingBufferBuilder::new();

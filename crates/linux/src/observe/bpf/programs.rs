@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use libbpf_rs::{Link, MapCore, MapHandle, Object, ProgramInput};
 use quell_model::CoreId;
@@ -12,7 +11,7 @@ use quell_model::CoreId;
 use super::abi::{
     Control, Core, CoreOrder, Histograms, SETS, SetOfCores, Shared, Slot, Task, Totals, WatchArgs,
 };
-use super::calls::{self, Counts};
+use super::calls;
 use super::object::{self, kernel, refused};
 use super::table::Table;
 use super::{BpfConfig, ProgramCost};
@@ -119,20 +118,14 @@ impl Programs {
         program.test_run(input).map(|output| output.return_value).map_err(|error| kernel(&error))
     }
 
-    /// What each attached program cost, and how often one was left out on recursion.
+    /// What each attached program cost.
     pub fn costs(&self) -> Vec<ProgramCost> {
-        let attached = self.object.progs().filter_map(|program| {
-            let section = program.section().to_str()?.strip_prefix("tp_btf/")?.to_owned();
-            let Counts { runs, run_ns, .. } = calls::program_counts(program.as_fd()).ok()?;
-            Some(ProgramCost { event: section, runs, time: Duration::from_nanos(run_ns) })
-        });
-        attached.collect()
+        calls::costs(&self.object)
     }
 
     /// How often any program was left out because it ran already on that CPU.
     pub fn recursion_misses(&self) -> u64 {
-        let counts = self.object.progs().flat_map(|program| calls::program_counts(program.as_fd()));
-        counts.map(|counts| counts.recursion_misses).sum()
+        calls::recursion_misses(&self.object)
     }
 }
 

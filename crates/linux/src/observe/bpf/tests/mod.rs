@@ -6,15 +6,13 @@ mod states;
 
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use quell_model::{Class, CoreId, CoreSet, CoreView, Limits, Nanos, Snapshot, TaskId, TaskView};
+use quell_model::{Class, CoreSet, CoreView, Limits, Nanos, Snapshot, TaskId, TaskView};
 
 use super::{BpfConfig, BpfObserver, lineage};
+use crate::observe::workers::{Worker, crowded};
 use crate::observe::{Children, HostEvent, Observer, ThreadState, ThreadView, procs, topology};
 use crate::testing::host_lock;
 use crate::{ThreadRef, Tid};
@@ -57,62 +55,6 @@ fn snapshot() -> Snapshot {
         cores: topology::read().unwrap().cores().iter().map(core).collect(),
         tasks: vec![task(LC, Class::LatencyCritical), task(BE, Class::BestEffort)],
         ..Snapshot::default()
-    }
-}
-
-/// The last online core: the one that tests crowd.
-fn crowded() -> CoreId {
-    topology::online().unwrap().iter().last().unwrap()
-}
-
-fn pin(core: CoreId) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(core.index());
-    rustix::thread::sched_setaffinity(None, &set).unwrap();
-}
-
-/// A thread that runs until told to end.
-struct Worker {
-    thread: ThreadRef,
-    stop: Arc<AtomicBool>,
-    handle: Option<JoinHandle<()>>,
-}
-
-impl Worker {
-    fn start(core: CoreId, mut step: impl FnMut() + Send + 'static) -> Worker {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let (tell, told) = mpsc::channel();
-        let handle = std::thread::spawn(move || {
-            pin(core);
-            tell.send(ThreadRef::current().unwrap()).unwrap();
-            while !stopped.load(Ordering::Relaxed) {
-                step();
-            }
-        });
-        Worker { thread: told.recv().unwrap(), stop, handle: Some(handle) }
-    }
-
-    fn spinner(core: CoreId) -> Worker {
-        Worker::start(core, std::hint::spin_loop)
-    }
-
-    fn sleeper(core: CoreId) -> Worker {
-        Worker::start(core, || std::thread::park_timeout(Duration::from_secs(60)))
-    }
-
-    fn napper(core: CoreId, nap: Duration) -> Worker {
-        Worker::start(core, move || std::thread::sleep(nap))
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(handle) = self.handle.take() {
-            handle.thread().unpark();
-            handle.join().unwrap();
-        }
     }
 }
 

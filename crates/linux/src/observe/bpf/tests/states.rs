@@ -46,7 +46,7 @@ fn a_thread_that_waits_for_a_futex_sleeps_and_one_that_is_woken_runs() {
     observer.watch(sleeper.thread, LC, true, Children::Adopt).unwrap();
     eventually("it sleeps", || state(&mut observer, sleeper.thread) == Some(ThreadState::Sleeping));
     let before = find(&observer, sleeper.thread).unwrap();
-    sleeper.handle.as_ref().unwrap().thread().unpark();
+    sleeper.wake();
     eventually("it ran and sleeps again", || {
         let state = state(&mut observer, sleeper.thread);
         let now = find(&observer, sleeper.thread).unwrap();

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the recorder's programs and user space share;
+ * crates/linux/src/observe/recorder/record.rs mirrors the records. Times are
+ * CLOCK_MONOTONIC nanoseconds.
+ */
+#ifndef QUELL_RECORDER_H
+#define QUELL_RECORDER_H
+
+#include "queues.h"
+
+/* Callers of set_task_cpu() that are kept: who moved the thread is among the first. */
+#define QUELL_STACK_DEPTH 24
+
+/* The kinds of events that share programs with others. */
+#define QUELL_TELL_SWITCHES 1
+#define QUELL_TELL_WAKES 2
+#define QUELL_TELL_LIVES 4
+#define QUELL_TELL_QUEUES 8
+#define QUELL_TELL_LOAD 16
+#define QUELL_TELL_ALLOWED 32
+
+enum quell_record {
+	QUELL_RECORD_SWITCH = 1,
+	QUELL_RECORD_WAKING,
+	QUELL_RECORD_WOKEN,
+	QUELL_RECORD_WOKEN_NEW,
+	QUELL_RECORD_FORK,
+	QUELL_RECORD_EXEC,
+	QUELL_RECORD_EXIT,
+	QUELL_RECORD_MIGRATE,
+	/* As before, while the thread becomes another program. */
+	QUELL_RECORD_MIGRATE_EXEC,
+	QUELL_RECORD_QUEUE,
+	QUELL_RECORD_LOAD,
+	QUELL_RECORD_BALANCE,
+	QUELL_RECORD_ALLOWED,
+	/* As a switch, which was not seen itself. */
+	QUELL_RECORD_UNSEEN,
+};
+
+/* `sequence` counts the records of a core, those that found no room as well. */
+struct record {
+	__u64 at;
+	__u64 sequence;
+	__u16 core;
+	__u16 kind;
+	/* Switch, unseen: who leaves. Waking: by whom. Woken: where. Fork: the parent. */
+	/* Exit, migrate, allowed: who. Queue, load: whose. Balance: 1 if it begins. */
+	__u32 subject;
+};
+
+/* Switch, unseen, waking, woken, fork, exec. */
+struct record_thread {
+	struct record head;
+	__s32 thread;
+	__s32 process;
+	__u16 priority;
+	__u16 policy;
+	/* Switch: the state of who left, and the stolen time in ns. Waking: the target. */
+	__u32 state;
+	__u32 stolen;
+	__u32 target;
+	char comm[16];
+};
+
+/* Exit, balance. Migrate: from, to, stack. Queue: queued, runnable. */
+struct record_short {
+	struct record head;
+	__u16 from;
+	__u16 to;
+	__s32 stack;
+	__u32 queued;
+	__u32 runnable;
+};
+
+struct record_load {
+	struct record head;
+	__u64 weight;
+	__u64 average;
+};
+
+struct record_allowed {
+	struct record head;
+	__u64 mask[QUELL_MASK_WORDS];
+};
+
+#endif

@@ -1,0 +1,249 @@
+//! What happened around a violation: evidence first, then the label that it supports.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use quell_model::{CoreId, CoreSet, Event, MoveCause, Nanos, Topology, What};
+use serde::{Deserialize, Serialize};
+
+use super::host::Host;
+
+/// Moves that are remembered one by one.
+const MOVES_KEPT: usize = 1024;
+/// Moves that a report lists one by one.
+const MOVES_LISTED: usize = 16;
+/// Every cause, in the order of its discriminant.
+const CAUSES: [MoveCause; 11] = [
+    MoveCause::Wakeup,
+    MoveCause::Fork,
+    MoveCause::Exec,
+    MoveCause::NewIdle,
+    MoveCause::Periodic,
+    MoveCause::Active,
+    MoveCause::Affinity,
+    MoveCause::Numa,
+    MoveCause::Realtime,
+    MoveCause::Hotplug,
+    MoveCause::Unknown,
+];
+
+/// What has happened so far; evidence is the difference of two of these.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
+    moves: [u64; CAUSES.len()],
+    busy_wakeups_inside: u64,
+    busy_wakeups_outside: u64,
+    passes_on_idle: u64,
+    passes_elsewhere: u64,
+    forks: u64,
+    execs: u64,
+    exits: u64,
+    stolen: Nanos,
+}
+
+/// A thread that went from one core's queue to another's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Move {
+    /// When, in nanoseconds.
+    pub at_ns: u64,
+    /// Which thread.
+    pub thread: i32,
+    /// Its name.
+    pub name: String,
+    /// From this core.
+    pub from: CoreId,
+    /// To this core.
+    pub to: CoreId,
+    /// Who moved it.
+    pub cause: MoveCause,
+}
+
+/// The load of a group of cores, as averages and as the paper's remedy (the minimum) sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupLoad {
+    /// The group.
+    pub cores: CoreSet,
+    /// Mean of its cores' load averages.
+    pub mean: u64,
+    /// The least of them.
+    pub minimum: u64,
+}
+
+/// What happened meanwhile.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Threads moved between queues, on the whole host, by cause.
+    pub moves: BTreeMap<MoveCause, u64>,
+    /// The last moves to or from the queue of the violation.
+    pub moves_here: Vec<Move>,
+    /// Wake-ups onto busy cores although a core in the same last-level cache was idle and allowed.
+    pub busy_wakeups_inside_llc: u64,
+    /// Wake-ups onto busy cores although a core was idle and allowed, and only outside that cache.
+    pub busy_wakeups_outside_llc: u64,
+    /// Passes of the load balancer on idle cores; null when the source does not tell passes.
+    pub balance_passes_on_idle: Option<u64>,
+    /// Passes on other cores; null as above.
+    pub balance_passes_elsewhere: Option<u64>,
+    /// Threads born, programs begun, threads ended.
+    pub forks: u64,
+    /// See `forks`.
+    pub execs: u64,
+    /// See `forks`.
+    pub exits: u64,
+    /// Time that the hypervisor took from the host's cores, in milliseconds.
+    pub stolen_ms: f64,
+    /// Threads in each core's queue when the violation was found, the running one included.
+    pub queues: BTreeMap<CoreId, u32>,
+    /// The cores that balance with the violation's core: the span of its top domain; null when not known.
+    pub domain: Option<CoreSet>,
+    /// The group (node, or last-level cache) of an idle core, where it is another than the waiter's.
+    pub idle_group: Option<GroupLoad>,
+    /// The waiter's group then.
+    pub busy_group: Option<GroupLoad>,
+}
+
+/// Remembers what may become evidence, in bounded memory.
+#[derive(Clone, Debug)]
+pub(super) struct Log {
+    totals: Totals,
+    moves: VecDeque<Move>,
+    passes_told: bool,
+    topology: Topology,
+}
+
+impl Log {
+    pub(super) fn new(topology: Topology) -> Log {
+        Log {
+            totals: Totals::default(),
+            moves: VecDeque::with_capacity(MOVES_KEPT),
+            passes_told: false,
+            topology,
+        }
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Takes an event before the host does.
+    pub(super) fn event(&mut self, at: Nanos, event: &Event, host: &Host) {
+        match &event.what {
+            What::Switch { stolen, .. } => self.totals.stolen += *stolen,
+            What::Migrate { thread, from, to, cause } => {
+                self.totals.moves[*cause as usize] += 1;
+                if self.moves.len() == MOVES_KEPT {
+                    self.moves.pop_front();
+                }
+                let name =
+                    host.thread(*thread).map(|thread| thread.runner.name).unwrap_or_default();
+                self.moves.push_back(Move {
+                    at_ns: at.0,
+                    thread: *thread,
+                    name: name.to_string(),
+                    from: *from,
+                    to: *to,
+                    cause: *cause,
+                });
+            }
+            What::Woken { thread, on, .. } => self.woken(thread.thread, *on, host),
+            What::Balance { begins } => {
+                self.passes_told = true;
+                match (begins, host.idle.contains(event.core)) {
+                    (false, _) => {}
+                    (true, true) => self.totals.passes_on_idle += 1,
+                    (true, false) => self.totals.passes_elsewhere += 1,
+                }
+            }
+            What::Fork { .. } => self.totals.forks += 1,
+            What::Exec { .. } => self.totals.execs += 1,
+            What::Exit { .. } => self.totals.exits += 1,
+            _ => {}
+        }
+    }
+
+    /// Counts a wake-up onto a busy core beside an idle one that the thread may use.
+    fn woken(&mut self, thread: i32, on: CoreId, host: &Host) {
+        let Some(allowed) = host.thread(thread).filter(|t| !t.bound).and_then(|t| t.allowed) else {
+            return;
+        };
+        let idle = host.idle.intersection(&allowed);
+        let busy = host.core(on).is_some_and(|core| core.running.is_some_and(|runs| runs != 0));
+        if idle.is_empty() || !busy || host.idle.contains(on) {
+            return;
+        }
+        match idle.intersection(&self.llc(on)).is_empty() {
+            false => self.totals.busy_wakeups_inside += 1,
+            true => self.totals.busy_wakeups_outside += 1,
+        }
+    }
+
+    /// What happened since `before`, seen from one core's queue.
+    pub(super) fn since(&self, before: &Totals, from: Nanos, on: CoreId) -> Evidence {
+        let now = &self.totals;
+        let moves = CAUSES
+            .iter()
+            .map(|cause| (*cause, now.moves[*cause as usize] - before.moves[*cause as usize]))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        let here = |moved: &&Move| moved.at_ns >= from.0 && (moved.from == on || moved.to == on);
+        let mut moves_here: Vec<Move> =
+            self.moves.iter().rev().filter(here).take(MOVES_LISTED).cloned().collect();
+        moves_here.reverse();
+        let passes = |count: u64| self.passes_told.then_some(count);
+        Evidence {
+            moves,
+            moves_here,
+            busy_wakeups_inside_llc: now.busy_wakeups_inside - before.busy_wakeups_inside,
+            busy_wakeups_outside_llc: now.busy_wakeups_outside - before.busy_wakeups_outside,
+            balance_passes_on_idle: passes(now.passes_on_idle - before.passes_on_idle),
+            balance_passes_elsewhere: passes(now.passes_elsewhere - before.passes_elsewhere),
+            forks: now.forks - before.forks,
+            execs: now.execs - before.execs,
+            exits: now.exits - before.exits,
+            stolen_ms: (now.stolen - before.stolen).0 as f64 / 1e6,
+            ..Evidence::default()
+        }
+    }
+
+    /// Adds how the host looks now: queues, and the loads of the groups of an idle core and of the waiter's.
+    pub(super) fn look(&self, evidence: &mut Evidence, host: &Host, idle: CoreId, on: CoreId) {
+        evidence.queues = host
+            .cores()
+            .filter_map(|(at, core)| Some((at, queue(host, at, core.running?))))
+            .collect();
+        evidence.domain = host.core(on).and_then(|core| core.domain);
+        let (idle, busy) = (self.group(idle), self.group(on));
+        if idle != busy {
+            evidence.idle_group = group_load(host, idle);
+            evidence.busy_group = group_load(host, busy);
+        }
+    }
+
+    fn llc(&self, core: CoreId) -> CoreSet {
+        let cores = self.topology.cores();
+        let Some(at) = self.topology.position(core) else { return CoreSet::EMPTY };
+        cores.iter().filter(|other| other.llc == cores[at].llc).map(|other| other.id).collect()
+    }
+
+    /// The core's node, or its last-level cache where there is but one node.
+    fn group(&self, core: CoreId) -> CoreSet {
+        let cores = self.topology.cores();
+        let Some(at) = self.topology.position(core) else { return CoreSet::EMPTY };
+        let node = cores[at].node;
+        if cores.iter().all(|other| other.node == node) {
+            return self.llc(core);
+        }
+        cores.iter().filter(|other| other.node == node).map(|other| other.id).collect()
+    }
+}
+
+fn queue(host: &Host, at: CoreId, running: i32) -> u32 {
+    host.core(at).map_or(0, |core| core.waiting.len() as u32) + u32::from(running != 0)
+}
+
+fn group_load(host: &Host, cores: CoreSet) -> Option<GroupLoad> {
+    let loads = || cores.iter().filter_map(|core| host.core(core)).map(|core| core.average);
+    let count = loads().count() as u64;
+    // Averages may come from a file.
+    let sum = loads().fold(0, u64::saturating_add);
+    Some(GroupLoad { cores, mean: sum.checked_div(count)?, minimum: loads().min()? })
+}

@@ -1,0 +1,350 @@
+//! The host as the events tell it: who runs, who waits where, which cores are idle.
+//!
+//! Every event states something (a thread runs here, that one waits there) rather than a difference, so that a
+//! keyframe which was taken while the host went on is put right by the events that follow it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_model::{
+    Activity, CORES_MAX, CoreId, CoreSet, Event, Keyframe, Left, Rank, Runner, ThreadName, What,
+};
+
+/// Threads that are remembered, asleep or not: eight times the default of `pid_max` on small hosts. Others are
+/// not judged.
+const THREADS_MAX: usize = 1 << 18;
+
+/// What a thread does, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It has its core.
+    Running,
+    /// It is in the queue and wants the core.
+    Waiting,
+    /// It was woken and is not in the queue yet.
+    Waking,
+    /// It wants no core, or may have none: it sleeps, its quota is used up, it is between queues.
+    Away,
+}
+
+/// A thread.
+#[derive(Clone, Debug)]
+pub(super) struct Thread {
+    pub(super) runner: Runner,
+    pub(super) core: CoreId,
+    pub(super) state: State,
+    /// The cores it may use; `None` while nobody said so.
+    pub(super) allowed: Option<CoreSet>,
+    /// It may not leave its core now.
+    pub(super) bound: bool,
+}
+
+/// A core.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Core {
+    /// Who runs, the idle thread being 0; `None` while nobody said so.
+    pub(super) running: Option<i32>,
+    /// Who waits in its queue.
+    pub(super) waiting: Vec<i32>,
+    /// Threads that were woken for it and are not in its queue yet.
+    waking: u32,
+    /// A wake-up is on its way, as the last keyframe says.
+    wake_pending: bool,
+    /// Threads that want it, the running one included, as the kernel last counted; `None` once that is stale.
+    runnable: Option<u32>,
+    /// The span of its top domain.
+    pub(super) domain: Option<CoreSet>,
+    /// Decayed average load.
+    pub(super) average: u64,
+}
+
+/// Every core and thread.
+#[derive(Clone, Debug)]
+pub(super) struct Host {
+    cores: Vec<Core>,
+    threads: BTreeMap<i32, Thread>,
+    /// The checker's own threads: on a core of theirs would be nobody if nobody checked.
+    own: BTreeSet<i32>,
+    /// Cores with nothing to do.
+    pub(super) idle: CoreSet,
+    /// Cores with nothing but SCHED_IDLE threads to run.
+    pub(super) lowly: CoreSet,
+    /// Cores whose queue or running thread changed, or a thread in whose queue.
+    pub(super) dirty: CoreSet,
+    /// A thread could not be remembered.
+    pub(super) overflowed: bool,
+}
+
+impl Host {
+    pub(super) fn new(cores: usize, own: BTreeSet<i32>) -> Host {
+        Host {
+            cores: vec![Core::default(); cores.min(CORES_MAX)],
+            threads: BTreeMap::new(),
+            own,
+            idle: CoreSet::EMPTY,
+            lowly: CoreSet::EMPTY,
+            dirty: CoreSet::EMPTY,
+            overflowed: false,
+        }
+    }
+
+    pub(super) fn core(&self, core: CoreId) -> Option<&Core> {
+        self.cores.get(core.index())
+    }
+
+    pub(super) fn thread(&self, thread: i32) -> Option<&Thread> {
+        self.threads.get(&thread)
+    }
+
+    pub(super) fn cores(&self) -> impl Iterator<Item = (CoreId, &Core)> {
+        self.cores.iter().enumerate().map(|(at, core)| (CoreId(at as u16), core))
+    }
+
+    /// The thread that keeps a core's waiters waiting, if it is known.
+    pub(super) fn runner_of(&self, core: CoreId) -> Option<&Thread> {
+        self.thread(self.core(core)?.running?)
+    }
+
+    /// Who waits in a core's queue and is known to do so: nobody where the kernel counts fewer than the events
+    /// tell, since then some of them are throttled and nobody says which.
+    pub(super) fn waiters(&self, core: CoreId) -> &[i32] {
+        let Some(core) = self.core(core) else { return &[] };
+        let known = core.waiting.len();
+        match core.running {
+            // A kernel that has a runnable thread in the queue does not run the idle thread.
+            None | Some(0) => &[],
+            Some(_) if core.runnable.is_some_and(|runnable| (runnable as usize) <= known) => &[],
+            // Without the checker that one waiter would run.
+            Some(running) if known == 1 && self.own.contains(&running) => &[],
+            Some(_) => &core.waiting,
+        }
+    }
+
+    /// Whether a thread is the checker's.
+    pub(super) fn is_own(&self, thread: i32) -> bool {
+        self.own.contains(&thread)
+    }
+
+    /// Takes what an event says, keyframes included.
+    pub(super) fn apply(&mut self, event: &Event) {
+        match &event.what {
+            What::Switch { next, left, how, .. } => self.switch(event.core, *next, *left, *how),
+            What::Waking { thread, target, .. } => {
+                self.introduce(*thread, *target);
+                let seen = self.thread(thread.thread).map(|thread| thread.state);
+                // A wake-up of a thread that has not left its core yet changes nothing.
+                if seen == Some(State::Away) {
+                    self.place(thread.thread, *target, State::Waking);
+                }
+            }
+            What::Woken { thread, on, .. } => {
+                self.introduce(*thread, *on);
+                if self.thread(thread.thread).is_some_and(|thread| thread.state != State::Running) {
+                    self.place(thread.thread, *on, State::Waiting);
+                }
+                // The queue's size does not change when a sleeper returns whose dequeueing was delayed.
+                self.count(*on, None);
+            }
+            What::Migrate { thread, to, .. } => {
+                let state = self.thread(*thread).map(|thread| thread.state);
+                if let Some(state) = state {
+                    // A running thread is moved by stopping it first: it waits at its new core.
+                    let state = if state == State::Running { State::Waiting } else { state };
+                    self.place(*thread, *to, state);
+                    self.count(*to, None);
+                }
+            }
+            What::Fork { child, .. } => self.introduce(*child, event.core),
+            What::Exec { thread } => self.introduce(*thread, event.core),
+            What::Exit { thread } => self.forget(*thread),
+            What::Allowed { thread, cores } => self.allow(*thread, *cores),
+            What::Queue { of, runnable, .. } => self.count(*of, Some(*runnable)),
+            What::Load { of, average, .. } => {
+                if let Some(core) = self.cores.get_mut(of.index()) {
+                    core.average = *average;
+                }
+            }
+            What::Keyframe(keyframe) => self.resync(keyframe),
+            _ => {}
+        }
+        self.settle_idle();
+    }
+
+    fn switch(&mut self, on: CoreId, next: Runner, left: i32, how: Left) {
+        self.leave_core(left, on, how);
+        if let Some(stale) = self.core(on).and_then(|core| core.running)
+            && stale != left
+            && self.thread(stale).is_some_and(|thread| thread.state == State::Running)
+        {
+            self.leave_core(stale, on, Left::Sleeping);
+        }
+        let Some(core) = self.cores.get_mut(on.index()) else { return };
+        core.running = Some(next.thread);
+        core.wake_pending = false;
+        self.dirty.insert(on);
+        if next.thread == 0 {
+            self.count(on, Some(0));
+            return;
+        }
+        self.introduce(next, on);
+        self.place(next.thread, on, State::Running);
+        if let Some(thread) = self.threads.get_mut(&next.thread) {
+            thread.bound = false;
+        }
+    }
+
+    /// A thread left its core; after a move the old core may still tell of it, and is not heard.
+    fn leave_core(&mut self, thread: i32, on: CoreId, how: Left) {
+        if thread == 0 || self.thread(thread).is_some_and(|thread| thread.core != on) {
+            return;
+        }
+        match how {
+            Left::Dead => self.forget(thread),
+            Left::Preempted => {
+                self.introduce(unnamed(thread), on);
+                self.place(thread, on, State::Waiting);
+            }
+            Left::Sleeping | Left::Blocked | Left::Stopped => self.place(thread, on, State::Away),
+        }
+    }
+
+    /// Notes a thread's name, process and rank.
+    fn introduce(&mut self, runner: Runner, on: CoreId) {
+        if runner.thread == 0 {
+            return;
+        }
+        if let Some(known) = self.threads.get_mut(&runner.thread) {
+            if runner.name != ThreadName::default() {
+                known.runner = runner;
+                self.dirty.insert(known.core);
+            }
+        } else if self.threads.len() < THREADS_MAX {
+            let thread =
+                Thread { runner, core: on, state: State::Away, allowed: None, bound: false };
+            self.threads.insert(runner.thread, thread);
+        } else {
+            self.overflowed = true;
+        }
+    }
+
+    fn place(&mut self, number: i32, on: CoreId, state: State) {
+        let Some(thread) = self.threads.get_mut(&number) else { return };
+        let (was_on, was) = (thread.core, thread.state);
+        (thread.core, thread.state) = (on, state);
+        self.leave(number, was_on, was);
+        let Some(core) = self.cores.get_mut(on.index()) else { return };
+        match state {
+            State::Waiting => core.waiting.push(number),
+            State::Waking => core.waking += 1,
+            State::Running | State::Away => {}
+        }
+        self.dirty.insert(on);
+    }
+
+    fn leave(&mut self, number: i32, on: CoreId, was: State) {
+        let Some(core) = self.cores.get_mut(on.index()) else { return };
+        match was {
+            State::Waiting => core.waiting.retain(|waiting| *waiting != number),
+            State::Waking => core.waking = core.waking.saturating_sub(1),
+            State::Running | State::Away => {}
+        }
+        self.dirty.insert(on);
+    }
+
+    fn forget(&mut self, number: i32) {
+        if let Some(thread) = self.threads.remove(&number) {
+            self.leave(number, thread.core, thread.state);
+        }
+    }
+
+    fn allow(&mut self, number: i32, cores: CoreSet) {
+        self.introduce(unnamed(number), CoreId(0));
+        if let Some(thread) = self.threads.get_mut(&number) {
+            thread.allowed = Some(cores);
+            self.dirty.insert(thread.core);
+        }
+    }
+
+    fn count(&mut self, of: CoreId, runnable: Option<u32>) {
+        if let Some(core) = self.cores.get_mut(of.index()) {
+            core.runnable = runnable;
+            self.dirty.insert(of);
+        }
+    }
+
+    /// Takes a keyframe for the truth: who is not in it sleeps.
+    fn resync(&mut self, keyframe: &Keyframe) {
+        for core in &mut self.cores {
+            // The load, too: a core that is not in the keyframe is not on line.
+            *core = Core::default();
+        }
+        if self.threads.len() > THREADS_MAX / 2 {
+            self.threads.retain(|_, thread| thread.state != State::Away);
+            self.overflowed = false;
+        }
+        for thread in self.threads.values_mut() {
+            thread.state = State::Away;
+        }
+        for seen in &keyframe.cores {
+            let Some(core) = self.cores.get_mut(seen.core.index()) else { continue };
+            core.running = Some(seen.running);
+            core.wake_pending = seen.wake_pending;
+            core.runnable = Some(seen.runnable);
+            core.domain = Some(seen.domain);
+            core.average = seen.average;
+        }
+        for seen in &keyframe.threads {
+            self.introduce(seen.thread, seen.core);
+            let number = seen.thread.thread;
+            let Some(thread) = self.threads.get_mut(&number) else { continue };
+            thread.allowed = Some(seen.allowed);
+            thread.bound = seen.bound;
+            let state = match seen.state {
+                Activity::Running => State::Running,
+                Activity::Waiting => State::Waiting,
+                Activity::Throttled | Activity::Delayed | Activity::Moving | Activity::Sleeping => {
+                    State::Away
+                }
+            };
+            // A thread that runs on one core cannot wait as well; a keyframe may list it twice.
+            if thread.state == State::Away {
+                self.place(number, seen.core, state);
+            }
+        }
+        self.dirty = self.cores().map(|(core, _)| core).collect();
+    }
+
+    /// Keeps the sets of idle cores.
+    fn settle_idle(&mut self) {
+        for at in self.dirty.iter() {
+            let Some(core) = self.core(at) else { continue };
+            let quiet = core.waking == 0 && !core.wake_pending;
+            let idle = match core.running {
+                Some(0) => quiet && core.runnable.unwrap_or(0) == 0,
+                Some(running) if self.is_own(running) => quiet && core.waiting.is_empty(),
+                _ => false,
+            };
+            let lowly = quiet && self.runs_only_idle_policy(core);
+            set(&mut self.idle, at, idle);
+            set(&mut self.lowly, at, lowly);
+        }
+    }
+
+    fn runs_only_idle_policy(&self, core: &Core) -> bool {
+        let is_lowly = |thread: &i32| {
+            self.thread(*thread).is_some_and(|thread| thread.runner.rank == Rank::BENEATH)
+        };
+        core.running.as_ref().is_some_and(is_lowly) && core.waiting.iter().all(is_lowly)
+    }
+}
+
+fn set(cores: &mut CoreSet, core: CoreId, member: bool) {
+    match member {
+        true => cores.insert(core),
+        false => cores.remove(core),
+    }
+}
+
+/// A thread of which only the number is known: fair, as nearly all are.
+fn unnamed(thread: i32) -> Runner {
+    Runner { thread, process: 0, rank: Rank::FAIR, name: ThreadName::default() }
+}

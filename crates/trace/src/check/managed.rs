@@ -1,0 +1,23 @@
+//! What a Quell daemon does with the threads that it manages, so that the plan is judged and not its means.
+
+use std::collections::BTreeMap;
+
+use quell_model::CoreSet;
+
+/// A thread whose affinity is Quell's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagedThread {
+    /// The cores that it might use before Quell came.
+    pub original: CoreSet,
+    /// Those of them that the plan lets it use.
+    pub planned: CoreSet,
+    /// Why the plan keeps it off the others: the cap or the ban, in words.
+    pub reason: String,
+}
+
+/// The managed threads by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Managed {
+    /// One entry a thread.
+    pub threads: BTreeMap<i32, ManagedThread>,
+}

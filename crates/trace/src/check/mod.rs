@@ -1,0 +1,524 @@
+//! The sanity checker: did a thread wait while a core idled that it could have used?
+//!
+//! The invariant is that of "The Linux Scheduler: a Decade of Wasted Cores" (EuroSys 2016, section 4.1): no core
+//! stays idle while a thread waits in another's queue that it could take. A [`Checker`] follows a stream of
+//! [`Event`]s, whoever tells them, and is pure: the same stream gives the same [`Report`].
+//!
+//! 1. The host's state comes from the events: who runs, who waits where, which cores are idle.
+//! 2. Each waiting thread is judged: an idle core that it may use is waste, of grade A or B; a policy may explain
+//!    it (grade C); or nobody said where the thread may run.
+//! 3. Waste is added up over a sliding window, by *queue* and by *waiter*. Threads that take turns on one core
+//!    wait some milliseconds each, so a waiter alone would never show that they share it needlessly: the queue
+//!    does. It starts again when a waiting thread is moved out of it, as in the paper. A waiter's own account
+//!    starts again when it runs or is moved.
+//! 4. Where an account fills its window, the queue's episode is a finding; the evidence of what happened
+//!    meanwhile gets it a label.
+//!
+//! After a loss of events, or while cores come and go, nothing is concluded until the next keyframe.
+
+mod episode;
+mod evidence;
+mod facts;
+mod flight;
+mod host;
+mod label;
+mod managed;
+mod report;
+mod sampler;
+mod standing;
+#[cfg(test)]
+mod tests;
+mod waste;
+mod window;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Permille, What};
+
+use episode::{Episode, Kind, Wait};
+use evidence::Log;
+use host::{Host, State};
+use report::Basis;
+use standing::{Standing, judge};
+use waste::Tally;
+
+pub use evidence::{Evidence, GroupLoad, Move};
+pub use facts::facts;
+pub use flight::Flight;
+pub use label::Label;
+pub use managed::{Managed, ManagedThread};
+pub use report::{Blind, Finding, Report, Verdict, Waiter, Waste};
+pub use sampler::Sampler;
+pub use standing::{Grade, Policy};
+
+/// Findings of a kind, and blind spans, that a report lists.
+const LISTED_MAX: usize = 1000;
+/// Findings that wait to be told.
+const ALERTS_MAX: usize = 100;
+
+/// What counts as a violation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// M: what is repaired within it is no violation.
+    pub window: Nanos,
+    /// How much of the window must be wasted.
+    pub share: Permille,
+    /// The paper's form: waste begins anew at each interruption, however short.
+    pub strict: bool,
+    /// The checker's own threads: discounted.
+    pub own: BTreeSet<i32>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            window: Nanos::from_millis(100),
+            share: Permille(800),
+            strict: false,
+            own: BTreeSet::new(),
+        }
+    }
+}
+
+/// One kind of standing in one queue.
+#[derive(Clone, Debug)]
+struct Part {
+    beside: Vec<(i32, Standing)>,
+    episode: Episode,
+}
+
+/// A core's queue.
+#[derive(Clone, Debug)]
+struct Queue {
+    /// Since when its waiters stand as they do.
+    since: Nanos,
+    /// In the order of [`Kind::ALL`].
+    parts: [Part; 3],
+}
+
+/// Follows a stream of events, and finds waste.
+#[derive(Clone, Debug)]
+pub struct Checker {
+    options: Options,
+    host: Host,
+    log: Log,
+    managed: Managed,
+    queues: Vec<Queue>,
+    /// Queues with an episode.
+    begun: CoreSet,
+    waits: BTreeMap<i32, Wait>,
+    tally: Tally,
+    now: Nanos,
+    ticked: Nanos,
+    /// The next number in each core's sequence.
+    sequence: Vec<Option<u64>>,
+    /// Since when the stream is judged; `None` before it begins, in a blind span and between samples.
+    judging: Option<Nanos>,
+    blind: Option<(Nanos, String)>,
+    alerts: Vec<Finding>,
+    report: Report,
+    judged: Nanos,
+    blind_for: Nanos,
+}
+
+impl Checker {
+    /// A checker for the host of which a stream tells.
+    pub fn new(meta: &Meta, options: Options) -> Checker {
+        let cores = meta.topology.cores().last().map_or(0, |core| core.id.index() + 1);
+        let part = || Part { beside: Vec::new(), episode: Episode::new(&options) };
+        let queue = || Queue { since: Nanos::ZERO, parts: [part(), part(), part()] };
+        Checker {
+            host: Host::new(cores, options.own.clone()),
+            log: Log::new(meta.topology.clone()),
+            managed: Managed::default(),
+            queues: (0..cores).map(|_| queue()).collect(),
+            begun: CoreSet::EMPTY,
+            waits: BTreeMap::new(),
+            tally: Tally::default(),
+            now: Nanos::ZERO,
+            ticked: Nanos::ZERO,
+            sequence: vec![None; cores],
+            judging: None,
+            blind: None,
+            alerts: Vec::new(),
+            report: Report::new(meta),
+            judged: Nanos::ZERO,
+            blind_for: Nanos::ZERO,
+            options,
+        }
+    }
+
+    /// Says which threads a Quell daemon manages from here on, and how.
+    pub fn set_managed(&mut self, managed: Managed) {
+        self.managed = managed;
+        self.host.dirty = self.all();
+    }
+
+    /// Takes the next event. One that is older than its forerunner counts as simultaneous.
+    pub fn event(&mut self, event: &Event) {
+        let at = self.now.max(event.at);
+        if self.judging.is_none() && self.blind.is_none() {
+            self.judging = Some(at);
+        }
+        let missing = self.missing_before(event);
+        if missing > 0 {
+            self.go_blind(at, format!("{missing} events of core {} are missing", event.core));
+        }
+        match &event.what {
+            What::Lost { count } => {
+                self.go_blind(at, format!("{count} events of core {} were lost", event.core));
+            }
+            What::Online { of, online } => {
+                let way = if *online { "on" } else { "off" };
+                self.go_blind(at, format!("core {of} went {way} line"));
+            }
+            _ => {}
+        }
+        self.take(at, event);
+    }
+
+    /// Takes a keyframe that belongs to no stream.
+    fn keyframe(&mut self, at: Nanos, keyframe: Arc<Keyframe>) {
+        let at = self.now.max(at);
+        let what = What::Keyframe(keyframe);
+        self.take(at, &Event { at, core: CoreId(0), sequence: 0, what });
+    }
+
+    /// Findings that have become so since this was asked last, as they look by now. A finding that lasts is told
+    /// once here, and whole in the report.
+    pub fn alerts(&mut self) -> Vec<Finding> {
+        std::mem::take(&mut self.alerts)
+    }
+
+    /// What was found until `at`, the end of the stream.
+    pub fn finish(self, at: Nanos) -> Report {
+        self.conclude(at, |checker| checker.judged >= checker.options.window)
+    }
+
+    fn conclude(mut self, at: Nanos, is_enough: impl Fn(&Checker) -> bool) -> Report {
+        self.pause(self.now.max(at));
+        self.end_blind(self.now);
+        let basis = Basis {
+            is_enough: is_enough(&self),
+            judged: self.judged,
+            blind: self.blind_for,
+            overflowed: self.host.overflowed,
+        };
+        let mut report = self.report;
+        report.judged_s = self.judged.0 as f64 / 1e9;
+        report.waste = self.tally.sums();
+        report.conclude(&basis);
+        report
+    }
+
+    /// Whether somebody waits beside an idle core that it could use, just now.
+    fn is_suspicious(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.parts[Kind::Wasted as usize].beside.is_empty())
+    }
+
+    /// Whether a violation lasts.
+    fn is_violated(&self) -> bool {
+        self.queues.iter().any(|queue| queue.parts[Kind::Wasted as usize].episode.found.is_some())
+    }
+
+    fn all(&self) -> CoreSet {
+        (0..self.queues.len()).map(|at| CoreId(at as u16)).collect()
+    }
+
+    fn missing_before(&mut self, event: &Event) -> u64 {
+        let Some(next) = self.sequence.get_mut(event.core.index()) else { return 0 };
+        let expected = next.unwrap_or(event.sequence);
+        *next = Some(event.sequence.saturating_add(1).max(expected));
+        event.sequence.saturating_sub(expected)
+    }
+
+    fn take(&mut self, at: Nanos, event: &Event) {
+        self.now = at;
+        self.log.event(at, event, &self.host);
+        let (runs, moved) = match &event.what {
+            What::Switch { next, .. } => (Some(next.thread), None),
+            What::Migrate { thread, from, .. } => (Some(*thread), Some((*thread, *from))),
+            What::Exit { thread } => (Some(*thread), None),
+            _ => (None, None),
+        };
+        self.end_wait(runs, at);
+        let left = moved.filter(|(thread, from)| self.waits_in(*thread, *from));
+        let (idle, lowly) = (self.host.idle, self.host.lowly);
+        if let What::Keyframe(keyframe) = &event.what {
+            self.look(at, keyframe, event);
+        } else {
+            self.host.apply(event);
+        }
+        if self.judging.is_some() {
+            let shifted = (idle, lowly) != (self.host.idle, self.host.lowly);
+            let affected = if shifted { self.all() } else { self.host.dirty };
+            self.reassess(&affected, at);
+            if let Some((_, from)) = left {
+                self.repaired(from, at);
+            }
+            self.tick(at);
+        }
+        self.host.dirty = CoreSet::EMPTY;
+    }
+
+    /// A keyframe resynchronises, and ends a blind span. Where the domains have changed, the kernel has rebuilt
+    /// them, and what was seen before does not count.
+    fn look(&mut self, at: Nanos, keyframe: &Keyframe, event: &Event) {
+        self.report.looks += 1;
+        let rebuilt = keyframe.cores.iter().any(|seen| {
+            let known = self.host.core(seen.core).and_then(|core| core.domain);
+            known.is_some_and(|known| known != seen.domain)
+        });
+        if rebuilt {
+            self.pause(at);
+        }
+        self.host.apply(event);
+        let host = &self.host;
+        self.waits.retain(|thread, wait| {
+            host.thread(*thread).is_some_and(|t| t.state == State::Waiting && t.core == wait.on)
+        });
+        self.end_blind(at);
+        self.judging.get_or_insert(at);
+    }
+
+    fn waits_in(&self, thread: i32, core: CoreId) -> bool {
+        self.host
+            .thread(thread)
+            .is_some_and(|thread| thread.state == State::Waiting && thread.core == core)
+    }
+
+    /// A thread that waited gets a core, is moved, or ends: its account is closed.
+    fn end_wait(&mut self, thread: Option<i32>, at: Nanos) {
+        let Some(wait) = thread.and_then(|thread| self.waits.get(&thread)) else { return };
+        let on = wait.on;
+        self.settle(on, at);
+        self.waits.remove(&thread.unwrap_or_default());
+    }
+
+    /// Judges the waiters of some queues anew.
+    fn reassess(&mut self, affected: &CoreSet, at: Nanos) {
+        for on in affected.iter() {
+            self.settle(on, at);
+            if self.begun.contains(on) {
+                self.close_past(on, at);
+            }
+            let Some(queue) = self.queues.get_mut(on.index()) else { continue };
+            queue.parts.iter_mut().for_each(|part| part.beside.clear());
+            if !(self.host.idle.is_empty() && self.host.lowly.is_empty()) {
+                for waiter in self.host.waiters(on) {
+                    if let Some(standing) = judge(&self.host, &self.managed, *waiter, on) {
+                        let part = &mut queue.parts[Kind::of(&standing) as usize];
+                        part.beside.push((*waiter, standing));
+                    }
+                }
+            }
+            for part in &mut queue.parts {
+                if !part.beside.is_empty() {
+                    part.episode.begin(at, self.log.totals());
+                    self.begun.insert(on);
+                }
+            }
+            for (waiter, _) in &queue.parts[Kind::Wasted as usize].beside {
+                self.waits.entry(*waiter).or_insert_with(|| Wait::new(on, at, &self.options));
+            }
+            if self.options.strict {
+                self.interrupt(on);
+            }
+        }
+        let beside = self.queues.iter().map(|queue| &queue.parts[Kind::Wasted as usize].beside[..]);
+        self.tally.set(at, beside);
+    }
+
+    /// The strict form: whoever does not stand beside an idle core now begins anew.
+    fn interrupt(&mut self, on: CoreId) {
+        for kind in Kind::ALL {
+            if self.queues[on.index()].parts[kind as usize].beside.is_empty() {
+                self.close(on, kind);
+            }
+        }
+        let beside = &self.queues[on.index()].parts[Kind::Wasted as usize].beside;
+        self.waits.retain(|thread, wait| {
+            wait.on != on || beside.iter().any(|(waiter, _)| waiter == thread)
+        });
+    }
+
+    /// Adds the time since a queue was settled last to its accounts.
+    fn settle(&mut self, on: CoreId, at: Nanos) {
+        let Some(queue) = self.queues.get_mut(on.index()) else { return };
+        let from = std::mem::replace(&mut queue.since, at);
+        if at <= from {
+            return;
+        }
+        for part in queue.parts.iter_mut().filter(|part| !part.beside.is_empty()) {
+            part.episode.add(from, at, &part.beside);
+        }
+        for (waiter, _) in &queue.parts[Kind::Wasted as usize].beside {
+            if let Some(wait) = self.waits.get_mut(waiter) {
+                wait.add(from, at);
+            }
+        }
+        self.evaluate(on);
+    }
+
+    /// Looks at the clock of all accounts, several times a window.
+    fn tick(&mut self, at: Nanos) {
+        if at.since(self.ticked) < Nanos(self.options.window.0 / 32) {
+            return;
+        }
+        self.ticked = at;
+        for on in self.begun.iter() {
+            self.settle(on, at);
+            self.close_past(on, at);
+        }
+    }
+
+    /// Ends the episodes of a queue in which nothing was wasted for a window.
+    fn close_past(&mut self, on: CoreId, at: Nanos) {
+        for kind in Kind::ALL {
+            if self.queues[on.index()].parts[kind as usize].episode.is_past(at, &self.options) {
+                self.close(on, kind);
+            }
+        }
+    }
+
+    /// Makes findings of the episodes that fill their window.
+    fn evaluate(&mut self, on: CoreId) {
+        for kind in Kind::ALL {
+            let Some(queue) = self.queues.get_mut(on.index()) else { return };
+            let Part { beside, episode } = &mut queue.parts[kind as usize];
+            if episode.found.is_some() {
+                continue;
+            }
+            let mut over = episode.is_over(&self.options);
+            if kind == Kind::Wasted {
+                for (waiter, _) in beside.iter() {
+                    if let Some(wait) = self.waits.get_mut(waiter)
+                        && wait.is_over(&self.options)
+                    {
+                        episode.include(*waiter, wait);
+                        over = true;
+                    }
+                }
+            }
+            if over {
+                let mut looks = Box::default();
+                if let Some(idle) = episode.idle.first() {
+                    self.log.look(&mut looks, &self.host, idle, on);
+                }
+                episode.found = Some(looks);
+                let finding = self.finding(on, kind);
+                if self.alerts.len() < ALERTS_MAX {
+                    self.alerts.extend(finding);
+                }
+            }
+        }
+    }
+
+    /// A waiting thread was moved out of a queue: what was wrong is repaired, unless another waits there for longer
+    /// than the window.
+    fn repaired(&mut self, on: CoreId, at: Nanos) {
+        self.settle(on, at);
+        let options = &self.options;
+        let Some(queue) = self.queues.get(on.index()) else { return };
+        let still = queue.parts[Kind::Wasted as usize].beside.iter().any(|(waiter, _)| {
+            self.waits.get_mut(waiter).is_some_and(|wait| wait.is_over(options))
+        });
+        if !still {
+            Kind::ALL.into_iter().for_each(|kind| self.restart(on, kind, at));
+        }
+    }
+
+    /// Ends an episode, and begins the next one where somebody still waits.
+    fn restart(&mut self, on: CoreId, kind: Kind, at: Nanos) {
+        self.close(on, kind);
+        let part = &mut self.queues[on.index()].parts[kind as usize];
+        if !part.beside.is_empty() {
+            part.episode.begin(at, self.log.totals());
+            self.begun.insert(on);
+        }
+    }
+
+    /// Ends an episode; a finding goes into the report.
+    fn close(&mut self, on: CoreId, kind: Kind) {
+        if let Some(finding) = self.finding(on, kind) {
+            self.report.add(kind, finding);
+        }
+        let Some(queue) = self.queues.get_mut(on.index()) else { return };
+        queue.parts[kind as usize].episode.clear();
+        if queue.parts.iter().all(|part| part.episode.from.is_none()) {
+            self.begun.remove(on);
+        }
+    }
+
+    /// The finding that an episode is, if it is one.
+    fn finding(&self, on: CoreId, kind: Kind) -> Option<Finding> {
+        let episode = &self.queues.get(on.index())?.parts[kind as usize].episode;
+        let (from, looks) = (episode.from?, episode.found.as_ref()?);
+        let meanwhile = self.log.since(&episode.before, from, on);
+        let evidence = Evidence {
+            queues: looks.queues.clone(),
+            domain: looks.domain,
+            idle_group: looks.idle_group.clone(),
+            busy_group: looks.busy_group.clone(),
+            ..meanwhile
+        };
+        let (grade, label) = episode.verdict(kind, &evidence);
+        let mut waiters: Vec<Waiter> =
+            episode.waiters.iter().map(|(thread, wasted)| self.waiter(*thread, *wasted)).collect();
+        waiters.sort_by(|a, b| b.wasted_ms.total_cmp(&a.wasted_ms));
+        let span = episode.until.since(from);
+        Some(Finding {
+            core: on,
+            from_ns: from.0,
+            until_ns: episode.until.0,
+            wasted_ms: episode.wasted.0 as f64 / 1e6,
+            share_percent: f64::from(Permille::of(episode.wasted, span).0) / 10.0,
+            waiters,
+            idle: episode.idle,
+            grade,
+            label,
+            evidence,
+        })
+    }
+
+    fn waiter(&self, number: i32, wasted: Nanos) -> Waiter {
+        let thread = self.host.thread(number);
+        let plan = self.managed.threads.get(&number);
+        Waiter {
+            thread: number,
+            process: thread.map_or(0, |thread| thread.runner.process),
+            name: thread.map(|thread| thread.runner.name.to_string()).unwrap_or_default(),
+            wasted_ms: wasted.0 as f64 / 1e6,
+            allowed: plan.map(|plan| plan.original).or(thread.and_then(|thread| thread.allowed)),
+            plan: plan.map(|plan| plan.reason.clone()),
+        }
+    }
+
+    /// Stops judging: what comes before is closed, what comes after begins anew with the next keyframe.
+    fn pause(&mut self, at: Nanos) {
+        self.now = at;
+        let Some(since) = self.judging.take() else { return };
+        self.judged += at.since(since);
+        for on in self.begun.iter() {
+            self.settle(on, at);
+            Kind::ALL.into_iter().for_each(|kind| self.close(on, kind));
+        }
+        for queue in &mut self.queues {
+            queue.parts.iter_mut().for_each(|part| part.beside.clear());
+        }
+        self.waits.clear();
+        self.tally.set(at, std::iter::empty());
+    }
+
+    fn go_blind(&mut self, at: Nanos, why: String) {
+        self.pause(at);
+        self.blind.get_or_insert((at, why));
+    }
+
+    fn end_blind(&mut self, at: Nanos) {
+        let Some((from, why)) = self.blind.take() else { return };
+        self.blind_for += at.since(from);
+        self.report.add_blind(Blind { from_ns: from.0, until_ns: at.0, why });
+    }
+}

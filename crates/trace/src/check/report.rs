@@ -1,0 +1,347 @@
+//! What a check found.
+
+use std::fmt;
+
+use quell_model::{CoreId, CoreSet, Meta, Nanos};
+use serde::{Deserialize, Serialize};
+
+use super::episode::Kind;
+use super::{Evidence, Grade, LISTED_MAX, Label, facts};
+
+/// A stream of which more than one part in so many is blind is not called clean.
+const BLIND_PART: u64 = 10;
+
+/// What a verdict rests on.
+pub(super) struct Basis {
+    /// Whether enough was seen to call it clean.
+    pub(super) is_enough: bool,
+    pub(super) judged: Nanos,
+    pub(super) blind: Nanos,
+    /// Some threads were not followed.
+    pub(super) overflowed: bool,
+}
+
+/// The answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// No thread waited for long beside an idle core that it could have used.
+    Clean,
+    /// One did.
+    Violated,
+    /// Too much of the time could not be judged, or nobody said where waiting threads may run.
+    CouldNotTell,
+}
+
+/// A thread that waited.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Waiter {
+    /// The kernel's number.
+    pub thread: i32,
+    /// The number of its process; 0 when not known.
+    pub process: i32,
+    /// Its name.
+    pub name: String,
+    /// How long it waited beside an idle core in this queue, in milliseconds.
+    pub wasted_ms: f64,
+    /// The cores that it may use, or might before Quell; null when not known.
+    pub allowed: Option<CoreSet>,
+    /// Why Quell's plan keeps it off some; null when it is not managed.
+    pub plan: Option<String>,
+}
+
+/// Threads that waited in one core's queue while other cores idled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Whose queue.
+    pub core: CoreId,
+    /// Since when, in nanoseconds of the stream's clock.
+    pub from_ns: u64,
+    /// Until when.
+    pub until_ns: u64,
+    /// For how long of that somebody waited beside an idle core, in milliseconds.
+    pub wasted_ms: f64,
+    /// Its share of that span, in percent.
+    pub share_percent: f64,
+    /// Who waited, longest first.
+    pub waiters: Vec<Waiter>,
+    /// The idle cores that they could have used, or would by affinity.
+    pub idle: CoreSet,
+    /// Who could have repaired it; null when affinities are not known.
+    pub grade: Option<Grade>,
+    /// Why, as far as the evidence says.
+    pub label: Label,
+    /// The evidence.
+    pub evidence: Evidence,
+}
+
+/// A span that could not be judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Blind {
+    /// Its begin, in nanoseconds.
+    pub from_ns: u64,
+    /// Its end.
+    pub until_ns: u64,
+    /// Why.
+    pub why: String,
+}
+
+/// Wasted time, in seconds: SchedViz's three figures, counting only pairs that affinity allows and no policy
+/// explains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Waste {
+    /// Wall time with any thread waiting beside an idle core that it could have used.
+    pub any_s: f64,
+    /// Core time: at each instant the smaller of idle cores that a waiter could use, and queues with such a
+    /// waiter.
+    pub cores_s: f64,
+    /// Thread time: at each instant the smaller of those idle cores, and such waiters.
+    pub threads_s: f64,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The answer.
+    pub verdict: Verdict,
+    /// In words, why it is not another; one sentence.
+    pub because: String,
+    /// The host, or the scenario.
+    pub host: String,
+    /// Its kernel, or the model.
+    pub kernel: String,
+    /// Time that was judged, in seconds.
+    pub judged_s: f64,
+    /// Keyframes that were looked at.
+    pub looks: u64,
+    /// Spans that could not be judged.
+    pub blind: Vec<Blind>,
+    /// Violations: grades A and B.
+    pub violations: Vec<Finding>,
+    /// What looked alike and a policy explains: grade C.
+    pub explained: Vec<Finding>,
+    /// What would be a violation if the threads may use the idle cores, which nobody said.
+    pub unknown: Vec<Finding>,
+    /// Findings and spans past those listed.
+    pub unlisted: u64,
+    /// Wasted time.
+    pub waste: Waste,
+    /// Facts of the kernel that bear on it.
+    pub facts: Vec<String>,
+}
+
+impl Report {
+    pub(super) fn new(meta: &Meta) -> Report {
+        Report {
+            verdict: Verdict::CouldNotTell,
+            because: String::new(),
+            host: meta.host.clone(),
+            kernel: meta.kernel.clone(),
+            judged_s: 0.0,
+            looks: 0,
+            blind: Vec::new(),
+            violations: Vec::new(),
+            explained: Vec::new(),
+            unknown: Vec::new(),
+            unlisted: 0,
+            waste: Waste::default(),
+            facts: facts(&meta.kernel),
+        }
+    }
+
+    pub(super) fn add(&mut self, kind: Kind, finding: Finding) {
+        let list = match kind {
+            Kind::Wasted => &mut self.violations,
+            Kind::Explained => &mut self.explained,
+            Kind::Unknown => &mut self.unknown,
+        };
+        if list.len() < LISTED_MAX {
+            list.push(finding);
+        } else {
+            self.unlisted += 1;
+        }
+    }
+
+    pub(super) fn add_blind(&mut self, blind: Blind) {
+        if self.blind.len() < LISTED_MAX {
+            self.blind.push(blind);
+        } else {
+            self.unlisted += 1;
+        }
+    }
+
+    /// Gives the verdict. A stream must have been judged for a window; looks of a sampler count one by one.
+    pub(super) fn conclude(&mut self, basis: &Basis) {
+        let (verdict, because) = if let Some(worst) = self.worst() {
+            let count = self.violations.len() as u64 + self.unlisted;
+            let text = format!("{count} violations; the longest on {worst}");
+            (Verdict::Violated, text)
+        } else if !self.unknown.is_empty() {
+            let text = "threads waited beside idle cores, and nobody said where they may run";
+            (Verdict::CouldNotTell, text.to_owned())
+        } else if !basis.is_enough {
+            (Verdict::CouldNotTell, "too little was seen to judge".to_owned())
+        } else if basis.overflowed {
+            (Verdict::CouldNotTell, "more threads than can be followed".to_owned())
+        } else if basis.blind.0 > (basis.judged + basis.blind).0 / BLIND_PART {
+            let text = format!("events are missing for {}", basis.blind);
+            (Verdict::CouldNotTell, text)
+        } else {
+            let text = "no thread waited for long beside an idle core that it could have used";
+            (Verdict::Clean, text.to_owned())
+        };
+        (self.verdict, self.because) = (verdict, because);
+    }
+
+    /// Takes the evidence, and the labels that it supports, from a closer look at the same waste. A sampler sees
+    /// neither moves nor wake-ups itself.
+    pub fn explain_by(&mut self, closer: &Report) {
+        for finding in &mut self.violations {
+            if let Some(seen) = closer.violations.iter().find(|seen| seen.core == finding.core) {
+                (finding.label, finding.evidence) = (seen.label, seen.evidence.clone());
+            }
+        }
+    }
+
+    fn worst(&self) -> Option<&Finding> {
+        self.violations.iter().max_by(|a, b| a.wasted_ms.total_cmp(&b.wasted_ms))
+    }
+}
+
+impl Finding {
+    /// Whether no policy explains it.
+    pub fn is_violation(&self) -> bool {
+        matches!(self.grade, Some(Grade::A | Grade::B))
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verdict::Clean => "clean",
+            Verdict::Violated => "violated",
+            Verdict::CouldNotTell => "could not tell",
+        })
+    }
+}
+
+impl fmt::Display for Finding {
+    /// One line: who waits where, beside what, for how long.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = match self.waiters.as_slice() {
+            [] => "threads".to_owned(),
+            [one] => format!("{} ({})", one.name, one.thread),
+            [one, others @ ..] => {
+                format!("{} ({}) and {} more", one.name, one.thread, others.len())
+            }
+        };
+        write!(
+            f,
+            "core {}: {who} waited {} of {} beside idle core {}",
+            self.core,
+            Nanos((self.wasted_ms * 1e6) as u64),
+            Nanos(self.until_ns) - Nanos(self.from_ns),
+            self.idle,
+        )?;
+        match self.grade {
+            Some(grade) => write!(f, " (grade {grade:?}, {})", self.label),
+            None => write!(f, " ({})", self.label),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.verdict, self.because)?;
+        writeln!(f, "  judged {:.2} s of {} ({})", self.judged_s, self.host, self.kernel)?;
+        for blind in &self.blind {
+            let span = Nanos(blind.until_ns) - Nanos(blind.from_ns);
+            writeln!(f, "  could not tell for {span}: {}", blind.why)?;
+        }
+        let waste = &self.waste;
+        writeln!(
+            f,
+            "  wasted: {:.3} s of wall time, {:.3} s of cores, {:.3} s of threads",
+            waste.any_s, waste.cores_s, waste.threads_s
+        )?;
+        let lists = [
+            ("violation", &self.violations),
+            ("no violation", &self.explained),
+            ("unknown", &self.unknown),
+        ];
+        for (title, list) in lists {
+            for finding in list {
+                writeln!(f, "\n{title}: {finding}")?;
+                write_details(f, finding)?;
+            }
+        }
+        if self.unlisted > 0 {
+            writeln!(f, "\n{} more are not listed", self.unlisted)?;
+        }
+        if !self.facts.is_empty() {
+            writeln!(f, "\nthe kernel:")?;
+        }
+        self.facts.iter().try_for_each(|fact| writeln!(f, "  {fact}"))
+    }
+}
+
+fn write_details(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
+    for waiter in finding.waiters.iter().take(8) {
+        let allowed = waiter.allowed.map_or("unknown".to_owned(), |cores| cores.to_string());
+        write!(
+            f,
+            "  waiter   {} ({}) {:.1} ms, may use {allowed}",
+            waiter.name, waiter.thread, waiter.wasted_ms
+        )?;
+        match &waiter.plan {
+            Some(reason) => writeln!(f, "; the plan: {reason}")?,
+            None => writeln!(f)?,
+        }
+    }
+    let evidence = &finding.evidence;
+    let queues: Vec<String> =
+        evidence.queues.iter().map(|(core, threads)| format!("{core}:{threads}")).collect();
+    writeln!(f, "  queues   {} (core:threads)", queues.join(" "))?;
+    if let Some(domain) = evidence.domain {
+        writeln!(f, "  domain   core {} balances with {domain}", finding.core)?;
+    }
+    if let (Some(idle), Some(busy)) = (&evidence.idle_group, &evidence.busy_group) {
+        writeln!(
+            f,
+            "  loads    idle group {}: mean {}, least {}; waiter's group {}: mean {}, least {}",
+            idle.cores, idle.mean, idle.minimum, busy.cores, busy.mean, busy.minimum
+        )?;
+    }
+    let moves: Vec<String> = evidence
+        .moves
+        .iter()
+        .map(|(cause, count)| format!("{count} {}", format!("{cause:?}").to_lowercase()))
+        .collect();
+    let moves = if moves.is_empty() { "none".to_owned() } else { moves.join(", ") };
+    writeln!(f, "  moves    {moves}")?;
+    for moved in &evidence.moves_here {
+        let after = (moved.at_ns.saturating_sub(finding.from_ns)) as f64 / 1e6;
+        writeln!(
+            f,
+            "           +{after:.1} ms {} ({}) {} -> {} {:?}",
+            moved.name, moved.thread, moved.from, moved.to, moved.cause
+        )?;
+    }
+    let passes = |count: Option<u64>| count.map_or("unknown".to_owned(), |count| count.to_string());
+    writeln!(
+        f,
+        "  balance  {} passes on idle cores, {} on others",
+        passes(evidence.balance_passes_on_idle),
+        passes(evidence.balance_passes_elsewhere)
+    )?;
+    writeln!(
+        f,
+        "  wake-ups onto busy cores: {} with an idle core in the cache, {} with one outside only",
+        evidence.busy_wakeups_inside_llc, evidence.busy_wakeups_outside_llc
+    )?;
+    writeln!(
+        f,
+        "  also     {} forks, {} execs, {} exits; the hypervisor took {:.1} ms",
+        evidence.forks, evidence.execs, evidence.exits, evidence.stolen_ms
+    )
+}

@@ -1,0 +1,171 @@
+//! The checker against streams in which it is known who waits where.
+
+mod false_positives;
+mod grades;
+mod properties;
+mod stream;
+
+use quell_model::{CoreSet, Left, Nanos};
+
+use super::*;
+use stream::{Stream, fair, ms, on};
+
+#[test]
+fn a_waiter_beside_an_idle_core_is_a_violation_of_grade_a() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    stream.idle(500);
+    let report = stream.check();
+    assert_eq!(report.verdict, Verdict::Violated, "{report}");
+    let [found] = report.violations.as_slice() else { panic!("{report}") };
+    assert_eq!((found.core, found.grade, found.idle), (on(1), Some(Grade::A), CoreSet::of(on(0))));
+    assert_eq!((found.waiters[0].thread, found.waiters[0].name.as_str()), (12, "waiter"));
+    assert_eq!(found.wasted_ms, 500.0);
+    assert_eq!(report.waste, Waste { any_s: 0.5, cores_s: 0.5, threads_s: 0.5 });
+}
+
+#[test]
+fn threads_that_take_turns_on_one_core_beside_an_idle_one_are_a_violation() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    for turn in 0..100 {
+        let (next, left) = if turn % 2 == 0 { (12, 11) } else { (11, 12) };
+        stream.after(4).switch(1, fair(next, "hog"), left, Left::Preempted);
+    }
+    let report = stream.check();
+    let [found] = report.violations.as_slice() else { panic!("{report}") };
+    let waiters: Vec<i32> = found.waiters.iter().map(|waiter| waiter.thread).collect();
+    assert!(waiters.contains(&11) && waiters.contains(&12), "{report}");
+}
+
+#[test]
+fn short_interruptions_do_not_hide_a_violation_unless_strictly_asked() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    for _ in 0..30 {
+        stream.after(30).switch(0, fair(7, "kworker"), 0, Left::Sleeping);
+        stream.after(1).switch(0, stream::nobody(), 7, Left::Sleeping);
+    }
+    assert_eq!(stream.check().verdict, Verdict::Violated);
+    let strict = Options { strict: true, ..Options::default() };
+    assert_eq!(stream.check_with(strict).verdict, Verdict::Clean);
+}
+
+#[test]
+fn the_strict_form_reports_what_is_never_interrupted() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    stream.idle(300);
+    let strict = Options { strict: true, ..Options::default() };
+    assert_eq!(stream.check_with(strict).verdict, Verdict::Violated);
+}
+
+#[test]
+fn a_balance_ends_the_violation_and_is_in_its_evidence() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    stream.after(200).migrate(12, 1, 0, quell_model::MoveCause::NewIdle);
+    stream.switch(0, fair(12, "waiter"), 0, Left::Sleeping);
+    stream.idle(500);
+    let report = stream.check();
+    let [found] = report.violations.as_slice() else { panic!("{report}") };
+    assert_eq!(found.wasted_ms, 200.0);
+    assert_eq!(found.label, Label::Unknown);
+}
+
+#[test]
+fn a_waiter_that_others_overtake_is_found_although_balances_go_on() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    for thread in 100..130 {
+        stream.woken(thread, 1).allowed(thread, "0-1");
+        stream.after(9).migrate(thread, 1, 0, quell_model::MoveCause::Periodic);
+        stream.exit(thread);
+        stream.after(1);
+    }
+    let report = stream.check();
+    assert!(report.violations.iter().any(|found| found.waiters[0].thread == 12), "{report}");
+}
+
+#[test]
+fn across_a_loss_nothing_is_concluded() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    stream.after(60).lost(1, 9);
+    stream.after(60).keyframe();
+    stream.after(60).lost(1, 9);
+    stream.idle(500);
+    let report = stream.check();
+    assert_eq!(report.verdict, Verdict::CouldNotTell, "{report}");
+    let spans: Vec<u64> = report.blind.iter().map(|span| span.until_ns - span.from_ns).collect();
+    assert_eq!(spans, [ms(60).0, ms(500).0]);
+}
+
+#[test]
+fn a_gap_in_a_sequence_is_a_loss() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    stream.switch(1, fair(11, "hog"), 11, Left::Preempted).skip(1, 3);
+    stream.after(1).switch(1, fair(11, "hog"), 11, Left::Preempted);
+    stream.idle(500);
+    let report = stream.check();
+    assert_eq!(report.blind[0].why, "3 events of core 1 are missing");
+    assert!(report.violations.is_empty());
+}
+
+#[test]
+fn the_report_reads_the_same_after_json() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    stream.idle(500);
+    let report = stream.check();
+    let json = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+    assert!(report.to_string().contains("core 1: waiter (12) waited 500.0 ms of 500.0 ms"));
+}
+
+#[test]
+fn a_sampler_confirms_and_watches_before_it_reports() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    let (meta, look) = (stream.meta(), stream.look());
+    let mut sampler = Sampler::new(&meta, Options::default(), Nanos::from_secs(1));
+    let first = sampler.keyframe(ms(1_000), look.clone());
+    assert_eq!((first, sampler.is_watching()), (ms(1_000), false));
+    let mut next = sampler.keyframe(first, look.clone());
+    let mut looks = 2;
+    while sampler.alerts().is_empty() {
+        assert!(sampler.is_watching() && looks < 40);
+        next = sampler.keyframe(next, look.clone());
+        looks += 1;
+    }
+    let report = sampler.finish();
+    assert_eq!(report.verdict, Verdict::Violated);
+    assert!(report.violations[0].wasted_ms >= 99.0, "{report}");
+}
+
+#[test]
+fn a_sampler_drops_what_the_second_look_does_not_show() {
+    let mut stream = Stream::of(2);
+    let calm = stream.look();
+    stream.hog_and_waiter(1, "0-1");
+    let mut sampler = Sampler::new(&stream.meta(), Options::default(), Nanos::from_secs(1));
+    let again = sampler.keyframe(ms(1_000), stream.look());
+    assert_eq!(sampler.keyframe(again, calm.clone()), again + Nanos::from_secs(1));
+    let _ = sampler.keyframe(ms(2_000), calm);
+    let report = sampler.finish();
+    assert_eq!(report.verdict, Verdict::Clean);
+    assert_eq!(report.looks, 3);
+}
+
+#[test]
+fn a_sampler_concludes_nothing_from_looks_that_are_far_apart() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    let mut sampler = Sampler::new(&stream.meta(), Options::default(), Nanos::from_secs(1));
+    for look in 0..50 {
+        let _ = sampler.keyframe(ms(1_000 + 60 * look), stream.look());
+    }
+    let report = sampler.finish();
+    assert!(report.violations.is_empty(), "{report}");
+}

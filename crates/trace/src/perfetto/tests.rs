@@ -1,0 +1,408 @@
+use std::io::{BufReader, Cursor, Read};
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use quell_model::{
+    Activity, Certainty, CoreId, CoreSet, CoreState, Event, Keyframe, Left, Meta, MoveCause, Nanos,
+    Rank, Runner, Search, Source as Origin, ThreadName, ThreadState, Topology, What,
+};
+
+use super::{Reader, TEXT_MAX, Writer};
+use crate::stream::{ReadError, Sink, Source};
+
+const CORES: u16 = 4;
+
+fn meta() -> Meta {
+    Meta {
+        source: Origin::Recorder,
+        topology: Topology::regular(2, 1, 2).unwrap(),
+        kernel: "6.18.0".to_owned(),
+        host: "rök".to_owned(),
+        hooks: vec!["sched_switch".to_owned()],
+        absent: vec![],
+        wall_offset_ns: 1_700_000_000_000_000_000,
+    }
+}
+
+fn any_core() -> impl Strategy<Value = CoreId> {
+    (0..CORES).prop_map(CoreId)
+}
+
+fn any_cores() -> impl Strategy<Value = CoreSet> {
+    vec((0..1024u16).prop_map(CoreId), 0..8).prop_map(CoreSet::from_iter)
+}
+
+fn any_rank() -> impl Strategy<Value = Rank> {
+    prop_oneof![
+        Just(Rank::DEADLINE),
+        (1..=99u8).prop_map(Rank::realtime),
+        Just(Rank::FAIR),
+        Just(Rank::BENEATH),
+        Just(Rank::NOBODY),
+    ]
+}
+
+fn any_runner() -> impl Strategy<Value = Runner> {
+    let name = vec(any::<u8>(), 0..20).prop_map(|bytes| ThreadName::new(&bytes));
+    (any::<i32>(), option::of(any::<i32>()), any_rank(), name).prop_map(
+        |(thread, process, rank, name)| Runner {
+            thread,
+            process: process.unwrap_or(thread),
+            rank,
+            name,
+        },
+    )
+}
+
+fn any_keyframe() -> impl Strategy<Value = Keyframe> {
+    let core =
+        (any_core(), any::<[u32; 2]>(), any::<[u64; 2]>(), any::<(i32, bool)>(), any_cores())
+            .prop_map(
+                |(core, [queued, runnable], [weight, average], (running, wake_pending), domain)| {
+                    CoreState {
+                        core,
+                        running,
+                        queued,
+                        runnable,
+                        weight,
+                        average,
+                        wake_pending,
+                        domain,
+                    }
+                },
+            );
+    let state = prop_oneof![
+        Just(Activity::Running),
+        Just(Activity::Waiting),
+        Just(Activity::Throttled),
+        Just(Activity::Delayed),
+        Just(Activity::Moving),
+        Just(Activity::Sleeping),
+    ];
+    let thread = (any_runner(), any_core(), state, any_cores(), any::<bool>()).prop_map(
+        |(thread, core, state, allowed, bound)| ThreadState { thread, core, state, allowed, bound },
+    );
+    (vec(core, 0..5), vec(thread, 0..8)).prop_map(|(cores, threads)| Keyframe { cores, threads })
+}
+
+fn any_cause() -> impl Strategy<Value = MoveCause> {
+    prop::sample::select(vec![
+        MoveCause::Wakeup,
+        MoveCause::Fork,
+        MoveCause::Exec,
+        MoveCause::NewIdle,
+        MoveCause::Periodic,
+        MoveCause::Active,
+        MoveCause::Affinity,
+        MoveCause::Numa,
+        MoveCause::Realtime,
+        MoveCause::Hotplug,
+        MoveCause::Unknown,
+    ])
+}
+
+fn any_search() -> impl Strategy<Value = Search> {
+    prop_oneof![
+        Just(Search::IdleSibling),
+        Just(Search::Idlest),
+        Just(Search::GroupStatistics),
+        Just(Search::BusiestQueue),
+    ]
+}
+
+fn any_left() -> impl Strategy<Value = Left> {
+    prop_oneof![
+        Just(Left::Preempted),
+        Just(Left::Sleeping),
+        Just(Left::Blocked),
+        Just(Left::Stopped),
+        Just(Left::Dead),
+    ]
+}
+
+/// What tracepoints tell.
+fn any_traced() -> impl Strategy<Value = What> {
+    prop_oneof![
+        4 => (any_runner(), any::<i32>(), any_left(), any::<u64>()).prop_map(
+            |(next, left, how, stolen)| What::Switch { next, left, how, stolen: Nanos(stolen) }
+        ),
+        1 => (any_runner(), any::<i32>(), any_core())
+            .prop_map(|(thread, by, target)| What::Waking { thread, by, target }),
+        1 => (any_runner(), any_core(), any::<bool>())
+            .prop_map(|(thread, on, is_new)| What::Woken { thread, on, is_new }),
+        1 => (any::<i32>(), any_core(), any_core(), any_cause())
+            .prop_map(|(thread, from, to, cause)| What::Migrate { thread, from, to, cause }),
+        1 => (any::<i32>(), any_runner()).prop_map(|(parent, child)| What::Fork { parent, child }),
+        1 => any_runner().prop_map(|thread| What::Exec { thread }),
+        1 => any::<i32>().prop_map(|thread| What::Exit { thread }),
+        1 => any::<bool>().prop_map(|begins| What::Balance { begins }),
+    ]
+}
+
+/// What they do not.
+fn any_told() -> impl Strategy<Value = What> {
+    let certainty = prop_oneof![Just(Certainty::Observed), Just(Certainty::Inferred)];
+    prop_oneof![
+        (any::<i32>(), any_cores()).prop_map(|(thread, cores)| What::Allowed { thread, cores }),
+        (any_core(), any::<u32>(), any::<u32>()).prop_map(|(of, queued, runnable)| What::Queue {
+            of,
+            queued,
+            runnable
+        }),
+        (any_core(), any::<u64>(), any::<u64>()).prop_map(|(of, weight, average)| What::Load {
+            of,
+            weight,
+            average
+        }),
+        (any_core(), any_search(), any_cores(), certainty).prop_map(
+            |(by, search, cores, certainty)| What::Considered { by, search, cores, certainty }
+        ),
+        (any_core(), any::<bool>()).prop_map(|(of, online)| What::Online { of, online }),
+        any::<u64>().prop_map(|count| What::Lost { count }),
+        any_keyframe().prop_map(|keyframe| What::Keyframe(Arc::new(keyframe))),
+        ".{0,40}".prop_map(|text| What::Decision(text.into())),
+        ".{0,40}".prop_map(|text| What::Violation(text.into())),
+    ]
+}
+
+/// Events in the order of time; numbers of a core mostly follow each other.
+fn any_events() -> impl Strategy<Value = Vec<Event>> {
+    let step = prop_oneof![3 => 0..3u64, 1 => 0..400_000_000u64];
+    let gap = prop_oneof![9 => Just(0u64), 1 => any::<u64>()];
+    vec((step, any_core(), gap, prop_oneof![any_traced(), any_told()]), 0..80).prop_map(|events| {
+        let (mut at, mut next) = (0, [0u64; CORES as usize]);
+        let of_parts = |(step, core, gap, what): (u64, CoreId, u64, What)| {
+            at += step;
+            let sequence = next[core.index()].wrapping_add(gap);
+            next[core.index()] = sequence.wrapping_add(1);
+            Event { at: Nanos(at), core, sequence, what }
+        };
+        events.into_iter().map(of_parts).collect()
+    })
+}
+
+fn written(events: &[Event]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new());
+    writer.meta(&meta()).unwrap();
+    for event in events {
+        writer.event(event).unwrap();
+    }
+    writer.finish().unwrap();
+    writer.into_inner()
+}
+
+/// The events before the first error, and that.
+fn read(bytes: &[u8]) -> (Vec<Event>, Option<ReadError>) {
+    let reader = match Reader::new(bytes) {
+        Ok(reader) => reader,
+        Err(err) => return (Vec::new(), Some(err)),
+    };
+    let (mut events, mut error) = (Vec::new(), None);
+    for event in reader {
+        assert!(error.is_none(), "nothing comes after an error");
+        match event {
+            Ok(event) => events.push(event),
+            Err(err) => error = Some(err),
+        }
+    }
+    (events, error)
+}
+
+/// Switches of two threads, and a keyframe each second.
+fn busy(seconds: u64) -> Vec<Event> {
+    let runner =
+        |thread| Runner { thread, process: 7, rank: Rank::FAIR, name: ThreadName::new(b"worker") };
+    let mut sequences = [0; CORES as usize];
+    let mut events = Vec::new();
+    for tick in 0..seconds * 20_000 {
+        let core = CoreId((tick % u64::from(CORES)) as u16);
+        let (next, left) = if tick / 4 % 2 == 0 { (8, 9) } else { (9, 8) };
+        let what = match tick % 20_000 {
+            0 => What::Keyframe(Arc::new(Keyframe {
+                cores: Vec::new(),
+                threads: vec![ThreadState {
+                    thread: runner(9),
+                    core,
+                    state: Activity::Running,
+                    allowed: CoreSet::of(core),
+                    bound: false,
+                }],
+            })),
+            _ => {
+                What::Switch { next: runner(next), left, how: Left::Sleeping, stolen: Nanos::ZERO }
+            }
+        };
+        let sequence = sequences[core.index()];
+        sequences[core.index()] += 1;
+        events.push(Event { at: Nanos(tick * 50_000), core, sequence, what });
+    }
+    events
+}
+
+proptest! {
+    #[test]
+    fn what_was_written_is_read_back(events in any_events()) {
+        let bytes = written(&events);
+        let reader = Reader::new(&bytes[..]).unwrap();
+        prop_assert_eq!(reader.meta(), &meta());
+        let (back, error) = read(&bytes);
+        prop_assert!(error.is_none(), "{:?}", error);
+        prop_assert_eq!(back, events);
+    }
+
+    #[test]
+    fn a_cut_trace_gives_what_came_before(events in any_events(), cut in any::<prop::sample::Index>()) {
+        let bytes = written(&events);
+        let (back, _) = read(&bytes[..cut.index(bytes.len())]);
+        prop_assert_eq!(&events[..back.len()], &back[..]);
+    }
+
+    #[test]
+    fn a_changed_byte_is_an_error_or_another_event_and_never_a_panic(
+        events in any_events(),
+        at in any::<prop::sample::Index>(),
+        bit in 0..8u8,
+    ) {
+        let mut bytes = written(&events);
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        let _ = read(&bytes);
+    }
+
+    #[test]
+    fn garbage_is_refused(bytes in vec(any::<u8>(), 0..400)) {
+        prop_assert!(read(&bytes).1.is_some());
+    }
+}
+
+#[test]
+fn a_trace_without_events_is_one() {
+    let (events, error) = read(&written(&[]));
+    assert!(events.is_empty() && error.is_none());
+}
+
+#[test]
+fn reading_can_begin_at_any_keyframe() {
+    let events = busy(4);
+    let bytes = written(&events);
+    for from in [0, bytes.len() / 7, bytes.len() / 2, bytes.len() * 2 / 3] {
+        let mut file = BufReader::new(Cursor::new(&bytes[from..]));
+        let reader = Reader::resume(&mut file, from as u64).unwrap();
+        let back: Vec<Event> = reader.map(Result::unwrap).collect();
+        assert!(matches!(back[0].what, What::Keyframe(_)));
+        assert_eq!(back[..], events[events.len() - back.len()..]);
+    }
+    let last = bytes.len() - 100;
+    let err = Reader::resume(&bytes[last..], last as u64).unwrap_err();
+    assert!(err.to_string().contains("no segment"), "{err}");
+}
+
+#[test]
+fn traces_one_behind_the_other_are_one() {
+    let events = busy(2);
+    let (first, second) = events.split_at(20_000);
+    let bytes = [written(first), written(second)].concat();
+    let (back, error) = read(&bytes);
+    assert!(error.is_none() && back == events);
+}
+
+#[test]
+fn a_writer_holds_back_little() {
+    let events = busy(2);
+    let mut writer = Writer::new(Vec::new());
+    writer.meta(&meta()).unwrap();
+    for event in &events {
+        writer.event(event).unwrap();
+    }
+    let (back, _) = read(writer.get_ref());
+    let missing = events.last().unwrap().at.since(back.last().unwrap().at);
+    assert!(missing <= Nanos::from_millis(251), "{missing:?}");
+}
+
+#[test]
+fn a_keyframe_of_many_threads_is_whole() {
+    let thread = |number| ThreadState {
+        thread: Runner {
+            thread: number,
+            process: 1,
+            rank: Rank::BENEATH,
+            name: ThreadName::new(&[0xff, b'x']),
+        },
+        core: CoreId(3),
+        state: Activity::Sleeping,
+        allowed: CoreSet::of(CoreId(1023)),
+        bound: true,
+    };
+    let keyframe = Keyframe { cores: Vec::new(), threads: (1..40_000).map(thread).collect() };
+    let what = What::Keyframe(Arc::new(keyframe));
+    let events = [Event { at: Nanos(5), core: CoreId(1), sequence: 3, what }];
+    let (back, error) = read(&written(&events));
+    assert!(error.is_none() && back == events);
+}
+
+#[test]
+fn a_long_text_is_cut_between_characters() {
+    let text: String = "ü".repeat(TEXT_MAX);
+    let what = What::Violation(text.as_str().into());
+    let (back, error) =
+        read(&written(&[Event { at: Nanos(1), core: CoreId(0), sequence: 0, what }]));
+    assert!(error.is_none());
+    let What::Violation(back) = &back[0].what else { panic!("{back:?}") };
+    assert!(back.len() <= TEXT_MAX && text.starts_with(&**back));
+}
+
+#[test]
+fn a_core_that_the_topology_lacks_is_refused() {
+    let mut writer = Writer::new(Vec::new());
+    let event = |core, what| Event { at: Nanos(1), core: CoreId(core), sequence: 0, what };
+    assert!(writer.event(&event(0, What::Exit { thread: 1 })).is_err(), "before Meta");
+    writer.meta(&meta()).unwrap();
+    for what in [
+        What::Online { of: CoreId(9), online: true },
+        What::Migrate { thread: 1, from: CoreId(0), to: CoreId(9), cause: MoveCause::Unknown },
+    ] {
+        let err = writer.event(&event(0, what)).unwrap_err();
+        assert!(err.to_string().contains("core 9"), "{err}");
+    }
+    assert!(writer.event(&event(9, What::Exit { thread: 1 })).is_err());
+}
+
+#[test]
+fn a_length_that_lies_is_found_out() {
+    for (last, what) in [(0x7f, "longer than any"), (0x01, "ends within a packet")] {
+        let mut bytes = written(&busy(1)[..10]);
+        bytes.extend([0x0a, 0xff, 0xff, 0xff, last]);
+        let (back, error) = read(&bytes);
+        assert_eq!(back.len(), 10);
+        assert!(error.unwrap().to_string().contains(what));
+    }
+}
+
+#[test]
+fn a_foreign_trace_is_told_from_a_damaged_one() {
+    let foreign: Vec<u8> = [0x0a, 2, 0x40, 1].repeat(40);
+    assert!(matches!(Reader::new(&foreign[..]), Err(ReadError::NotATrace(_))));
+    let mut bytes = written(&busy(1));
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 200].fill(0xee);
+    let (back, error) = read(&bytes);
+    assert!(matches!(error, Some(ReadError::Damaged { .. })));
+    assert!(!back.is_empty());
+}
+
+#[test]
+fn an_unreadable_input_says_where() {
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::Error::other("the disk is gone"))
+        }
+    }
+    let bytes = written(&busy(1));
+    let half = &bytes[..bytes.len() / 2];
+    let reader = Reader::new(BufReader::new(half.chain(Broken))).unwrap();
+    let last = reader.last().unwrap().unwrap_err();
+    assert!(last.to_string().starts_with("reading at byte"), "{last}");
+}

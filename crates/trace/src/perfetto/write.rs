@@ -1,0 +1,431 @@
+//! Writes a trace.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::mem;
+
+use prost::Message;
+use prost::bytes::Bytes;
+use quell_model::{Activity, CoreId, Event, Keyframe, Meta, Nanos, Runner, ThreadName, What};
+
+use super::convert::{Shape, Track, shape, shown};
+use super::wire::{self, *};
+use super::{GROUP_EVENTS, keyframe};
+use crate::stream::{Sink, stranger};
+
+/// Bytes of a group from which on it is closed: with the largest event more, it still fits into packets.
+const GROUP_BYTES: usize = 2 << 20;
+/// Time of a group at most, so that of a writer that is killed little is missing.
+const GROUP_TIME: Nanos = Nanos::from_millis(250);
+/// Threads that the writer remembers to have told Perfetto of.
+const KNOWN_MAX: usize = 65_536;
+/// The only writer of the trace.
+const SEQUENCE: u32 = 1;
+
+/// Writes a trace as a Perfetto file. Holds back one group of events: at most 16,384, a quarter of a second, or
+/// some 2 MB.
+pub struct Writer<W: Write> {
+    out: W,
+    opening: Option<Opening>,
+    group: Group,
+    /// Who has each core, by its position in the topology.
+    running: Vec<Option<Runner>>,
+    /// Threads that Perfetto was told of: their process and name.
+    known: HashMap<i32, (i32, ThreadName)>,
+    /// Those that it has to be told of with this group.
+    news: ProcessTree,
+    /// Whether a segment was opened.
+    is_open: bool,
+}
+
+/// What each segment opens with.
+struct Opening {
+    meta: Meta,
+    json: Bytes,
+    tracks: Vec<u8>,
+}
+
+/// The events since the last one was written.
+#[derive(Default)]
+struct Group {
+    events: u32,
+    bytes: usize,
+    began: Nanos,
+    /// By the core's position.
+    bundles: Vec<Chain>,
+    others: Chain,
+    /// The sequence number that each core's next event has if none is missing.
+    expected: Vec<Option<u64>>,
+    /// Cores that lost events.
+    lost: Vec<bool>,
+}
+
+/// Events that lie one behind the other in the file.
+#[derive(Clone, Default)]
+struct Chain {
+    bytes: Vec<u8>,
+    /// How many events of the group there are up to its last one.
+    reach: u32,
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes to `out`, in pieces of whole groups.
+    pub fn new(out: W) -> Writer<W> {
+        Writer {
+            out,
+            opening: None,
+            group: Group::default(),
+            running: Vec::new(),
+            known: HashMap::new(),
+            news: ProcessTree::default(),
+            is_open: false,
+        }
+    }
+
+    /// What was written to. What was not finished is lost.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
+    /// What is written to: to see how much it has.
+    pub fn get_ref(&self) -> &W {
+        &self.out
+    }
+
+    fn opening(&self) -> io::Result<&Opening> {
+        self.opening.as_ref().ok_or_else(|| invalid("an event before the trace's Meta"))
+    }
+
+    fn position(&self, core: CoreId) -> io::Result<usize> {
+        self.opening()?.meta.topology.position(core).ok_or_else(|| unknown(core))
+    }
+
+    /// Writes what a segment opens with.
+    fn open_segment(&mut self, at: Nanos) -> io::Result<()> {
+        let opening = self.opening()?;
+        let mut out = Vec::new();
+        put(
+            &mut out,
+            Packet {
+                synchronization_marker: Some(Bytes::from_static(&SYNC_MARKER)),
+                ..sequenced()
+            },
+        );
+        put(
+            &mut out,
+            Packet {
+                clock_snapshot: packed(&clocks(at, opening.meta.wall_offset_ns)),
+                ..sequenced()
+            },
+        );
+        put(
+            &mut out,
+            Packet {
+                private: Some(Private { meta: Some(opening.json.clone()), ..Private::default() }),
+                sequence_flags: Some(STATE_CLEARED),
+                ..timed(at)
+            },
+        );
+        out.extend_from_slice(&opening.tracks);
+        self.out.write_all(&out)?;
+        self.known.clear();
+        self.is_open = true;
+        Ok(())
+    }
+
+    /// Closes the group, and writes it.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.group.events == 0 {
+            return Ok(());
+        }
+        let group = mem::replace(&mut self.group, Group::of(self.running.len()));
+        let mut out = Vec::with_capacity(group.bytes + 4096);
+        put(
+            &mut out,
+            Packet {
+                private: Some(Private { group: Some(group.events), ..Private::default() }),
+                ..timed(group.began)
+            },
+        );
+        let news = mem::take(&mut self.news);
+        if !news.threads.is_empty() || !news.processes.is_empty() {
+            put(&mut out, Packet { process_tree: packed(&news), ..timed(group.began) });
+        }
+        for (at, chain) in group.bundles.iter().enumerate() {
+            if chain.bytes.is_empty() && !group.lost[at] {
+                continue;
+            }
+            let core = self.opening()?.meta.topology.cores()[at].id;
+            let head = Bundle {
+                cpu: Some(u32::from(core.0)),
+                event: Vec::new(),
+                lost_events: group.lost[at].then_some(true),
+            };
+            let mut bundle = head.encode_to_vec();
+            bundle.extend_from_slice(&chain.bytes);
+            put(&mut out, Packet { ftrace_events: Some(Bytes::from(bundle)), ..sequenced() });
+        }
+        out.extend_from_slice(&group.others.bytes);
+        self.out.write_all(&out)
+    }
+
+    /// Tells Perfetto who a thread is.
+    fn introduce(&mut self, thread: &Runner) {
+        let now = (thread.process, thread.name);
+        if thread.thread == 0 || self.known.get(&thread.thread) == Some(&now) {
+            return;
+        }
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        self.known.insert(thread.thread, now);
+        let name = shown(&thread.name).into_owned();
+        if thread.process == thread.thread {
+            let process = Process { pid: Some(thread.process), cmdline: vec![name.clone()] };
+            self.news.processes.push(process);
+        }
+        self.news.threads.push(Thread {
+            tid: Some(thread.thread),
+            name: Some(name),
+            tgid: Some(thread.process),
+        });
+    }
+
+    /// Follows who has the cores, for Perfetto's fields.
+    fn follow(&mut self, at: usize, what: &What) -> io::Result<()> {
+        match what {
+            What::Switch { next, .. } => {
+                self.introduce(next);
+                self.running[at] = Some(*next);
+            }
+            What::Waking { thread, .. }
+            | What::Woken { thread, .. }
+            | What::Exec { thread }
+            | What::Fork { child: thread, .. } => self.introduce(thread),
+            What::Keyframe(keyframe) => {
+                self.running.fill(None);
+                for thread in &keyframe.threads {
+                    self.introduce(&thread.thread);
+                    if thread.state == Activity::Running {
+                        let at = self.position(thread.core)?;
+                        self.running[at] = Some(thread.thread);
+                    }
+                }
+            }
+            What::Lost { .. } => {
+                self.running[at] = None;
+                self.group.lost[at] = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Group {
+    /// An empty one for so many cores.
+    fn of(cores: usize) -> Group {
+        Group {
+            bundles: vec![Chain::default(); cores],
+            expected: vec![None; cores],
+            lost: vec![false; cores],
+            ..Group::default()
+        }
+    }
+
+    /// Puts an event behind the others.
+    fn push(&mut self, event: &Event, at: usize, ran: Option<&Runner>) {
+        let position = self.events;
+        let expected = self.expected[at].replace(event.sequence.wrapping_add(1));
+        let mut private = Private {
+            sequence: (expected != Some(event.sequence)).then_some(event.sequence),
+            ..Private::default()
+        };
+        let shape = shape(&event.what, ran, &mut private);
+        let chain = match shape {
+            Some(Shape::Ftrace(_)) => &mut self.bundles[at],
+            _ => &mut self.others,
+        };
+        let before = chain.bytes.len();
+        private.skip = Some(position - chain.reach).filter(|skip| *skip > 0);
+        chain.reach = position + 1;
+        match shape {
+            Some(Shape::Ftrace(kind)) => {
+                let pid = match (&event.what, ran) {
+                    (What::Waking { by, .. }, _) => *by,
+                    (What::Switch { left, .. }, _) => *left,
+                    (What::Exec { thread }, _) => thread.thread,
+                    (What::Exit { thread }, _) => *thread,
+                    (What::Fork { parent, .. }, _) => *parent,
+                    (_, ran) => ran.map_or(0, |ran| ran.thread),
+                };
+                let message = FtraceEvent {
+                    timestamp: Some(event.at.0),
+                    pid: Some(pid as u32),
+                    event: Some(kind),
+                    private: (private != Private::default()).then_some(private),
+                };
+                put_field(&mut chain.bytes, BUNDLE_EVENT_TAG, &message);
+            }
+            Some(Shape::Track(message)) => {
+                private.core = Some(u32::from(event.core.0));
+                put(
+                    &mut chain.bytes,
+                    Packet {
+                        track_event: packed(&message),
+                        private: Some(private),
+                        ..timed(event.at)
+                    },
+                );
+            }
+            None => {
+                private.core = Some(u32::from(event.core.0));
+                if let What::Keyframe(keyframe) = &event.what {
+                    put_keyframe(&mut chain.bytes, keyframe, event.at, private);
+                }
+            }
+        }
+        self.bytes += chain.bytes.len() - before;
+        self.events += 1;
+    }
+}
+
+impl<W: Write> Sink for Writer<W> {
+    fn meta(&mut self, meta: &Meta) -> io::Result<()> {
+        if self.opening.is_some() {
+            return Err(invalid("a second Meta"));
+        }
+        let json = Bytes::from(serde_json::to_vec(meta)?);
+        let mut tracks = Vec::new();
+        describe_tracks(&mut tracks, meta);
+        self.running = vec![None; meta.topology.len()];
+        self.group = Group::of(meta.topology.len());
+        self.opening = Some(Opening { meta: meta.clone(), json, tracks });
+        Ok(())
+    }
+
+    fn event(&mut self, event: &Event) -> io::Result<()> {
+        let at = self.position(event.core)?;
+        if let Some(core) = stranger(&event.what, &self.opening()?.meta.topology) {
+            return Err(unknown(core));
+        }
+        let is_keyframe = matches!(event.what, What::Keyframe(_));
+        if is_keyframe
+            || self.group.events >= GROUP_EVENTS
+            || self.group.bytes >= GROUP_BYTES
+            || event.at.since(self.group.began) >= GROUP_TIME
+        {
+            self.flush()?;
+        }
+        if is_keyframe || !self.is_open {
+            self.open_segment(event.at)?;
+        }
+        if self.group.events == 0 {
+            self.group.began = event.at;
+        }
+        let ran = self.running[at];
+        self.follow(at, &event.what)?;
+        self.group.push(event, at, ran.as_ref());
+        Ok(())
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        if !self.is_open {
+            self.open_segment(Nanos::ZERO)?;
+        }
+        self.flush()?;
+        self.out.flush()
+    }
+}
+
+fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what.into())
+}
+
+fn unknown(core: CoreId) -> io::Error {
+    invalid(format!("core {core} is not in the topology that the trace began with"))
+}
+
+/// A packet of the trace's only sequence.
+fn sequenced() -> Packet {
+    Packet { trusted_packet_sequence_id: Some(SEQUENCE), ..Packet::default() }
+}
+
+fn timed(at: Nanos) -> Packet {
+    Packet { timestamp: Some(at.0), timestamp_clock_id: Some(MONOTONIC), ..sequenced() }
+}
+
+fn packed(message: &impl Message) -> Option<Bytes> {
+    Some(Bytes::from(message.encode_to_vec()))
+}
+
+/// Appends a packet.
+fn put(out: &mut Vec<u8>, packet: Packet) {
+    put_field(out, PACKET_TAG, &packet);
+}
+
+#[expect(clippy::expect_used, reason = "a vector takes whatever it is given")]
+fn put_field(out: &mut Vec<u8>, tag: u8, message: &impl Message) {
+    out.push(tag);
+    message.encode_length_delimited(out).expect("a vector grows");
+}
+
+fn put_keyframe(out: &mut Vec<u8>, keyframe: &Keyframe, at: Nanos, first: Private) {
+    let parts = keyframe::parts(keyframe);
+    let last = parts.len() - 1;
+    let mut private = Some(first);
+    for (part, bytes) in parts.into_iter().enumerate() {
+        let private = Private {
+            keyframe: Some(bytes),
+            more: (part < last).then_some(true),
+            ..private.take().unwrap_or_default()
+        };
+        let instant = TrackEvent {
+            r#type: Some(INSTANT),
+            track_uuid: Some(Track::Keyframes.uuid(None)),
+            name: Some("keyframe".to_owned()),
+            ..TrackEvent::default()
+        };
+        let track_event = (part == 0).then(|| packed(&instant)).flatten();
+        put(out, Packet { track_event, private: Some(private), ..timed(at) });
+    }
+}
+
+/// Perfetto files ftrace events under BOOTTIME and wants to know how the clocks stand to each other. Time that the
+/// host slept is in none of ours, so BOOTTIME is told to be MONOTONIC.
+fn clocks(at: Nanos, wall_offset_ns: i64) -> ClockSnapshot {
+    let clock =
+        |clock_id, timestamp| wire::Clock { clock_id: Some(clock_id), timestamp: Some(timestamp) };
+    let mut clocks = vec![clock(MONOTONIC, at.0), clock(BOOTTIME, at.0)];
+    if wall_offset_ns != 0 {
+        clocks.push(clock(REALTIME, at.0.saturating_add_signed(wall_offset_ns)));
+    }
+    ClockSnapshot { clocks, primary_trace_clock: Some(MONOTONIC) }
+}
+
+fn describe_tracks(out: &mut Vec<u8>, meta: &Meta) {
+    for (rank, (track, name)) in Track::ALL.into_iter().enumerate() {
+        let descriptor = TrackDescriptor {
+            uuid: Some(track.uuid(None)),
+            name: Some(name.to_owned()),
+            child_ordering: Some(3),
+            sibling_order_rank: Some(rank as i32),
+            ..TrackDescriptor::default()
+        };
+        put(out, Packet { track_descriptor: packed(&descriptor), ..sequenced() });
+        if !matches!(track, Track::Queue | Track::Load) {
+            continue;
+        }
+        for core in meta.topology.cores() {
+            let descriptor = TrackDescriptor {
+                uuid: Some(track.uuid(Some(core.id))),
+                name: Some(format!("core {}", core.id)),
+                parent_uuid: Some(track.uuid(None)),
+                counter: Some(CounterDescriptor { unit: Some(2) }),
+                sibling_order_rank: Some(i32::from(core.id.0)),
+                ..TrackDescriptor::default()
+            };
+            put(out, Packet { track_descriptor: packed(&descriptor), ..sequenced() });
+        }
+    }
+}

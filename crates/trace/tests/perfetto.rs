@@ -1,0 +1,196 @@
+//! Traces as another program sees them: decoded with the messages that are generated from Perfetto's own
+//! definitions.
+
+use std::sync::Arc;
+
+use perfetto_protos::ftrace_event::ftrace_event::Event as Ftrace;
+use perfetto_protos::trace::Trace;
+use perfetto_protos::trace_packet::TracePacket;
+use perfetto_protos::trace_packet::trace_packet::Data;
+use perfetto_protos::track_event::track_event::Type;
+use protobuf::Message;
+use quell_model::{
+    Activity, CoreId, CoreSet, CoreState, Event, Keyframe, Left, Meta, MoveCause, Nanos, Rank,
+    Runner, Source, ThreadName, ThreadState, Topology, What,
+};
+use quell_trace::perfetto::Writer;
+use quell_trace::stream::Sink;
+
+fn runner(thread: i32, rank: Rank, name: &str) -> Runner {
+    Runner { thread, process: 40, rank, name: ThreadName::new(name.as_bytes()) }
+}
+
+fn keyframe() -> Keyframe {
+    let thread = |thread, core, state| ThreadState {
+        thread,
+        core: CoreId(core),
+        state,
+        allowed: "0-3".parse().unwrap(),
+        bound: false,
+    };
+    let core = |core| CoreState {
+        core: CoreId(core),
+        running: if core == 1 { 41 } else { 0 },
+        queued: 1,
+        runnable: 1,
+        weight: 1024,
+        average: 900,
+        wake_pending: false,
+        domain: CoreSet::EMPTY,
+    };
+    Keyframe {
+        cores: (0..4).map(core).collect(),
+        threads: vec![thread(runner(41, Rank::FAIR, "worker"), 1, Activity::Running)],
+    }
+}
+
+/// One event of each kind, on core 1.
+fn trace() -> Vec<u8> {
+    let service = runner(42, Rank::realtime(10), "service");
+    let cores: CoreSet = "0,2-3".parse().unwrap();
+    let events = [
+        What::Keyframe(Arc::new(keyframe())),
+        What::Waking { thread: service, by: 41, target: CoreId(2) },
+        What::Woken { thread: service, on: CoreId(1), is_new: false },
+        What::Queue { of: CoreId(1), queued: 3, runnable: 2 },
+        What::Load { of: CoreId(1), weight: 2048, average: 1500 },
+        What::Switch { next: service, left: 41, how: Left::Preempted, stolen: Nanos(5) },
+        What::Migrate { thread: 41, from: CoreId(1), to: CoreId(2), cause: MoveCause::NewIdle },
+        What::Balance { begins: true },
+        What::Balance { begins: false },
+        What::Fork { parent: 42, child: runner(43, Rank::FAIR, "child") },
+        What::Woken { thread: runner(43, Rank::FAIR, "child"), on: CoreId(3), is_new: true },
+        What::Exec { thread: runner(43, Rank::FAIR, "other") },
+        What::Exit { thread: 43 },
+        What::Allowed { thread: 42, cores },
+        What::Lost { count: 7 },
+        What::Violation("41 waits beside idle core 2".into()),
+    ];
+    let meta = Meta {
+        source: Source::Recorder,
+        topology: Topology::regular(1, 4, 1).unwrap(),
+        kernel: "6.18.0".to_owned(),
+        host: "box".to_owned(),
+        hooks: vec![],
+        absent: vec![],
+        wall_offset_ns: 1_000_000_000,
+    };
+    let mut writer = Writer::new(Vec::new());
+    writer.meta(&meta).unwrap();
+    for (sequence, what) in events.into_iter().enumerate() {
+        let sequence = sequence as u64;
+        let at = Nanos(1_000_000 + sequence * 1000);
+        writer.event(&Event { at, core: CoreId(1), sequence, what }).unwrap();
+    }
+    writer.finish().unwrap();
+    writer.into_inner()
+}
+
+fn packets() -> Vec<TracePacket> {
+    Trace::parse_from_bytes(&trace()).unwrap().packet
+}
+
+/// What the tracks are called, by their numbers; a core's own track behind its parent's.
+fn track_name(packets: &[TracePacket], uuid: u64) -> String {
+    let descriptors = packets.iter().filter_map(|packet| match &packet.data {
+        Some(Data::TrackDescriptor(track)) => Some(track),
+        _ => None,
+    });
+    let track = descriptors.clone().find(|track| track.uuid() == uuid).unwrap();
+    match track.parent_uuid {
+        Some(parent) => format!("{}/{}", track_name(packets, parent), track.name()),
+        None => track.name().to_owned(),
+    }
+}
+
+#[test]
+fn the_schedulers_tracks_are_ftrace_events_of_their_core() {
+    let packets = packets();
+    let bundles: Vec<_> = packets
+        .iter()
+        .filter_map(|packet| match &packet.data {
+            Some(Data::FtraceEvents(bundle)) => Some(bundle),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(bundles.len(), 1);
+    assert_eq!((bundles[0].cpu(), bundles[0].lost_events()), (1, true));
+    let events = &bundles[0].event;
+    let times: Vec<u64> = events.iter().map(|event| event.timestamp()).collect();
+    assert!(times.is_sorted() && times[0] == 1_001_000, "{times:?}");
+
+    let kinds: Vec<&Ftrace> = events.iter().filter_map(|event| event.event.as_ref()).collect();
+    let Ftrace::SchedWaking(waking) = kinds[0] else { panic!("{:?}", kinds[0]) };
+    assert_eq!(
+        (waking.comm(), waking.pid(), waking.prio(), waking.target_cpu()),
+        ("service", 42, 89, 2)
+    );
+    assert_eq!(events[0].pid(), 41);
+    let Ftrace::SchedWakeup(wakeup) = kinds[1] else { panic!("{:?}", kinds[1]) };
+    assert_eq!((wakeup.pid(), wakeup.target_cpu()), (42, 1));
+    let Ftrace::SchedSwitch(switch) = kinds[2] else { panic!("{:?}", kinds[2]) };
+    assert_eq!((switch.prev_comm(), switch.prev_pid(), switch.prev_prio()), ("worker", 41, 120));
+    assert_eq!(switch.prev_state(), 0);
+    assert_eq!((switch.next_comm(), switch.next_pid(), switch.next_prio()), ("service", 42, 89));
+    let Ftrace::SchedMigrateTask(moved) = kinds[3] else { panic!("{:?}", kinds[3]) };
+    assert_eq!((moved.pid(), moved.orig_cpu(), moved.dest_cpu()), (41, 1, 2));
+    assert!(matches!(kinds[4], Ftrace::SoftirqEntry(softirq) if softirq.vec() == 7));
+    assert!(matches!(kinds[5], Ftrace::SoftirqExit(softirq) if softirq.vec() == 7));
+    let Ftrace::SchedProcessFork(fork) = kinds[6] else { panic!("{:?}", kinds[6]) };
+    assert_eq!((fork.parent_pid(), fork.child_pid(), fork.child_comm()), (42, 43, "child"));
+    assert!(matches!(kinds[7], Ftrace::SchedWakeupNew(new) if new.target_cpu() == 3));
+    assert!(matches!(kinds[8], Ftrace::SchedProcessExec(exec) if exec.filename() == "other"));
+    assert!(matches!(kinds[9], Ftrace::SchedProcessExit(exit) if exit.pid() == 43));
+    assert_eq!(kinds.len(), 10);
+}
+
+#[test]
+fn queues_and_loads_are_counters_and_the_rest_instants_on_named_tracks() {
+    let packets = packets();
+    let told: Vec<(String, Type, i64)> = packets
+        .iter()
+        .filter_map(|packet| match &packet.data {
+            Some(Data::TrackEvent(event)) => {
+                assert!(packet.has_timestamp() && packet.trusted_packet_sequence_id() != 0);
+                let track = track_name(&packets, event.track_uuid());
+                Some((track, event.type_(), event.counter_value()))
+            }
+            _ => None,
+        })
+        .collect();
+    let expected = [
+        ("Keyframes", Type::TYPE_INSTANT, 0),
+        ("Threads that want the core/core 1", Type::TYPE_COUNTER, 2),
+        ("Load/core 1", Type::TYPE_COUNTER, 2048),
+        ("Affinity", Type::TYPE_INSTANT, 0),
+        ("Losses", Type::TYPE_INSTANT, 0),
+        ("Violations", Type::TYPE_INSTANT, 0),
+    ];
+    assert_eq!(told, expected.map(|(track, kind, value)| (track.to_owned(), kind, value)));
+}
+
+#[test]
+fn the_clock_is_named_and_threads_have_their_process() {
+    let packets = packets();
+    let clocks = packets.iter().find_map(|packet| match &packet.data {
+        Some(Data::ClockSnapshot(clocks)) => Some(clocks),
+        _ => None,
+    });
+    let clocks: Vec<(u32, u64)> =
+        clocks.unwrap().clocks.iter().map(|clock| (clock.clock_id(), clock.timestamp())).collect();
+    // MONOTONIC, BOOTTIME, REALTIME.
+    assert_eq!(clocks, [(3, 1_000_000), (6, 1_000_000), (1, 1_001_000_000)]);
+    let timed = packets.iter().filter(|packet| packet.has_timestamp());
+    assert!(timed.clone().count() > 5);
+    assert!(timed.into_iter().all(|packet| packet.timestamp_clock_id() == 3));
+    let threads: Vec<(i32, i32)> = packets
+        .iter()
+        .filter_map(|packet| match &packet.data {
+            Some(Data::ProcessTree(tree)) => Some(&tree.threads),
+            _ => None,
+        })
+        .flatten()
+        .map(|thread| (thread.tid(), thread.tgid()))
+        .collect();
+    assert!(threads.contains(&(41, 40)) && threads.contains(&(43, 40)), "{threads:?}");
+}
