@@ -4,29 +4,18 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use quell_linux::observe::domains;
 use quell_model::DomainTrees;
 use quell_trace::lint::{Inspection, Verdict, dump};
 
-/// Flags of `quell check`.
-#[derive(clap::Args)]
-pub struct Lint {
-    /// Judge the scheduling domains instead, by the rules L1 to L5; needs no load
-    #[arg(long)]
-    pub lint: bool,
-    /// Judge these dumps instead of this host: what --save wrote, or a kernel log with `sched_verbose`. Each is
-    /// also compared with the one before (L5)
-    #[arg(value_name = "DUMP", requires = "lint")]
-    dumps: Vec<PathBuf>,
-    /// Also write the scheduling domains of this host to this file, as JSON
-    #[arg(long, value_name = "FILE", requires = "lint", conflicts_with = "dumps")]
-    save: Option<PathBuf>,
-}
-
-pub fn run(args: &Lint, json: bool) -> Result<ExitCode> {
-    let dumps = match args.dumps.as_slice() {
-        [] => vec![("this host".to_owned(), this_host(args.save.as_deref())?)],
+/// Judges dumps of scheduling domains, or this host's, which are then saved as well where that is wanted.
+pub fn run(dumps: &[PathBuf], save: Option<&Path>, json: bool) -> Result<ExitCode> {
+    if !dumps.is_empty() && save.is_some() {
+        bail!("--save saves the domains of this host: give no dumps with it");
+    }
+    let dumps = match dumps {
+        [] => vec![("this host".to_owned(), this_host(save)?)],
         paths => paths.iter().map(|path| read(path)).collect::<Result<_>>()?,
     };
     let inspection = Inspection::new(&dumps);

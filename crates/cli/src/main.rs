@@ -6,6 +6,8 @@ mod apply;
 mod bench;
 mod check;
 mod check_lint;
+mod check_live;
+mod check_plan;
 
 mod client;
 mod doctor;
@@ -14,6 +16,7 @@ mod generate;
 mod guardian;
 mod launch;
 mod load;
+mod quantity;
 mod release;
 mod replay;
 mod run;
@@ -80,7 +83,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Why(args) => why::run(args),
         Command::Top(args) => top::run(args),
-        Command::Check(args) => check::run(&args),
+        Command::Check(args) => check::run(args),
         Command::Stop(args) => stop::run(args),
         Command::Release(args) => release::run(args),
         Command::Replay(args) => replay::run(args),

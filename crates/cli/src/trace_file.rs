@@ -23,6 +23,11 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
+    /// The trace of this name; the numbers are for texts.
+    pub fn new(trace: PathBuf, cores: Option<u16>, nodes: Option<u16>) -> TraceFile {
+        TraceFile { trace, cores, nodes }
+    }
+
     /// Its name, for errors.
     pub fn name(&self) -> String {
         self.trace.display().to_string()

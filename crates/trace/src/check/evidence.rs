@@ -179,18 +179,13 @@ impl Log {
     /// What happened since `before`, seen from one core's queue.
     pub(super) fn since(&self, before: &Totals, from: Nanos, on: CoreId) -> Evidence {
         let now = &self.totals;
-        let moves = CAUSES
-            .iter()
-            .map(|cause| (*cause, now.moves[*cause as usize] - before.moves[*cause as usize]))
-            .filter(|(_, count)| *count > 0)
-            .collect();
         let here = |moved: &&Move| moved.at_ns >= from.0 && (moved.from == on || moved.to == on);
         let mut moves_here: Vec<Move> =
             self.moves.iter().rev().filter(here).take(MOVES_LISTED).cloned().collect();
         moves_here.reverse();
         let passes = |count: u64| self.passes_told.then_some(count);
         Evidence {
-            moves,
+            moves: self.moves_since(before),
             moves_here,
             busy_wakeups_inside_llc: now.busy_wakeups_inside - before.busy_wakeups_inside,
             busy_wakeups_outside_llc: now.busy_wakeups_outside - before.busy_wakeups_outside,
@@ -202,6 +197,12 @@ impl Log {
             stolen_ms: (now.stolen - before.stolen).0 as f64 / 1e6,
             ..Evidence::default()
         }
+    }
+
+    /// Moves since `before`, by cause.
+    pub(super) fn moves_since(&self, before: &Totals) -> BTreeMap<MoveCause, u64> {
+        let counts = self.totals.moves.iter().zip(before.moves).map(|(now, before)| now - before);
+        CAUSES.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
     }
 
     /// Adds how the host looks now: queues, and the loads of the groups of an idle core and of the waiter's.

@@ -37,7 +37,7 @@ use std::sync::Arc;
 use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Permille, What};
 
 use episode::{Episode, Kind, Wait};
-use evidence::Log;
+use evidence::{Log, Totals};
 use host::{Host, State};
 use report::Basis;
 use standing::{Standing, judge};
@@ -208,6 +208,7 @@ impl Checker {
         let mut report = self.report;
         report.judged_s = self.judged.0 as f64 / 1e9;
         report.waste = self.tally.sums();
+        report.moves = self.log.moves_since(&Totals::default());
         report.conclude(&basis);
         report
     }
@@ -236,35 +237,40 @@ impl Checker {
     fn take(&mut self, at: Nanos, event: &Event) {
         self.now = at;
         self.log.event(at, event, &self.host);
-        let (runs, moved) = match &event.what {
-            What::Switch { next, .. } => (Some(next.thread), None),
-            What::Migrate { thread, from, .. } => (Some(*thread), Some((*thread, *from))),
-            What::Exit { thread } => (Some(*thread), None),
-            _ => (None, None),
-        };
-        self.end_wait(runs, at);
-        let left = moved.filter(|(thread, from)| self.waits_in(*thread, *from));
         let (idle, lowly) = (self.host.idle, self.host.lowly);
-        if let What::Keyframe(keyframe) = &event.what {
-            self.look(at, keyframe, event);
-        } else {
-            self.host.apply(event);
-        }
+        let left = match &event.what {
+            What::Keyframe(keyframe) => self.look(at, keyframe, event),
+            _ => self.step(at, event),
+        };
         if self.judging.is_some() {
             let shifted = (idle, lowly) != (self.host.idle, self.host.lowly);
             let affected = if shifted { self.all() } else { self.host.dirty };
             self.reassess(&affected, at);
-            if let Some((_, from)) = left {
-                self.repaired(from, at);
-            }
+            left.iter().for_each(|on| self.repaired(on, at));
             self.tick(at);
         }
         self.host.dirty = CoreSet::EMPTY;
     }
 
+    /// Takes an event other than a keyframe. Returns the queue out of which it moved a waiting thread.
+    fn step(&mut self, at: Nanos, event: &Event) -> CoreSet {
+        let (runs, from) = match &event.what {
+            What::Switch { next, .. } => (Some(next.thread), None),
+            What::Migrate { thread, from, .. } => (Some(*thread), Some(*from)),
+            What::Exit { thread } => (Some(*thread), None),
+            _ => (None, None),
+        };
+        let waited = runs.and_then(|thread| self.host.thread(thread));
+        let waited =
+            waited.filter(|thread| thread.state == State::Waiting).map(|thread| thread.core);
+        self.end_wait(runs, at);
+        self.host.apply(event);
+        from.filter(|from| waited == Some(*from)).into_iter().collect()
+    }
+
     /// A keyframe resynchronises, and ends a blind span. Where the domains have changed, the kernel has rebuilt
-    /// them, and what was seen before does not count.
-    fn look(&mut self, at: Nanos, keyframe: &Keyframe, event: &Event) {
+    /// them, and what was seen before does not count. Returns the queues out of which a waiting thread was moved.
+    fn look(&mut self, at: Nanos, keyframe: &Keyframe, event: &Event) -> CoreSet {
         self.report.looks += 1;
         let rebuilt = keyframe.cores.iter().any(|seen| {
             let known = self.host.core(seen.core).and_then(|core| core.domain);
@@ -275,25 +281,28 @@ impl Checker {
         }
         self.host.apply(event);
         let host = &self.host;
-        self.waits.retain(|thread, wait| {
-            host.thread(*thread).is_some_and(|t| t.state == State::Waiting && t.core == wait.on)
+        let mut left = CoreSet::EMPTY;
+        self.waits.retain(|thread, wait| match host.thread(*thread) {
+            Some(thread) if thread.state != State::Away && thread.core != wait.on => {
+                left.insert(wait.on);
+                false
+            }
+            thread => thread.is_some_and(|thread| thread.state == State::Waiting),
         });
         self.end_blind(at);
         self.judging.get_or_insert(at);
-    }
-
-    fn waits_in(&self, thread: i32, core: CoreId) -> bool {
-        self.host
-            .thread(thread)
-            .is_some_and(|thread| thread.state == State::Waiting && thread.core == core)
+        left
     }
 
     /// A thread that waited gets a core, is moved, or ends: its account is closed.
     fn end_wait(&mut self, thread: Option<i32>, at: Nanos) {
-        let Some(wait) = thread.and_then(|thread| self.waits.get(&thread)) else { return };
-        let on = wait.on;
+        let Some((thread, wait)) = thread.and_then(|thread| self.waits.get_key_value(&thread))
+        else {
+            return;
+        };
+        let (thread, on) = (*thread, wait.on);
         self.settle(on, at);
-        self.waits.remove(&thread.unwrap_or_default());
+        self.waits.remove(&thread);
     }
 
     /// Judges the waiters of some queues anew.

@@ -1,8 +1,9 @@
 //! What a check found.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use quell_model::{CoreId, CoreSet, Meta, Nanos};
+use quell_model::{CoreId, CoreSet, Meta, MoveCause, Nanos};
 use serde::{Deserialize, Serialize};
 
 use super::episode::Kind;
@@ -126,6 +127,8 @@ pub struct Report {
     pub unlisted: u64,
     /// Wasted time.
     pub waste: Waste,
+    /// Threads moved between queues, by cause.
+    pub moves: BTreeMap<MoveCause, u64>,
     /// Facts of the kernel that bear on it.
     pub facts: Vec<String>,
 }
@@ -145,6 +148,7 @@ impl Report {
             unknown: Vec::new(),
             unlisted: 0,
             waste: Waste::default(),
+            moves: BTreeMap::new(),
             facts: facts(&meta.kernel),
         }
     }
@@ -173,8 +177,10 @@ impl Report {
     /// Gives the verdict. A stream must have been judged for a window; looks of a sampler count one by one.
     pub(super) fn conclude(&mut self, basis: &Basis) {
         let (verdict, because) = if let Some(worst) = self.worst() {
-            let count = self.violations.len() as u64 + self.unlisted;
-            let text = format!("{count} violations; the longest on {worst}");
+            let text = match self.violations.len() {
+                1 => worst.to_string(),
+                count => format!("{count} times, the longest on {worst}"),
+            };
             (Verdict::Violated, text)
         } else if !self.unknown.is_empty() {
             let text = "threads waited beside idle cores, and nobody said where they may run";
@@ -253,7 +259,12 @@ impl fmt::Display for Finding {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.verdict, self.because)?;
-        writeln!(f, "  judged {:.2} s of {} ({})", self.judged_s, self.host, self.kernel)?;
+        writeln!(f, "  {} ({})", self.host, self.kernel)?;
+        let (looks, judged) = (self.looks, self.judged_s);
+        match judged > 0.0 {
+            true => writeln!(f, "  looked {looks} times, and judged {judged:.2} s between looks")?,
+            false => writeln!(f, "  looked {looks} times; no look was suspicious twice")?,
+        }
         for blind in &self.blind {
             let span = Nanos(blind.until_ns) - Nanos(blind.from_ns);
             writeln!(f, "  could not tell for {span}: {}", blind.why)?;
@@ -264,6 +275,7 @@ impl fmt::Display for Report {
             "  wasted: {:.3} s of wall time, {:.3} s of cores, {:.3} s of threads",
             waste.any_s, waste.cores_s, waste.threads_s
         )?;
+        writeln!(f, "  moves: {}", in_words(&self.moves))?;
         let lists = [
             ("violation", &self.violations),
             ("no violation", &self.explained),
@@ -312,13 +324,7 @@ fn write_details(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
             idle.cores, idle.mean, idle.minimum, busy.cores, busy.mean, busy.minimum
         )?;
     }
-    let moves: Vec<String> = evidence
-        .moves
-        .iter()
-        .map(|(cause, count)| format!("{count} {}", format!("{cause:?}").to_lowercase()))
-        .collect();
-    let moves = if moves.is_empty() { "none".to_owned() } else { moves.join(", ") };
-    writeln!(f, "  moves    {moves}")?;
+    writeln!(f, "  moves    {}", in_words(&evidence.moves))?;
     for moved in &evidence.moves_here {
         let after = (moved.at_ns.saturating_sub(finding.from_ns)) as f64 / 1e6;
         writeln!(
@@ -344,4 +350,12 @@ fn write_details(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
         "  also     {} forks, {} execs, {} exits; the hypervisor took {:.1} ms",
         evidence.forks, evidence.execs, evidence.exits, evidence.stolen_ms
     )
+}
+
+fn in_words(moves: &BTreeMap<MoveCause, u64>) -> String {
+    if moves.is_empty() {
+        return "none".to_owned();
+    }
+    let count = |(cause, count): (&MoveCause, &u64)| format!("{count} {cause:?}").to_lowercase();
+    moves.iter().map(count).collect::<Vec<_>>().join(", ")
 }

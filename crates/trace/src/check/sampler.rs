@@ -49,7 +49,8 @@ impl Sampler {
     /// Takes a look at the host, and says when to look again.
     #[must_use]
     pub fn keyframe(&mut self, at: Nanos, keyframe: Arc<Keyframe>) -> Nanos {
-        if self.phase != Phase::Resting && at.since(self.last) > Nanos(self.step.0.saturating_mul(LATE_STEPS))
+        if self.phase != Phase::Resting
+            && at.since(self.last) > Nanos(self.step.0.saturating_mul(LATE_STEPS))
         {
             // Between looks the host is taken to stay as it was: not for as long as this.
             self.checker.pause(self.last);

@@ -169,3 +169,25 @@ fn a_sampler_concludes_nothing_from_looks_that_are_far_apart() {
     let report = sampler.finish();
     assert!(report.violations.is_empty(), "{report}");
 }
+
+#[test]
+fn looks_between_which_a_waiter_was_moved_begin_anew() {
+    let mut stream = Stream::of(3);
+    stream.hog_and_waiter(1, "0-2");
+    let looks = [stream.look(), {
+        let mut moved = stream.clone();
+        moved.shown.threads[1].core = on(0);
+        moved.shown.threads[1].state = quell_model::Activity::Running;
+        moved.shown.cores[0].running = 12;
+        moved.show(fair(13, "next"), 1, quell_model::Activity::Waiting, "0-2");
+        moved.look()
+    }];
+    let mut sampler = Sampler::new(&stream.meta(), Options::default(), Nanos::from_secs(1));
+    let mut next = ms(1_000);
+    for look in 0..100 {
+        // Every 40 ms the waiter is moved away, and another waits in its place.
+        next = sampler.keyframe(next, looks[look / 10 % 2].clone());
+    }
+    let report = sampler.finish();
+    assert!(report.violations.is_empty(), "{report}");
+}

@@ -1,0 +1,292 @@
+//! `quell check` on this host, under schedulers that waste cores and that do not, and on recorded files.
+//!
+//! Verdicts are asserted, never times. Whatever is changed is given back: by the drop of a guard, and where
+//! the test is killed by a process that waits for its end.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+mod common;
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use common::{Ground, Program, QUELL, eventually};
+use quell_linux::testing::{HostLock, Unbalanced, host_lock};
+use serde_json::Value;
+
+/// How often a control is repeated until other work on this host leaves it a core.
+const ATTEMPTS: usize = 12;
+const SPIN: &str = "while :; do :; done";
+
+/// Runs a program that ends with this test, however that ends.
+fn start(command: &[&str]) -> Program {
+    Program::start("setpriv", &[&["--pdeathsig", "KILL"][..], command].concat())
+}
+
+/// A thread that never sleeps, on core 1 at first, with this affinity from then on.
+fn hog(prefix: &[&str], cores: &str) -> Program {
+    let hog = start(&[&["taskset", "-c", "1"][..], prefix, &["sh", "-c", SPIN]].concat());
+    // It is where it shall be once it is what it shall be.
+    eventually("the hog spins", || {
+        fs::read_to_string(format!("/proc/{}/comm", hog.pid())).unwrap().trim() == "sh"
+    });
+    let pid = hog.pid().to_string();
+    let done = Command::new("taskset").args(["-cp", cores, &pid]).output().unwrap();
+    assert!(done.status.success(), "{}", text(&done));
+    hog
+}
+
+/// A cgroup of the v1 cpu controller whose threads get a tenth of a core together.
+struct Throttled {
+    directory: String,
+    watcher: Child,
+}
+
+impl Throttled {
+    fn new() -> Option<Throttled> {
+        if !Path::new("/sys/fs/cgroup/cpu/cgroup.procs").exists() {
+            return None;
+        }
+        let directory = format!("/sys/fs/cgroup/cpu/quell-check-{}", std::process::id());
+        let remove = format!(
+            "trap '' HUP INT TERM; echo ready; read -r _; \
+             for i in $(seq 100); do rmdir {directory} && exit; sleep 0.1; done"
+        );
+        let mut watcher = Command::new("sh")
+            .args(["-c", &remove])
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        watcher.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        let throttled = Throttled { directory, watcher };
+        fs::create_dir(&throttled.directory).unwrap();
+        fs::write(format!("{}/cpu.cfs_period_us", throttled.directory), "100000").unwrap();
+        fs::write(format!("{}/cpu.cfs_quota_us", throttled.directory), "10000").unwrap();
+        Some(throttled)
+    }
+
+    fn admit(&self, program: &Program) {
+        fs::write(format!("{}/cgroup.procs", self.directory), program.pid().to_string()).unwrap();
+    }
+}
+
+impl Drop for Throttled {
+    fn drop(&mut self) {
+        drop(self.watcher.stdin.take());
+        let _ = self.watcher.wait();
+    }
+}
+
+/// Checks this host; a directory of its own takes the trace, and there is no daemon.
+fn check(args: &[&str]) -> (Option<i32>, Value) {
+    let directory = tempfile::tempdir().unwrap();
+    check_in(directory.path(), args)
+}
+
+/// Checks this host, with the daemon of this run directory.
+fn check_in(run_dir: &Path, args: &[&str]) -> (Option<i32>, Value) {
+    let out = Command::new(QUELL)
+        .args(["check", "--json", "--duration", "3s"])
+        .args(args)
+        .env("QUELL_RUN_DIR", run_dir)
+        .current_dir(run_dir)
+        .output()
+        .unwrap();
+    let report = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{}", text(&out)));
+    (out.status.code(), report)
+}
+
+fn text(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
+}
+
+/// No violation, in exact mode; what other work of this host does is its own.
+fn assert_no_violation(_: &HostLock) -> Value {
+    let (code, report) = check(&["--mode", "exact"]);
+    assert_eq!(report["violations"].as_array().unwrap().len(), 0, "{report:#}");
+    assert_eq!((code, &report["verdict"]), (Some(0), &Value::from("clean")), "{report:#}");
+    report
+}
+
+/// Two hogs that began on core 1 and may use core 0 as well, while nothing is balanced.
+fn assert_violated_without_balancing(args: &[&str]) {
+    let lock = host_lock().unwrap();
+    let Some(_unbalanced) = Unbalanced::begin(&lock).unwrap() else {
+        eprintln!("skipped: this host has no cpuset hierarchy of cgroup v1");
+        return;
+    };
+    for _ in 0..ATTEMPTS {
+        let hogs = [hog(&[], "0-1"), hog(&[], "0-1")];
+        let (code, report) = check(args);
+        let pids = hogs.each_ref().map(|hog| Value::from(hog.pid()));
+        let ours = |finding: &&Value| {
+            finding["core"] == 1
+                && finding["waiters"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .any(|w| pids.contains(&w["thread"]))
+        };
+        let Some(found) = report["violations"].as_array().unwrap().iter().find(ours) else {
+            continue;
+        };
+        assert_eq!((code, &report["verdict"]), (Some(1), &Value::from("violated")));
+        assert_eq!((&found["grade"], &found["label"]), (&"B".into(), &"domains".into()));
+        assert_eq!((&found["idle"], &found["evidence"]["domain"]), (&"0".into(), &"1".into()));
+        assert!(
+            report["facts"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|fact| { fact.as_str().unwrap().contains("cpuset.sched_load_balance") })
+        );
+        assert!(report["trace"].as_str().unwrap().ends_with(".pftrace"));
+        return;
+    }
+    panic!("never violated in {ATTEMPTS} attempts; is core 0 ever idle?");
+}
+
+#[test]
+fn without_balancing_movable_hogs_on_one_core_are_violated_in_exact_mode() {
+    assert_violated_without_balancing(&["--mode", "exact"]);
+}
+
+#[test]
+fn without_balancing_movable_hogs_on_one_core_are_violated_in_sampling_mode() {
+    assert_violated_without_balancing(&["--mode", "sampling", "--interval", "500ms"]);
+}
+
+#[test]
+fn with_balancing_the_same_hogs_are_clean() {
+    let lock = host_lock().unwrap();
+    let _hogs = [hog(&[], "0-1"), hog(&[], "0-1")];
+    assert_no_violation(&lock);
+    assert_eq!(check(&["--interval", "200ms"]).0, Some(0));
+}
+
+#[test]
+fn pinned_hogs_are_clean() {
+    let lock = host_lock().unwrap();
+    let _hogs = [hog(&[], "1"), hog(&[], "1")];
+    assert_no_violation(&lock);
+}
+
+#[test]
+fn short_sleepers_are_clean() {
+    let lock = host_lock().unwrap();
+    let _sleepers = start(&["stress-ng", "--nanosleep", "8", "--quiet"]);
+    assert_no_violation(&lock);
+}
+
+#[test]
+fn storms_of_kernel_workers_are_clean() {
+    let lock = host_lock().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap().to_owned();
+    let _storm =
+        start(&["stress-ng", "--hdd", "2", "--hdd-bytes", "8M", "--temp-path", &path, "--quiet"]);
+    assert_no_violation(&lock);
+}
+
+#[test]
+fn sched_idle_hogs_are_clean() {
+    let lock = host_lock().unwrap();
+    let _hogs = [(); 3].map(|()| hog(&["chrt", "-i", "0"], "0-1"));
+    assert_no_violation(&lock);
+}
+
+#[test]
+fn a_realtime_hog_before_a_movable_thread_is_clean() {
+    let lock = host_lock().unwrap();
+    // Bounded, whatever happens: the kernel ends it after 20 s without sleep.
+    let _realtime = hog(&["prlimit", "--rttime=20000000", "chrt", "-f", "1"], "1");
+    let _fair = hog(&[], "0-1");
+    assert_no_violation(&lock);
+}
+
+#[test]
+fn a_throttled_cgroup_is_clean() {
+    let lock = host_lock().unwrap();
+    let Some(group) = Throttled::new() else {
+        eprintln!("skipped: this host has no cpu controller of cgroup v1");
+        return;
+    };
+    let hogs = [hog(&[], "0-1"), hog(&[], "1"), hog(&[], "0-1")];
+    hogs.iter().take(2).for_each(|hog| group.admit(hog));
+    assert_no_violation(&lock);
+}
+
+#[test]
+fn a_storm_of_affinities_is_clean_and_its_moves_are_named() {
+    let lock = host_lock().unwrap();
+    let hog = hog(&[], "0-1");
+    let pid = hog.pid();
+    let storm = format!("while :; do taskset -cp 0 {pid}; taskset -cp 1 {pid}; done");
+    let _storm = start(&["sh", "-c", &storm]);
+    let report = assert_no_violation(&lock);
+    assert!(report["moves"]["affinity"].as_u64().is_some_and(|moves| moves > 0), "{report:#}");
+}
+
+#[test]
+fn what_a_daemons_plan_keeps_a_thread_from_is_explained_by_it() {
+    let ground = Ground::new();
+    let daemon = ground.run(
+        "[[task]]\nname = \"batch\"\nclass = \"be\"\ncommand = [\"stress-ng\", \"--cpu\", \"2\", \"--quiet\"]\n",
+    );
+    let affinities = || daemon.task("batch")["affinities"].clone();
+    eventually("the workers of stress-ng are kept on managed cores", || {
+        let threads = |list: &Value| list["threads"].as_array().map_or(0, Vec::len);
+        affinities().as_array().is_some_and(|lists| lists.iter().map(threads).sum::<usize>() >= 3)
+    });
+    let mut explained = false;
+    for _ in 0..ATTEMPTS {
+        let (_, report) = check_in(ground.path(), &["--mode", "exact"]);
+        let findings = |kind: &str| report[kind].as_array().unwrap().clone();
+        assert!(findings("violations").iter().all(|found| found["label"] != "quell"), "{report:#}");
+        let by_plan = |found: &Value| found["label"]["policy"] == "plan";
+        let told = |fact: &Value| fact.as_str().unwrap().contains("a Quell daemon");
+        assert!(report["facts"].as_array().unwrap().iter().any(told));
+        explained = findings("explained").iter().any(by_plan);
+        if explained {
+            break;
+        }
+    }
+    assert!(explained, "never explained in {ATTEMPTS} attempts; is core 0 ever idle?");
+    daemon.stop();
+}
+
+#[test]
+fn what_was_saved_around_a_violation_is_violated_when_it_is_read_back() {
+    let lock = host_lock().unwrap();
+    let Some(_unbalanced) = Unbalanced::begin(&lock).unwrap() else {
+        eprintln!("skipped: this host has no cpuset hierarchy of cgroup v1");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("found.pftrace");
+    let path = path.to_str().unwrap();
+    let _hogs = [hog(&[], "0-1"), hog(&[], "0-1")];
+    let found = (0..ATTEMPTS).any(|_| check(&["--mode", "exact", "--save", path]).0 == Some(1));
+    assert!(found, "never violated in {ATTEMPTS} attempts; is core 0 ever idle?");
+    let out = Command::new(QUELL).args(["check", path]).output().unwrap();
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out));
+    assert!(text(&out).starts_with("violated: "), "{}", text(&out));
+}
+
+#[test]
+fn what_is_no_trace_is_an_error_that_names_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("no-trace");
+    fs::write(&path, "this is no trace\n").unwrap();
+    for file in [path.to_str().unwrap(), "/nonexistent"] {
+        let out = Command::new(QUELL).args(["check", file]).output().unwrap();
+        assert_eq!(out.status.code(), Some(2), "{}", text(&out));
+        assert!(text(&out).starts_with(&format!("error: {file}")), "{}", text(&out));
+    }
+}
