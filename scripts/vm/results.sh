@@ -6,6 +6,10 @@ cd "$(dirname "$0")/../.."
 
 rows=() kernels=()
 while [ $# -ge 2 ]; do
+    if grep -q '^@@row control|seen|1' "$2"; then
+        echo "vm: cores are wasted on Linux $1 even without a recipe: this host was too busy to tell anything" >&2
+        exit 1
+    fi
     mapfile -t -O "${#rows[@]}" rows < <(sed -n 's/^@@row \(.*\)|\(.*\)|\([0-9.]*\)@@$/\1|\2|\3/p' "$2" | awk -F '|' -v series="$1" '
         {printf "{\"case\":\"%s\",\"high\":%s,\"low\":%s,\"median\":%s,\"metric\":\"%s\",\"raw\":[%s],\"system\":\"Linux %s\"}\n",
             $1, $3, $3, $3, $2, $3, series}')

@@ -49,6 +49,8 @@ for series in 6.1 6.12; do
     cp "$console" "$kept/$series"
     results+=("$series" "$kept/$series")
 done
-scripts/vm/results.sh "${results[@]}" >target/check-guests.json
-echo "vm: the table of bugs and kernels: target/check-guests.json (docs/check-guests.md says what to do with it)"
+# Figures are shown, not asserted: time in there is not real.
+if scripts/vm/results.sh "${results[@]}" >target/check-guests.json; then
+    echo "vm: the table of bugs and kernels: target/check-guests.json (docs/check-guests.md says what to do with it)"
+fi
 echo "vm: passed"
