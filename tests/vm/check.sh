@@ -47,4 +47,8 @@ holds "what a core that is away had cannot be compared" lints 2 /tmp/before.json
 echo 1 >/sys/devices/system/cpu/cpu5/online
 holds "with core 5 back, too" lints 0 --save /tmp/after.json
 holds "and as before" lints 0 /tmp/before.json /tmp/after.json
+
+# shellcheck source=tests/vm/recipes.sh
+. /lib/recipes.sh
+echo "@@kernel $(uname -r)@@"
 finish

@@ -21,7 +21,7 @@ const COLOCATE: &str = "colocate";
 /// The generated page.
 const PAGE: &str = "docs/results.md";
 /// Files whose marked figures are replaced.
-const MARKED: [&str; 1] = ["README.md"];
+const MARKED: [&str; 2] = ["README.md", "docs/check-guests.md"];
 const OPEN: &str = "<!-- bench: ";
 const CLOSE: &str = "<!-- /bench -->";
 

@@ -60,7 +60,7 @@ fn reach(core: &CoreDomains, isolated: &CoreSet, report: &mut Report) {
         ),
         None => (
             "the balancer moves no thread to or from these cores: threads wait while cores that they may use idle",
-            "set cpuset.sched_load_balance of the root cpuset to 1 (cgroup v1); see `quell doctor` for cpusets",
+            "set cpuset.sched_load_balance of the root cpuset to 1 (cgroup v1), or end the isolated partition (v2)",
         ),
         Some(_) => (
             "threads that start in this span stay there, whatever idles elsewhere (Missing Scheduling Domains)",
