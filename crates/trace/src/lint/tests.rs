@@ -94,7 +94,7 @@ fn a_host_without_domains_is_found_and_isolated_cores_are_wanted_so() {
     let machine = Machine { distances: vec![vec![10]], physical: 4, siblings: 1 };
     let trees = machine.trees(How::Rightly);
     let none: Vec<CoreDomains> =
-        trees.cores().iter().cloned().map(|core| CoreDomains { domains: vec![], ..core }).collect();
+        trees.cores().iter().map(|core| CoreDomains { domains: vec![], ..core.clone() }).collect();
     let report = lint(&DomainTrees::new(none.clone(), CoreSet::EMPTY).unwrap());
     assert_eq!((report.findings.len(), report.findings[0].cores), (1, set("0-3")));
     assert!(report.to_string().contains("sched_load_balance"));
