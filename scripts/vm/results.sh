@@ -21,8 +21,9 @@ done
     exit 1
 }
 join() {
-    local IFS=,
-    echo "$*"
+    local IFS=, all
+    all=$*
+    echo "${all//,/, }"
 }
 dirty=$(git diff --quiet HEAD -- . ':!bench/results' ':!docs' || echo -dirty)
 cat <<END
