@@ -21,8 +21,9 @@ done
     exit 1
 }
 join() {
-    local IFS=,
-    echo "$*"
+    local IFS=, all
+    all=$*
+    echo "${all//,/, }"
 }
 dirty=$(git diff --quiet HEAD -- . ':!bench/results' ':!docs' || echo -dirty)
 cat <<END
@@ -32,7 +33,7 @@ cat <<END
   "command": "make test-vm",
   "commit": "$(git rev-parse --short=12 HEAD)$dirty",
   "machine": {"clocksource":"tsc","cores":16,"cpu":"QEMU, emulated (TCG)","governor":"unknown","hypervisor":"QEMU","idle":"none","kernel":"$(join "${kernels[@]}")","memory_mib":1024,"mitigations":[],"nodes":8,"preemption":"unknown","rt_runtime_us":"950000","smt":"off"},
-  "notes": ["Time in an emulated machine is not real, and ${#kernels[@]} kernels were run once each: these figures say whether something is there, not how much of it."],
+  "notes": ["Time in an emulated machine is not real, and each kernel was run once: these figures say whether something is there, not how much of it."],
   "ratios": [],
   "rows": [
 $(printf '    %s,\n' "${rows[@]}" | sed '$s/,$//')
