@@ -1,6 +1,6 @@
 //! What a running daemon decided meanwhile.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl Drop for Decisions {
     }
 }
 
-fn follow(socket: &PathBuf, from: Nanos, tell: &Sender<(Nanos, Arc<str>)>, stop: &Receiver<()>) {
+fn follow(socket: &Path, from: Nanos, tell: &Sender<(Nanos, Arc<str>)>, stop: &Receiver<()>) {
     let (mut client, mut newest_us) = (None, from.0 / 1_000);
     loop {
         let pause = match decisions(&mut client, socket) {
