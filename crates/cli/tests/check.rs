@@ -126,6 +126,7 @@ fn assert_violated_without_balancing(args: &[&str]) {
         eprintln!("skipped: this host has no cpuset hierarchy of cgroup v1");
         return;
     };
+    let mut last = Value::Null;
     for _ in 0..ATTEMPTS {
         let hogs = [hog(&[], "0-1"), hog(&[], "0-1")];
         let (code, report) = check(args);
@@ -139,6 +140,7 @@ fn assert_violated_without_balancing(args: &[&str]) {
                     .any(|w| pids.contains(&w["thread"]))
         };
         let Some(found) = report["violations"].as_array().unwrap().iter().find(ours) else {
+            last = report;
             continue;
         };
         assert_eq!((code, &report["verdict"]), (Some(1), &Value::from("violated")));
@@ -154,7 +156,7 @@ fn assert_violated_without_balancing(args: &[&str]) {
         assert!(report["trace"].as_str().unwrap().ends_with(".pftrace"));
         return;
     }
-    panic!("never violated in {ATTEMPTS} attempts; is core 0 ever idle?");
+    panic!("never violated in {ATTEMPTS} attempts; is core 0 ever idle? The last: {last:#}");
 }
 
 #[test]
