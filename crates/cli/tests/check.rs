@@ -106,12 +106,17 @@ fn text(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
 }
 
-/// No violation, in exact mode; what other work of this host does is its own.
+/// No violation, in exact mode. On a host so busy that events are lost the checker cannot tell, and is asked again.
 fn assert_no_violation(_: &HostLock) -> Value {
-    let (code, report) = check(&["--mode", "exact"]);
-    assert_eq!(report["violations"].as_array().unwrap().len(), 0, "{report:#}");
-    assert_eq!((code, &report["verdict"]), (Some(0), &Value::from("clean")), "{report:#}");
-    report
+    for _ in 0..ATTEMPTS {
+        let (code, report) = check(&["--mode", "exact"]);
+        assert!(report["violations"].as_array().unwrap().is_empty(), "{report:#}");
+        if code != Some(2) {
+            assert_eq!((code, &report["verdict"]), (Some(0), &"clean".into()), "{report:#}");
+            return report;
+        }
+    }
+    panic!("could not tell in {ATTEMPTS} attempts; is this host overloaded?");
 }
 
 /// Two hogs that began on core 1 and may use core 0 as well, while nothing is balanced.
@@ -121,6 +126,7 @@ fn assert_violated_without_balancing(args: &[&str]) {
         eprintln!("skipped: this host has no cpuset hierarchy of cgroup v1");
         return;
     };
+    let mut last = Value::Null;
     for _ in 0..ATTEMPTS {
         let hogs = [hog(&[], "0-1"), hog(&[], "0-1")];
         let (code, report) = check(args);
@@ -134,6 +140,7 @@ fn assert_violated_without_balancing(args: &[&str]) {
                     .any(|w| pids.contains(&w["thread"]))
         };
         let Some(found) = report["violations"].as_array().unwrap().iter().find(ours) else {
+            last = report;
             continue;
         };
         assert_eq!((code, &report["verdict"]), (Some(1), &Value::from("violated")));
@@ -149,7 +156,7 @@ fn assert_violated_without_balancing(args: &[&str]) {
         assert!(report["trace"].as_str().unwrap().ends_with(".pftrace"));
         return;
     }
-    panic!("never violated in {ATTEMPTS} attempts; is core 0 ever idle?");
+    panic!("never violated in {ATTEMPTS} attempts; is core 0 ever idle? The last: {last:#}");
 }
 
 #[test]
