@@ -159,15 +159,15 @@ fn legend(out: &mut String, what: What, colours: &Colours, style: &Style, top: u
         What::Size => {
             let labels = (0..colours.queue.len() - 1).map(|size| size.to_string());
             (
-                "threads that want the core (mean of a pixel)",
+                "threads that want the core (mean)",
                 &colours.queue,
                 labels.chain(["5+".to_owned()]).collect(),
             )
         }
         What::Load => {
-            let labels = colours.load_edges.iter().map(ToString::to_string);
+            let labels = colours.load_edges.iter().map(|edge| thousands(*edge));
             (
-                "load: weights of the queue (mean of a pixel)",
+                "load: weights of the queue (mean)",
                 &colours.load,
                 labels.chain(["more".to_owned()]).collect(),
             )
@@ -179,7 +179,7 @@ fn legend(out: &mut String, what: What, colours: &Colours, style: &Style, top: u
         [(colours.wasted, "idle while overloaded".to_owned()), (colours.lost, "lost".to_owned())];
     let sizes = colours_of.iter().copied().zip(labels);
     for (colour, label) in sizes.chain(marks).collect::<Vec<_>>().into_iter().rev() {
-        x = x.saturating_sub(7 * label.chars().count() as u32 + 26);
+        x = x.saturating_sub(6 * label.chars().count() as u32 + 26);
         let _ = writeln!(
             out,
             "<rect x=\"{x}\" y=\"{}\" width=\"12\" height=\"12\" fill=\"{}\" stroke=\"{}\" \
@@ -337,6 +337,14 @@ impl<'a> Plot<'a> {
             );
             at += step;
         }
+    }
+}
+
+/// Weights are multiples of 1024 mostly.
+fn thousands(edge: u64) -> String {
+    match edge {
+        1024.. if edge.is_multiple_of(1024) => format!("{}k", edge / 1024),
+        _ => edge.to_string(),
     }
 }
 

@@ -51,6 +51,9 @@ class App {
         if (option) this.toggle(option);
       };
     }
+    // Texts of other programs tell no loads.
+    const { source } = this.model.index.meta;
+    document.getElementById('load').classList.toggle('closed', ['ftrace', 'perf'].includes(source));
     document.getElementById('help').onclick = (event) => event.currentTarget.close();
     const { meta, events } = this.model.index;
     document.getElementById('facts').innerHTML = `<b>${escapeHtml(meta.host)}</b> · ${escapeHtml(meta.kernel)} · `
