@@ -113,6 +113,8 @@ pub struct Checker {
     ticked: Nanos,
     /// The next number in each core's sequence.
     sequence: Vec<Option<u64>>,
+    /// When each core told something last.
+    heard: Vec<Nanos>,
     /// Since when the stream is judged; `None` before it begins, in a blind span and between samples.
     judging: Option<Nanos>,
     blind: Option<(Nanos, String)>,
@@ -139,6 +141,7 @@ impl Checker {
             now: Nanos::ZERO,
             ticked: Nanos::ZERO,
             sequence: vec![None; cores],
+            heard: vec![Nanos::ZERO; cores],
             judging: None,
             blind: None,
             alerts: Vec::new(),
@@ -163,10 +166,12 @@ impl Checker {
         }
         let missing = self.missing_before(event);
         if missing > 0 {
+            self.take_back(event.core, at);
             self.go_blind(at, format!("{missing} events of core {} are missing", event.core));
         }
         match &event.what {
             What::Lost { count } => {
+                self.take_back(event.core, at);
                 self.go_blind(at, format!("{count} events of core {} were lost", event.core));
             }
             What::Online { of, online } => {
@@ -175,7 +180,31 @@ impl Checker {
             }
             _ => {}
         }
+        if let Some(heard) = self.heard.get_mut(event.core.index()) {
+            *heard = at;
+        }
         self.take(at, event);
+    }
+
+    /// Events of a core are missing, and nobody knows since when: what was concluded from its silence since it
+    /// told something last is taken back.
+    fn take_back(&mut self, core: CoreId, at: Nanos) {
+        let Some(&heard) = self.heard.get(core.index()) else { return };
+        for on in self.begun.iter() {
+            self.settle(on, at);
+            for part in &mut self.queues[on.index()].parts {
+                let rests = on == core || part.episode.idle.contains(core);
+                if rests && part.episode.until > heard {
+                    part.episode.clear();
+                    part.beside.clear();
+                }
+            }
+        }
+        let rests = |found: &Finding| {
+            (found.core == core || found.idle.contains(core)) && found.until_ns > heard.0
+        };
+        self.alerts.retain(|found| !rests(found));
+        self.report.retain(|found| !rests(found));
     }
 
     /// Takes a keyframe that belongs to no stream.

@@ -166,6 +166,13 @@ impl Report {
         }
     }
 
+    /// Drops the findings that do not hold any more.
+    pub(super) fn retain(&mut self, holds: impl Fn(&Finding) -> bool) {
+        for list in [&mut self.violations, &mut self.explained, &mut self.unknown] {
+            list.retain(&holds);
+        }
+    }
+
     pub(super) fn add_blind(&mut self, blind: Blind) {
         if self.blind.len() < LISTED_MAX {
             self.blind.push(blind);

@@ -102,6 +102,23 @@ fn across_a_loss_nothing_is_concluded() {
 }
 
 #[test]
+fn what_rests_on_the_silence_of_a_core_that_lost_events_is_taken_back() {
+    let silent = |lost: bool| {
+        let mut stream = Stream::of(2);
+        stream.hog_and_waiter(1, "0-1");
+        stream.after(5).switch(0, stream::nobody(), 0, Left::Preempted);
+        stream.after(300);
+        if lost {
+            stream.skip(0, 3);
+        }
+        stream.switch(0, fair(7, "busy"), 0, Left::Preempted);
+        stream.check()
+    };
+    assert_eq!(silent(false).verdict, Verdict::Violated);
+    assert!(silent(true).violations.is_empty(), "{}", silent(true));
+}
+
+#[test]
 fn a_gap_in_a_sequence_is_a_loss() {
     let mut stream = Stream::of(2);
     stream.hog_and_waiter(1, "0-1");
