@@ -10,7 +10,7 @@ DEMO       := $(QUELL) bench colocate --quick --json bench/results/demo.json
 BENCHES    := colocate colocate-redis colocate-nginx overhead reaction mechanism why
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build deb demo test test-unit test-deb test-crash test-vm fuzz bench docs lint clean
+.PHONY: help setup build deb demo test test-unit test-deb test-crash test-vm test-bugs fuzz bench docs lint clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test-crash: ## Kill a real `quell run` in every way at every point, and at rando
 
 test-vm: ## Boot 8 cores with hyperthreads and two nodes, and test Quell there (QUELL_SKIP_VM=1 skips)
 	@scripts/vm/test.sh
+
+test-bugs: ## As test-vm, and make the four bugs of "A Decade of Wasted Cores" bite on Linux 6.1 and 6.12
+	@QUELL_VM_RECIPES=1 scripts/vm/test.sh
 
 FUZZ_SECONDS ?= 300
 FUZZ_TARGETS := perfetto ftrace wasted_cores decisions

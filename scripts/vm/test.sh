@@ -1,6 +1,7 @@
 #!/bin/bash
 # The tests that need more cores than this host may have: builds Quell, boots the test machine, runs
-# tests/vm there. QUELL_SKIP_VM=1 skips them; nothing else does.
+# tests/vm there. QUELL_SKIP_VM=1 skips them; nothing else does. QUELL_VM_RECIPES=1 makes the situations in which the
+# bugs of "A Decade of Wasted Cores" bite, too, some minutes for each kernel.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -14,11 +15,14 @@ kept=$(mktemp -d)
 console=$kept/console
 trap 'rm -rf "$kept"' EXIT
 
+recipes=()
+[ "${QUELL_VM_RECIPES:-}" != 1 ] || recipes=(tests/vm/recipes.sh:lib/recipes.sh)
+
 # run GUEST [OPTION]...: boots with these options of boot.sh, and runs tests/vm/GUEST.sh there.
 run() {
     local guest=$1
     shift
-    scripts/vm/boot.sh -T 400 "$@" "tests/vm/$guest.sh" tests/vm/assert.sh:lib/assert.sh tests/vm/recipes.sh:lib/recipes.sh "$quell" 2>&1 | tee "$console"
+    scripts/vm/boot.sh -T 400 "$@" "tests/vm/$guest.sh" tests/vm/assert.sh:lib/assert.sh "${recipes[@]}" "$quell" 2>&1 | tee "$console"
 }
 
 # passes WHERE GUEST [OPTION]...
@@ -50,7 +54,8 @@ for series in 6.1 6.12; do
     results+=("$series" "$kept/$series")
 done
 # Figures are shown, not asserted: time in there is not real.
-if scripts/vm/results.sh "${results[@]}" >target/check-guests.json; then
+if [ "${#recipes[@]}" -gt 0 ]; then
+    scripts/vm/results.sh "${results[@]}" >target/check-guests.json
     echo "vm: the table of bugs and kernels: target/check-guests.json (docs/check-guests.md says what to do with it)"
 fi
 echo "vm: passed"
