@@ -174,3 +174,25 @@ pub fn thread_scheduling(dir: &Path) -> Option<(i32, u32, String)> {
 pub const OTHER: i32 = 0;
 pub const FIFO: i32 = 1;
 pub const IDLE: i32 = 5;
+
+/// Waits until a core idles most of the time. On a host that is too busy for that, a test which needs such a core
+/// says so and shows nothing.
+pub fn core_idles(core: u16) -> bool {
+    let idle_ticks = || -> u64 {
+        let stat = fs::read_to_string("/proc/stat").unwrap();
+        let prefix = format!("cpu{core} ");
+        let line = stat.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap();
+        line.split(' ').nth(3).unwrap().parse().unwrap()
+    };
+    for _ in 0..20 {
+        // A tick is 10 ms on every architecture that Quell runs on.
+        let (before, since) = (idle_ticks(), Instant::now());
+        std::thread::sleep(Duration::from_secs(1));
+        let idle = (idle_ticks() - before) * 10;
+        if u128::from(idle) * 10 > since.elapsed().as_millis() * 8 {
+            return true;
+        }
+    }
+    eprintln!("skipped: core {core} of this host does not idle");
+    false
+}
