@@ -90,7 +90,7 @@ fn bash_completes_commands_flags_and_values() {
         candidates("bash", &script, &dir.path().join("new/quell.bash"))
     };
     let set = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    assert_eq!(complete("quell st", 1), set(&["status", "stop"]));
+    assert_eq!(complete("quell st", 1), set(&["stats", "status", "stop"]));
     assert_eq!(complete("quell run --dr", 2), set(&["--dry-run"]));
     assert_eq!(complete("quell load se", 2), set(&["serve"]));
     assert_eq!(complete("quell load peak re", 3), set(&["redis"]));
