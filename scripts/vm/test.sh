@@ -22,7 +22,7 @@ recipes=()
 run() {
     local guest=$1
     shift
-    scripts/vm/boot.sh -T 400 "$@" "tests/vm/$guest.sh" tests/vm/assert.sh:lib/assert.sh "${recipes[@]}" "$quell" 2>&1 | tee "$console"
+    scripts/vm/boot.sh -T 600 "$@" "tests/vm/$guest.sh" tests/vm/assert.sh:lib/assert.sh "${recipes[@]}" "$quell" 2>&1 | tee "$console"
 }
 
 # passes WHERE GUEST [OPTION]...
