@@ -49,8 +49,8 @@ test-crash: ## Kill a real `quell run` in every way at every point, and at rando
 test-vm: ## Boot 8 cores with hyperthreads and two nodes, and test Quell there (QUELL_SKIP_VM=1 skips)
 	@scripts/vm/test.sh
 
-test-bugs: ## As test-vm, and make the four bugs of "A Decade of Wasted Cores" bite on Linux 6.1 and 6.12
-	@QUELL_VM_RECIPES=1 scripts/vm/test.sh
+test-bugs: ## As test-vm, and lint and provoke the four bugs of "A Decade of Wasted Cores" on Linux 6.1 and 6.12
+	@QUELL_VM_PAPER=1 scripts/vm/test.sh
 
 FUZZ_SECONDS ?= 300
 FUZZ_TARGETS := perfetto ftrace wasted_cores decisions

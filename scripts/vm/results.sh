@@ -30,7 +30,7 @@ cat <<END
 {
   "bench": "check-guests",
   "capabilities": {},
-  "command": "make test-vm",
+  "command": "make test-bugs",
   "commit": "$(git rev-parse --short=12 HEAD)$dirty",
   "machine": {"clocksource":"tsc","cores":16,"cpu":"QEMU, emulated (TCG)","governor":"unknown","hypervisor":"QEMU","idle":"none","kernel":"$(join "${kernels[@]}")","memory_mib":1024,"mitigations":[],"nodes":8,"preemption":"unknown","rt_runtime_us":"950000","smt":"off"},
   "notes": ["Time in an emulated machine is not real, and each kernel was run once: these figures say whether something is there, not how much of it."],

@@ -48,8 +48,7 @@ echo 1 >/sys/devices/system/cpu/cpu5/online
 holds "with core 5 back, too" lints 0 --save /tmp/after.json
 holds "and as before" lints 0 /tmp/before.json /tmp/after.json
 
-# Minutes of work for the emulator: only where they are asked for.
 # shellcheck source=tests/vm/recipes.sh
-[ ! -e /lib/recipes.sh ] || . /lib/recipes.sh
+. /lib/recipes.sh
 echo "@@kernel $(uname -r)@@"
 finish

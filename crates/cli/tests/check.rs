@@ -92,7 +92,7 @@ fn check(args: &[&str]) -> (Option<i32>, Value) {
 /// Checks this host, with the daemon of this run directory.
 fn check_in(run_dir: &Path, args: &[&str]) -> (Option<i32>, Value) {
     let out = Command::new(QUELL)
-        .args(["check", "--json", "--duration", "3s"])
+        .args(["check", "--json", "--duration", "2s"])
         .args(args)
         .env("QUELL_RUN_DIR", run_dir)
         .current_dir(run_dir)
