@@ -6,6 +6,7 @@
  * runs under RCU, as the kernel's own walk does.
  */
 #include "domains.h"
+#include "ring.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -49,28 +50,14 @@ struct {
 	__type(value, __u64);
 } told SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} lost SEC(".maps");
-
 static __always_inline struct record *begin(__u32 kind, __u32 core)
 {
-	struct record *r = bpf_ringbuf_reserve(&records, sizeof(*r), 0);
-	__u32 zero = 0;
-	__u64 *count;
+	struct record *r = reserve(&records, sizeof(*r));
 
-	if (!r) {
-		count = bpf_map_lookup_elem(&lost, &zero);
-		if (count)
-			__sync_fetch_and_add(count, 1);
-		return NULL;
+	if (r) {
+		r->kind = kind;
+		r->core = core;
 	}
-	__builtin_memset(r, 0, sizeof(*r));
-	r->kind = kind;
-	r->core = core;
 	return r;
 }
 
@@ -89,7 +76,7 @@ static long put_group(__u64 turn, struct walk *w)
 		return 1;
 	read_mask(r->mask, &sg->cpumask);
 	read_mask(r->balance, &BPF_CORE_READ(sg, sgc)->cpumask);
-	bpf_ringbuf_submit(r, BPF_RB_NO_WAKEUP);
+	submit(r);
 	w->group = BPF_CORE_READ(sg, next);
 	return !w->group || w->group == w->first;
 }
@@ -109,7 +96,7 @@ static long put_domain(__u64 turn, struct walk *w)
 	/* Only with CONFIG_SCHED_DEBUG, until Linux 6.15. */
 	if (bpf_core_field_exists(struct sched_domain, name))
 		bpf_probe_read_kernel_str(r->name, sizeof(r->name), BPF_CORE_READ(sd, name));
-	bpf_ringbuf_submit(r, BPF_RB_NO_WAKEUP);
+	submit(r);
 	w->first = w->group = BPF_CORE_READ(sd, groups);
 	if (w->group)
 		bpf_loop(GROUPS_MAX, put_group, w, 0);
@@ -137,7 +124,7 @@ int walk_cores(struct bpf_iter__task *ctx)
 	if (!r)
 		return 0;
 	read_mask(r->mask, root_online(BPF_CORE_READ(rq, rd)));
-	bpf_ringbuf_submit(r, BPF_RB_NO_WAKEUP);
+	submit(r);
 	w.sd = BPF_CORE_READ(rq, sd);
 	if (w.sd)
 		bpf_loop(LEVELS_MAX, put_domain, &w, 0);

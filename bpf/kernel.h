@@ -64,6 +64,11 @@ enum {
 /* include/linux/interrupt.h: the load balancer's */
 #define SCHED_SOFTIRQ 7
 
+/* include/linux/cpuhotplug.h: its number differs between kernels and is looked up. */
+enum cpuhp_state {
+	CPUHP_AP_ACTIVE = 1,
+};
+
 /* include/linux/sched.h: a flag of task_struct.flags */
 #define PF_KTHREAD 0x00200000
 

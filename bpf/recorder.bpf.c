@@ -438,3 +438,25 @@ int BPF_PROG(on_softirq_exit, unsigned int vector)
 {
 	return vector == SCHED_SOFTIRQ ? tell_short(QUELL_RECORD_BALANCE, 0) : 0;
 }
+
+/* ---- cores that come and go ---- */
+
+/*
+ * The step in which the scheduler gives a core up or takes it has ended.
+ * `reached` is the step at which the core is now: on its way down the one below.
+ */
+SEC("tp_btf/cpuhp_exit")
+int BPF_PROG(on_hotplug, unsigned int cpu, int reached, int step, int failed)
+{
+	int scheduled = bpf_core_enum_value(enum cpuhp_state, CPUHP_AP_ACTIVE);
+	struct record_short *r;
+
+	if (failed || step != scheduled)
+		return 0;
+	r = begin(struct record_short, QUELL_RECORD_ONLINE, cpu);
+	if (!r)
+		return 0;
+	r->to = reached == step;
+	end(r);
+	return 0;
+}

@@ -37,6 +37,7 @@ enum quell_record {
 	QUELL_RECORD_ALLOWED,
 	/* As a switch, which was not seen itself. */
 	QUELL_RECORD_UNSEEN,
+	QUELL_RECORD_ONLINE,
 };
 
 /* `sequence` counts the records of a core, those that found no room as well. */
@@ -47,6 +48,7 @@ struct record {
 	__u16 kind;
 	/* Switch, unseen: who leaves. Waking: by whom. Woken: where. Fork: the parent. */
 	/* Exit, migrate, allowed: who. Queue, load: whose. Balance: 1 if it begins. */
+	/* Online: which core. */
 	__u32 subject;
 };
 
@@ -64,7 +66,7 @@ struct record_thread {
 	char comm[16];
 };
 
-/* Exit, balance. Migrate: from, to, stack. Queue: queued, runnable. */
+/* Exit, balance. Migrate: from, to, stack. Queue: queued, runnable. Online: to, 1 if it came. */
 struct record_short {
 	struct record head;
 	__u16 from;

@@ -7,6 +7,7 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
+#include "ring.h"
 #include "steal.h"
 #include "transitions.h"
 
@@ -28,36 +29,16 @@ struct {
 	__type(value, __u64);
 } steals SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} lost SEC(".maps");
-
 static __always_inline struct transition *begin(__u16 kind)
 {
-	struct transition *t = bpf_ringbuf_reserve(&transitions, sizeof(*t), 0);
-	__u32 zero = 0;
-	__u64 *count;
+	struct transition *t = reserve(&transitions, sizeof(*t));
 
-	if (!t) {
-		count = bpf_map_lookup_elem(&lost, &zero);
-		if (count)
-			__sync_fetch_and_add(count, 1);
+	if (!t)
 		return NULL;
-	}
-	__builtin_memset(t, 0, sizeof(*t));
 	t->at = bpf_ktime_get_ns();
 	t->kind = kind;
 	t->core = bpf_get_smp_processor_id();
 	return t;
-}
-
-static __always_inline void end(struct transition *t)
-{
-	/* The reader comes by itself: a wake-up would be a transition. */
-	bpf_ringbuf_submit(t, BPF_RB_NO_WAKEUP);
 }
 
 static __always_inline void describe(struct transition *t, struct task_struct *p)
@@ -95,7 +76,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	t->left = prev->pid;
 	t->left_state = preempt ? 0 : prev_state;
 	t->stolen = taken;
-	end(t);
+	submit(t);
 	return 0;
 }
 
@@ -122,7 +103,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	describe(t, p);
 	/* Where it waits, unless it is moved: a switch tells. */
 	t->core = p->thread_info.cpu;
-	end(t);
+	submit(t);
 	return 0;
 }
 
@@ -133,7 +114,7 @@ static __always_inline int numbered(__u16 kind, __s32 number)
 	if (!t)
 		return 0;
 	t->thread = number;
-	end(t);
+	submit(t);
 	return 0;
 }
 

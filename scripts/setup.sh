@@ -14,6 +14,7 @@ PACKAGES=(
     fonts-dejavu-core                             # text in PNG plots
     prometheus                                    # scrapes the metrics endpoint in a test
     chromium                                      # opens the viewer's page in tests and `quell bench view`
+    linux-perf bpftrace                           # what `quell bench check` compares with
     busybox-static cpio zstd qemu-system-x86      # the virtual machine of `make test-vm`
     iproute2 util-linux procps bc tmux shellcheck # scripts and tests
     man-db zsh fish                               # what reads man pages and completions

@@ -8,8 +8,9 @@ use libbpf_cargo::SkeletonBuilder;
 
 /// The programs, each in a file of its own.
 const PROGRAMS: [&str; 6] = ["quell", "transitions", "domains", "keyframe", "recorder", "burn"];
-const HEADERS: [&str; 12] = [
+const HEADERS: [&str; 13] = [
     "kernel.h",
+    "ring.h",
     "maps.h",
     "quell.h",
     "slots.h",

@@ -28,7 +28,10 @@ flock 9
 
 memcached -u nobody -l 127.0.0.1 -p $port -t 1 9>&- &
 pids+=($!)
-lc="[[task]]
+# An emulated machine may stand still for seconds.
+lc="[host]
+hung_after_ms = 60000
+[[task]]
 name = \"memcached\"
 class = \"lc\"
 pid = $!

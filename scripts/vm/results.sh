@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-rows=() kernels=()
+rows=() notes=() kernels=()
 while [ $# -ge 2 ]; do
     if grep -q '^@@row control|seen|1' "$2"; then
         echo "vm: cores are wasted on Linux $1 even without a recipe: this host was too busy to tell anything" >&2
@@ -13,6 +13,7 @@ while [ $# -ge 2 ]; do
     mapfile -t -O "${#rows[@]}" rows < <(sed -n 's/^@@row \(.*\)|\(.*\)|\([0-9.]*\)@@$/\1|\2|\3/p' "$2" | awk -F '|' -v series="$1" '
         {printf "{\"case\":\"%s\",\"high\":%s,\"low\":%s,\"median\":%s,\"metric\":\"%s\",\"raw\":[%s],\"system\":\"Linux %s\"}\n",
             $1, $3, $3, $3, $2, $3, series}')
+    mapfile -t -O "${#notes[@]}" notes < <(sed -n 's/^@@note \([^:]*\): \(.*\)@@$/"\1, Linux '"$1"': \2."/p' "$2")
     kernels+=("$(sed -n 's/^@@kernel \(.*\)@@$/\1/p' "$2")")
     shift 2
 done
@@ -30,10 +31,13 @@ cat <<END
 {
   "bench": "check-guests",
   "capabilities": {},
-  "command": "make test-bugs",
+  "command": "make test-vm",
   "commit": "$(git rev-parse --short=12 HEAD)$dirty",
   "machine": {"clocksource":"tsc","cores":16,"cpu":"QEMU, emulated (TCG)","governor":"unknown","hypervisor":"QEMU","idle":"none","kernel":"$(join "${kernels[@]}")","memory_mib":1024,"mitigations":[],"nodes":8,"preemption":"unknown","rt_runtime_us":"950000","smt":"off"},
-  "notes": ["Time in an emulated machine is not real, and each kernel was run once: these figures say whether something is there, not how much of it."],
+  "notes": [
+$(printf '    %s,\n' "${notes[@]}")
+    "Time in an emulated machine is not real, and each kernel was run once: these figures say whether something is there, not how much of it."
+  ],
   "ratios": [],
   "rows": [
 $(printf '    %s,\n' "${rows[@]}" | sed '$s/,$//')

@@ -22,6 +22,7 @@ holds() {
     else
         echo "FAIL  $what: does not hold: $*"
         failures=$((failures + 1))
+        return 1
     fi
 }
 
@@ -29,11 +30,14 @@ uptime_s() {
     cut -d. -f1 /proc/uptime
 }
 
-# eventually WHAT COMMAND...: the command succeeds within 60 s.
+# For how many seconds `eventually` waits.
+patience_s=60
+
+# eventually WHAT COMMAND...: the command succeeds within that time.
 eventually() {
     what=$1
     shift
-    deadline=$(($(uptime_s) + 60))
+    deadline=$(($(uptime_s) + patience_s))
     until "$@" >/dev/null 2>&1; do
         if [ "$(uptime_s)" -ge "$deadline" ]; then
             echo "FAIL  $what: never held: $*"

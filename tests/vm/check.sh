@@ -1,7 +1,8 @@
 #!/bin/sh
 # Guest script: 16 cores on 8 nodes with the distances of the machine in "A Decade of Wasted Cores". The
 # kernel's scheduling domains are as they should be, stay so when a core goes away and comes back, and a dump
-# with the paper's bugs in it is told from a sound one. Booted with `sched_verbose`.
+# with the paper's bugs in it is told from a sound one. Then come the checker, the recorder, and the paper's recipes.
+# Booted with `sched_verbose`.
 # Functions are called through those of assert.sh.
 # shellcheck disable=SC2317 source=tests/vm/assert.sh
 . /lib/assert.sh
@@ -48,6 +49,15 @@ echo 1 >/sys/devices/system/cpu/cpu5/online
 holds "with core 5 back, too" lints 0 --save /tmp/after.json
 holds "and as before" lints 0 /tmp/before.json /tmp/after.json
 
+# shellcheck source=tests/vm/threads.sh
+. /lib/threads.sh
+# shellcheck source=tests/vm/reports.sh
+. /lib/reports.sh
+hold_tracepoints
+# To load BPF programs takes minutes where 16 busy cores share two.
+export patience_s=300
+# shellcheck source=tests/vm/checker.sh
+. /lib/checker.sh
 # shellcheck source=tests/vm/recipes.sh
 . /lib/recipes.sh
 echo "@@kernel $(uname -r)@@"

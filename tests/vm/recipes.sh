@@ -2,14 +2,13 @@
 # in which one of the paper's bugs bites, and tells what came of it:
 #
 #   @@row CASE|METRIC|VALUE@@
+#   @@note CASE: WORDS@@
 #
 # Time in this machine is not real: nothing is asserted on these figures, but where threads are. The guest is
 # slow when all cores work, so little is forked then.
 # shellcheck shell=sh
 # shellcheck disable=SC2317 # called through the functions of assert.sh
 
-# Names that tell whose a thread is.
-printf '#!/bin/sh\nwhile :; do :; done\n' >/bin/hog
 # Works a little whenever it is woken, and wakes the next one.
 cat >/bin/worker <<'END'
 #!/bin/sh
@@ -19,7 +18,7 @@ while read -r _; do
     echo
 done
 END
-chmod +x /bin/hog /bin/worker
+chmod +x /bin/worker
 
 # nodes_of NAME: on how many nodes, of two cores each, the processes of this name are. The core is the
 # 39th word of stat.
@@ -27,12 +26,6 @@ nodes_of() {
     awk -v name="($1)" '$2 == name && !seen[int($39 / 2)]++ {nodes++} END {print nodes + 0}' /proc/[0-9]*/stat 2>/dev/null
 }
 on_nodes() { [ "$(nodes_of "$2")" = "$1" ]; }
-
-end() {
-    # shellcheck disable=SC2046 # one word each
-    kill -9 $(for name in "$@"; do pidof "$name"; done)
-    wait 2>/dev/null
-}
 
 # counted FIRST LAST FILES: the time, for how long these cores idled since boot, and for how long the threads
 # of these schedstat files waited; all in seconds.
@@ -45,28 +38,45 @@ counted() {
         END {print now, idle, waited}' /proc/uptime /proc/stat $3
 }
 
-# measure CASE FIRST LAST NAME: for how much of the time these cores idled and the processes of this name waited.
-# What could have been used is the smaller of both; the bug is seen where that is half a core or more.
+# measure CASE FIRST LAST NAME: records for some seconds, ends the processes of this name, and tells what the checker
+# says of the recording. Beside it stands for how much of the same time, by the kernel's own counters, these cores idled
+# and those processes waited: the smaller of both bounds what was wasted.
 measure() {
     files=$(for pid in $(pidof "$4"); do echo "/proc/$pid/schedstat"; done)
+    rm -f /tmp/recipe.pftrace
+    quell record --quiet --no-load --output /tmp/recipe.pftrace >/tmp/recorder.txt 2>&1 &
+    recorder=$!
+    eventually "$1: the recorder writes" [ -s /tmp/recipe.pftrace ]
     before=$(counted "$2" "$3" "$files")
     sleep 6
-    echo "$before $(counted "$2" "$3" "$files")" | awk -v name="$1" '
+    after=$(counted "$2" "$3" "$files")
+    kill -TERM "$recorder"
+    end "$4"
+    quell check --json /tmp/recipe.pftrace >/tmp/report.json 2>/tmp/report.err
+    status=$?
+    echo "$before $after $(field /tmp/report.json threads_s) $(field /tmp/report.json cores_s) \
+        $(field /tmp/report.json judged_s) $((status == 1))" | xargs | awk -v name="$1" '
         function row(metric, value) {printf "@@row %s|%s|%.2f@@\n", name, metric, value}
         {
             idle = ($5 - $2) / ($4 - $1)
             waiting = ($6 - $3) / ($4 - $1)
-            wasted = idle < waiting ? idle : waiting
             row("idle_cores", idle)
             row("waiting_threads", waiting)
-            row("wasted_cores", wasted)
-            row("seen", wasted >= 0.5)
+            row("wasted_at_most", idle < waiting ? idle : waiting)
+            row("wasted", $9 ? $7 / $9 : 0)
+            row("wasted_core_s", $8)
+            row("judged_s", $9)
+            row("seen", $10)
         }'
-    echo "ok    $1: measured ($(uptime_s) s)"
-}
-
-hogs() {
-    for _ in $(seq "$1"); do hog & done
+    violations /tmp/report.json | awk -v name="$1" -v verdict="$(field /tmp/report.json verdict)" '
+        {found[$5 " " $6]++; if ($4 > most) {most = $4; worst = "core " $1 " beside idle cores " $7}}
+        END {
+            for (what in found) {split(what, of); all = all "; " found[what] " of grade " of[1] ", " of[2]}
+            if (most) all = all "; the longest wasted " most " ms: in the queue of " worst
+            printf "@@note %s: %s%s@@\n", name, verdict, all
+        }'
+    [ "$status" -lt 2 ] || explain /tmp/report.json
+    holds "$1: the checker can tell ($(uptime_s) s)" [ "$status" -lt 2 ]
 }
 
 # As many threads as there are cores, and two more, in one group: what the others are compared with.
@@ -74,7 +84,6 @@ control() {
     hogs 18
     eventually "control: 18 threads are on 8 nodes" on_nodes 8 hog
     measure control 0 15 hog
-    end hog
 }
 
 # in_group GROUP COUNT: so many hogs in a cgroup of their own.
@@ -91,7 +100,6 @@ group_imbalance() {
     in_group make 16
     eventually "group imbalance: 18 threads are on 8 nodes" on_nodes 8 hog
     measure "group imbalance" 0 15 hog
-    end hog
     eventually "group imbalance: the groups are empty" rmdir /sys/fs/cgroup/r1 /sys/fs/cgroup/r2 /sys/fs/cgroup/make
 }
 
@@ -101,7 +109,6 @@ group_construction() {
     taskset -c 2 sh -c 'taskset -cp 2-5 $$ >/dev/null; for _ in $(seq 12); do hog & done'
     eventually "group construction: 12 threads are on both nodes" on_nodes 2 hog
     measure "group construction" 2 5 hog
-    end hog
 }
 
 # Section 3.3: threads that start on one node, wake each other and sleep: half of them always want a core.
@@ -115,7 +122,6 @@ overload_on_wakeup() {
     for at in $(seq 0 2 $((workers - 1))); do echo >"/tmp/wakes.$at"; done
     for pid in $(pidof worker); do taskset -cp 0-15 "$pid" >/dev/null; done
     measure "overload on wakeup" 0 15 worker
-    end worker
 }
 
 # Section 3.4: as many threads as cores, after a core went away and came back.
@@ -125,7 +131,6 @@ missing_domains() {
     hogs 16
     eventually "missing domains: 16 threads are on 8 nodes" on_nodes 8 hog
     measure "missing domains" 0 15 hog
-    end hog
 }
 
 for recipe in control group_imbalance group_construction overload_on_wakeup missing_domains; do

@@ -1,4 +1,4 @@
-//! `docs/results.md` and the figures in the README, made of `bench/results/*.json` and nothing else.
+//! `docs/results.md`, `docs/validation.md` and the figures in the README, made of `bench/results/*.json` and nothing else.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,6 +11,7 @@ use crate::plot;
 use crate::report::BenchReport;
 use crate::summary;
 use crate::table::{Table, number};
+use crate::validation;
 
 /// Where reports lie, below the repository's root.
 const RESULTS: &str = "bench/results";
@@ -20,8 +21,10 @@ const PLOTS: &str = "docs/plots";
 const COLOCATE: &str = "colocate";
 /// The generated page.
 const PAGE: &str = "docs/results.md";
+/// The page of what was simulated.
+const SIMULATED_PAGE: &str = "docs/validation.md";
 /// Files whose marked figures are replaced.
-const MARKED: [&str; 2] = ["README.md", "docs/check-guests.md"];
+const MARKED: [&str; 4] = ["README.md", "docs/check-guests.md", "docs/check.md", "docs/record.md"];
 const OPEN: &str = "<!-- bench: ";
 const CLOSE: &str = "<!-- /bench -->";
 
@@ -33,8 +36,12 @@ pub fn generate(root: &Path) -> Result<Vec<PathBuf>> {
     let reports = reports(root)?;
     let mut written = Vec::new();
     for report in &reports {
-        written
-            .extend(plot::latencies(report, &root.join(PLOTS))?.into_iter().map(|(_, path)| path));
+        let folder = root.join(PLOTS);
+        written.extend(plot::latencies(report, &folder)?.into_iter().map(|(_, path)| path));
+        for picture in &report.plots {
+            plot::panels(picture, &folder)?;
+            written.push(folder.join(format!("{}.svg", picture.name)));
+        }
     }
     let mut write = |path: PathBuf, text: String| -> Result<()> {
         if fs::read_to_string(&path).ok().as_deref() != Some(&text) {
@@ -43,7 +50,9 @@ pub fn generate(root: &Path) -> Result<Vec<PathBuf>> {
         written.push(path);
         Ok(())
     };
-    write(root.join(PAGE), page(&reports))?;
+    for (name, text) in pages(&reports) {
+        write(root.join(name), text)?;
+    }
     for name in MARKED {
         let path = root.join(name);
         if let Ok(text) = fs::read_to_string(&path) {
@@ -61,9 +70,11 @@ pub fn generate(root: &Path) -> Result<Vec<PathBuf>> {
 pub fn stale(root: &Path) -> Result<Vec<PathBuf>> {
     let reports = reports(root)?;
     let mut stale = Vec::new();
-    let path = root.join(PAGE);
-    if fs::read_to_string(&path).unwrap_or_default() != page(&reports) {
-        stale.push(path);
+    for (name, text) in pages(&reports) {
+        let path = root.join(name);
+        if fs::read_to_string(&path).unwrap_or_default() != text {
+            stale.push(path);
+        }
     }
     for name in MARKED {
         let path = root.join(name);
@@ -88,6 +99,14 @@ fn reports(root: &Path) -> Result<Vec<BenchReport>> {
     paths.retain(|path| path.file_name().is_some_and(|name| name != "demo.json"));
     paths.sort_unstable();
     paths.iter().map(|path| BenchReport::read(path)).collect()
+}
+
+/// The generated pages: where each is, and its text. What was simulated has a page of its own.
+fn pages(reports: &[BenchReport]) -> Vec<(&'static str, String)> {
+    let (simulated, measured): (Vec<BenchReport>, Vec<BenchReport>) =
+        reports.iter().cloned().partition(|report| report.bench == validation::BENCH);
+    let simulated = simulated.iter().map(|report| (SIMULATED_PAGE, validation::page(report)));
+    [(PAGE, page(&measured))].into_iter().chain(simulated).collect()
 }
 
 /// The page as Markdown.
@@ -137,12 +156,13 @@ fn chapter(report: &BenchReport) -> String {
         }
     }
     if !report.notes.is_empty() {
-        out += "\nNotes of the run:\n\n";
-        for note in &report.notes {
-            out += &format!("- {note}\n");
-        }
+        out += &format!("\nNotes of the run:\n\n{}", notes(report));
     }
     out
+}
+
+fn notes(report: &BenchReport) -> String {
+    report.notes.iter().map(|note| format!("- {note}\n")).collect()
 }
 
 fn machine(report: &BenchReport) -> Table {
@@ -176,7 +196,8 @@ fn machine(report: &BenchReport) -> Table {
 /// * `value BENCH CASE SYSTEM METRIC`: the median,
 /// * `percent BENCH CASE SYSTEM METRIC`: the median of a share, in percent,
 /// * `table BENCH CASE`: the table of a case,
-/// * `table BENCH`: the headline of a co-location.
+/// * `table BENCH`: the headline of a co-location,
+/// * `notes BENCH`: the notes of the run.
 ///
 /// A benchmark without a report is `not measured yet`; a report without the figure is an error.
 fn fill(text: &str, reports: &[BenchReport]) -> Result<String> {
@@ -231,7 +252,12 @@ fn figure(what: &str, reports: &[BenchReport]) -> Result<String> {
             let report = report(bench).with_context(missing)?;
             Ok(format!("\n{}", summary::headline(report).markdown()))
         }
-        _ => bail!("`{what}` is no figure: use ratio, value, percent or table with their names"),
+        ["notes", bench] => Ok(format!("\n\n{}\n", notes(report(bench).with_context(missing)?))),
+        _ => {
+            bail!(
+                "`{what}` is no figure: use ratio, value, percent, table or notes with their names"
+            )
+        }
     }
 }
 
@@ -255,6 +281,11 @@ mod tests {
         assert!(filled.contains("-->1.25 (1.25 to 1.25)<!--"), "{filled}");
         assert!(filled.contains("-->93 %<!--"), "{filled}");
         assert_eq!(fill(&filled, &[sample()]).unwrap(), filled);
+
+        let noted =
+            BenchReport { notes: vec!["seen".to_owned(), "not seen".to_owned()], ..sample() };
+        let list = fill("<!-- bench: notes colocate --><!-- /bench -->", &[noted]).unwrap();
+        assert!(list.contains("-->\n\n- seen\n- not seen\n\n<!--"), "{list}");
     }
 
     #[test]

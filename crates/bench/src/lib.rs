@@ -4,6 +4,7 @@
 //! all of them. [`stats`] and [`stall`] hold the rules by which figures are made, pure and tested by
 //! themselves; [`host`] does by hand what an administrator without Quell would.
 
+pub mod check;
 pub mod colocate;
 pub mod daemon;
 pub mod docs;
@@ -15,6 +16,7 @@ pub mod plot;
 pub mod progress;
 pub mod reaction;
 pub mod report;
+pub mod simhost;
 pub mod simspeed;
 pub mod simulate;
 pub mod stall;
@@ -22,6 +24,7 @@ pub mod stats;
 pub mod summary;
 mod switch_cost;
 pub mod table;
+pub mod validation;
 pub mod view;
 pub mod why;
 

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
+use crate::plot::Plot;
 use crate::stats::{self, Interval};
 
 /// What one run of a benchmark measured, with all that is needed to judge it and to make it again.
@@ -33,6 +34,9 @@ pub struct BenchReport {
     /// Latency distributions, for the plots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub curves: Vec<Curve>,
+    /// Pictures of other kinds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plots: Vec<Plot>,
 }
 
 /// One metric of one system in one case.
@@ -100,6 +104,7 @@ impl BenchReport {
             ratios: Vec::new(),
             notes: Vec::new(),
             curves: Vec::new(),
+            plots: Vec::new(),
         }
     }
 

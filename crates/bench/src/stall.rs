@@ -30,10 +30,11 @@ use quell_model::Nanos;
 pub const GAP_MIN: Nanos = Nanos::from_micros(100);
 /// Part of the gap's length by which its window outlasts it.
 pub const DRAIN: f64 = 1.0;
-/// Share of the time that windows may cover.
-pub const COVERED_MAX: f64 = 0.02;
+/// Share of the time that windows may cover. Two virtual cores that stand still for 1 % of the time
+/// each, when both are busy, make 4 % with the drain.
+pub const COVERED_MAX: f64 = 0.05;
 /// Share of the requests that may be removed.
-pub const REMOVED_MAX: f64 = 0.02;
+pub const REMOVED_MAX: f64 = 0.05;
 /// Where the affected share of the requests is this many times the covered share of the time, and
 /// above [`REMOVED_MAX`], requests wait. Where the service keeps up the two are about the same.
 pub const WAITING: f64 = 4.0;
@@ -333,7 +334,7 @@ mod tests {
     fn a_case_is_invalid_when_stalls_cover_too_much_or_too_unequal_a_share() {
         assert_eq!(invalid(&[("quell", 0.010), ("alone-warm", 0.009)]), None);
         assert!(
-            invalid(&[("quell", 0.021), ("alone-warm", 0.02)])
+            invalid(&[("quell", 0.051), ("alone-warm", 0.05)])
                 .is_some_and(|why| why.contains("quell"))
         );
         assert!(invalid(&[("quell", 0.018), ("alone-warm", 0.006)]).is_some());

@@ -132,12 +132,13 @@ fn colocation(report: &BenchReport, case: &str) -> Table {
     table
 }
 
-/// Why the slowest requests were slow: a column for each cause that occurs.
+/// Why the slowest requests were slow: a column for each cause that occurs. Means of the rounds: causes
+/// that take turns have medians of nothing.
 fn slowest(report: &BenchReport, case: &str) -> Option<Section> {
     let systems = served(report, case);
     let occurs = |metric: &str| {
         let mut rows = systems.iter().filter_map(|system| report.row(case, system, metric));
-        rows.any(|row| row.median > 0.0)
+        rows.any(|row| mean(&row.raw) >= 0.005)
     };
     let columns: Vec<_> = CAUSES.into_iter().filter(|(_, metric, _)| occurs(metric)).collect();
     if columns.is_empty() {
@@ -146,13 +147,18 @@ fn slowest(report: &BenchReport, case: &str) -> Option<Section> {
     let headings = columns.iter().map(|(.., heading)| *heading);
     let mut table = Table::new(["system"].into_iter().chain(headings));
     for system in systems {
-        let cells = columns
-            .iter()
-            .map(|(_, metric, _)| Show::Percent.text(report.row(case, system, metric)));
+        let share = |metric| report.row(case, system, metric).map(|row| mean(&row.raw) * 100.0);
+        let cells = columns.iter().map(|(_, metric, _)| {
+            share(metric).map_or_else(|| "-".to_owned(), |share| format!("{share:.0} %"))
+        });
         table.row(std::iter::once(system.to_owned()).chain(cells));
     }
     let title = format!("{case}: what the slowest 0.1 % of the requests waited for most");
     Some(Section { title, table })
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// Cases with the same metrics share a table: a line for each case and system, a column a metric.

@@ -2,8 +2,8 @@
 //! its timings.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::PathBuf;
-use std::process::Command;
+mod common;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,22 +19,8 @@ fn one() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The `quell` and `quell-antagonist` programs. Cargo builds only this crate's own for this test.
-fn programs() -> (PathBuf, PathBuf) {
-    let own = std::env::current_exe().unwrap();
-    let folder = own.ancestors().nth(2).unwrap().to_owned();
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "-p", "quell", "-p", "quell-load", "--bins"]);
-    if folder.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().unwrap().success());
-    (folder.join("quell"), folder.join("quell-antagonist"))
-}
-
 fn spec(systems: &[System]) -> ColocateSpec {
-    let (quell, antagonist) = programs();
+    let (quell, antagonist) = common::programs();
     ColocateSpec {
         name: "colocate".into(),
         lc: Lc::Memcached,

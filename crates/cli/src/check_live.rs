@@ -33,7 +33,7 @@ const VISIT: Duration = Duration::from_millis(20);
 pub enum Mode {
     /// A look each interval, and closer ones where it is suspicious: costs next to nothing
     Sampling,
-    /// Every event: exact wasted time, moves and their causes; some 200 ns an event
+    /// Every event: exact wasted time, moves and their causes; costs by the event
     Exact,
 }
 
@@ -103,12 +103,13 @@ impl Watch<'_> {
                 self.say(&finding);
             }
             if saved.is_none() && stream.has_seen_enough() {
-                saved = Some(self.save(&stream.kept)?);
+                let so_far = stream.checker.clone().finish(clock::now());
+                saved = Some(self.save(&stream.kept, &so_far)?);
             }
         }
         let (report, kept) = stream.finish();
         if saved.is_none() && !report.violations.is_empty() {
-            saved = Some(self.save(&kept)?);
+            saved = Some(self.save(&kept, &report)?);
         }
         Ok((report, saved))
     }
@@ -156,7 +157,8 @@ impl Watch<'_> {
             stream.visit()?;
         }
         let (report, kept) = stream.finish();
-        Ok((report, self.save(&kept)?))
+        let saved = self.save(&kept, &report)?;
+        Ok((report, saved))
     }
 
     fn say(&self, finding: &Finding) {
@@ -168,7 +170,8 @@ impl Watch<'_> {
         }
     }
 
-    fn save(&self, kept: &Kept) -> Result<PathBuf> {
+    /// Writes what is kept, and behind it the violations.
+    fn save(&self, kept: &Kept, report: &Report) -> Result<PathBuf> {
         let path = self.wanted.save.clone().unwrap_or_else(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             PathBuf::from(format!("quell-violation-{}.pftrace", now.as_secs()))
@@ -177,9 +180,18 @@ impl Watch<'_> {
             let mut writer = Writer::new(BufWriter::new(File::create(&path)?));
             writer.meta(&kept.meta)?;
             kept.flight.events().try_for_each(|event| writer.event(event))?;
+            if let Some(last) = kept.flight.events().last() {
+                for (finding, sequence) in report.violations.iter().zip(last.sequence + 1..) {
+                    let what = What::Violation(finding.violation().into());
+                    writer.event(&Event { what, sequence, ..*last })?;
+                }
+            }
             writer.finish()
         };
         write().with_context(|| path.display().to_string())?;
+        if kept.flight.is_cut() {
+            eprintln!("{}: memory held less than {BEFORE} before the violation", path.display());
+        }
         Ok(path)
     }
 }
@@ -223,7 +235,7 @@ impl Stream {
         let meta = recorder.meta().clone();
         Ok(Stream {
             checker: Checker::new(&meta, options.clone()),
-            kept: Kept { meta, flight: Flight::new(BEFORE + AFTER) },
+            kept: Kept { meta, flight: Flight::new(BEFORE + AFTER, Flight::BYTES) },
             recorder,
             events: Vec::new(),
             found: None,
@@ -236,10 +248,8 @@ impl Stream {
         self.take();
         let mut found = self.checker.alerts();
         found.retain(Finding::is_violation);
-        for finding in &found {
-            let at = Nanos(finding.until_ns);
-            self.found.get_or_insert(at);
-            self.recorder.tell(at, What::Violation(finding.to_string().into()));
+        if let Some(first) = found.first() {
+            self.found.get_or_insert(Nanos(first.until_ns));
         }
         Ok(found)
     }
@@ -258,11 +268,13 @@ impl Stream {
 
     fn finish(self) -> (Report, Kept) {
         let Stream { recorder, mut checker, mut kept, mut events, .. } = self;
+        // To end takes the recorder a while, in which nobody looks.
+        let end = clock::now();
         recorder.finish(&mut events);
         for event in events {
             checker.event(&event);
             kept.flight.push(event);
         }
-        (checker.finish(clock::now()), kept)
+        (checker.finish(end), kept)
     }
 }

@@ -69,7 +69,7 @@ fn managed(status: &Status) -> Managed {
             affinity.threads.iter().map(move |thread| (*thread, managed.clone()))
         })
     });
-    Managed { threads: threads.collect() }
+    Managed { threads: threads.collect(), ..Managed::default() }
 }
 
 fn planned(task: &TaskStatus) -> CoreSet {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use quell_model::Nanos;
-use quell_record::{Events, Options, Progress};
+use quell_record::{Events, Keep, Options, Progress};
 
 use crate::client::Daemon;
 use crate::load::interrupted;
@@ -39,9 +39,12 @@ pub struct Args {
     /// End a second after a thread was found to wait beside an idle core that it could use (`quell check`)
     #[arg(long)]
     on_violation: bool,
-    /// Keep only the last so much of time, a million events at most, and save it at the end
+    /// Keep only the last so much of time, in memory, and save it at the end
     #[arg(short, long, value_name = "TIME", value_parser = seconds, conflicts_with = "size")]
     keep: Option<Duration>,
+    /// Memory for what is kept; where it holds less than that time, the summary says so
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size, requires = "keep")]
+    keep_size: u64,
     /// Leave out how loads change, about half of all events
     #[arg(long)]
     no_load: bool,
@@ -69,6 +72,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let stop = interrupted()?;
+    let keep_bytes = usize::try_from(args.keep_size)?;
     let options = Options {
         file: args.output,
         events: Events { load: !args.no_load, ..Events::ALL },
@@ -77,7 +81,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         duration: args.duration.map(nanos),
         bytes: args.size,
         on_violation: args.on_violation,
-        keep: args.keep.map(nanos),
+        keep: args.keep.map(|time| Keep { time: nanos(time), bytes: keep_bytes }),
         daemon: args.daemon.socket(),
         command: args.command,
         cost: args.cost,

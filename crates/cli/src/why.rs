@@ -10,7 +10,7 @@ use quell_linux::observe::transitions::Recording;
 use quell_linux::{Tid, clock, observe::procs};
 use quell_load::{Evidence, LoadReport};
 use quell_model::Nanos;
-use quell_trace::why::{Bound, Inquiry, Report, Timeline};
+use quell_trace::why::{Bound, Inquiry, Report};
 
 use crate::client::Daemon;
 use crate::load::interrupted;
@@ -69,7 +69,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if recording.is_full() {
         eprintln!("the record is full: ended early");
     }
-    let evidence = evidence(recording);
+    let evidence = Evidence::from(recording.end());
     let inquiry = Inquiry::new(evidence.timeline, Vec::new(), Vec::new());
     let bound = micros(args.bound_us);
     let report = Report::of_wake_ups(&inquiry, bound, args.listing.slowest, evidence.lost);
@@ -107,13 +107,6 @@ fn micros(us: f64) -> Nanos {
     Nanos((us.max(0.0) * 1e3) as u64)
 }
 
-fn evidence(recording: Recording) -> Evidence {
-    let processes: Vec<i32> = recording.processes().iter().map(|process| process.0).collect();
-    let record = recording.end();
-    let timeline = Timeline::new(record.transitions, &processes, record.from, record.to);
-    Evidence { timeline, standstills: Vec::new(), lost: record.lost }
-}
-
 /// Flags of `quell load`.
 #[derive(clap::Args)]
 pub struct OfRequests {
@@ -140,7 +133,7 @@ impl OfRequests {
     pub fn tell(&self, recording: Recording, load: &LoadReport) -> Result<()> {
         let bound =
             self.why_bound_us.map_or(Bound::Slowest(0.001), |us| Bound::AtLeast(micros(us)));
-        let report = load.why(evidence(recording), bound, self.listing.slowest);
+        let report = load.why(recording.end().into(), bound, self.listing.slowest);
         match &self.why_json {
             Some(path) if path.as_os_str() != "-" => {
                 let text = serde_json::to_string_pretty(&report)?;

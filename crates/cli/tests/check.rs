@@ -8,41 +8,20 @@
 mod common;
 
 use std::fs;
-use std::io::Read as _;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 
-use common::{Ground, Program, QUELL, core_idles, eventually};
-use quell_linux::testing::{HostLock, Unbalanced, host_lock};
+use common::{Ground, Program, QUELL, Waste, eventually, hog, start_bound};
+use quell_linux::testing::{HostLock, Quiet, Undo, host_lock, skipped};
+use quell_model::CoreId;
 use serde_json::Value;
 
 /// How often a control is repeated until other work on this host leaves it a core.
 const ATTEMPTS: usize = 4;
-const SPIN: &str = "while :; do :; done";
-
-/// Runs a program that ends with this test, however that ends.
-fn start(command: &[&str]) -> Program {
-    Program::start("setpriv", &[&["--pdeathsig", "KILL"][..], command].concat())
-}
-
-/// A thread that never sleeps, on core 1 at first, with this affinity from then on.
-fn hog(prefix: &[&str], cores: &str) -> Program {
-    let hog = start(&[&["taskset", "-c", "1"][..], prefix, &["sh", "-c", SPIN]].concat());
-    // It is where it shall be once it is what it shall be.
-    eventually("the hog spins", || {
-        fs::read_to_string(format!("/proc/{}/comm", hog.pid())).unwrap().trim() == "sh"
-    });
-    let pid = hog.pid().to_string();
-    let done = Command::new("taskset").args(["-cp", cores, &pid]).output().unwrap();
-    assert!(done.status.success(), "{}", text(&done));
-    hog
-}
-
 /// A cgroup of the v1 cpu controller whose threads get a tenth of a core together.
 struct Throttled {
     directory: String,
-    watcher: Child,
+    _undo: Undo,
 }
 
 impl Throttled {
@@ -51,20 +30,10 @@ impl Throttled {
             return None;
         }
         let directory = format!("/sys/fs/cgroup/cpu/quell-check-{}", std::process::id());
-        let remove = format!(
-            "trap '' HUP INT TERM; echo ready; read -r _; \
-             for i in $(seq 100); do rmdir {directory} && exit; sleep 0.1; done"
-        );
-        let mut watcher = Command::new("sh")
-            .args(["-c", &remove])
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        watcher.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-        let throttled = Throttled { directory, watcher };
+        let undo = Undo::with(&format!(
+            "for i in $(seq 100); do rmdir {directory} && exit; sleep 0.1; done"
+        ));
+        let throttled = Throttled { directory, _undo: undo.unwrap() };
         fs::create_dir(&throttled.directory).unwrap();
         fs::write(format!("{}/cpu.cfs_period_us", throttled.directory), "100000").unwrap();
         fs::write(format!("{}/cpu.cfs_quota_us", throttled.directory), "10000").unwrap();
@@ -73,13 +42,6 @@ impl Throttled {
 
     fn admit(&self, program: &Program) {
         fs::write(format!("{}/cgroup.procs", self.directory), program.pid().to_string()).unwrap();
-    }
-}
-
-impl Drop for Throttled {
-    fn drop(&mut self) {
-        drop(self.watcher.stdin.take());
-        let _ = self.watcher.wait();
     }
 }
 
@@ -122,13 +84,7 @@ fn assert_no_violation(_: &HostLock) -> Value {
 /// Two hogs that began on core 1 and may use core 0 as well, while nothing is balanced.
 fn assert_violated_without_balancing(args: &[&str]) {
     let lock = host_lock().unwrap();
-    if !core_idles(0) {
-        return;
-    }
-    let Some(_unbalanced) = Unbalanced::begin(&lock).unwrap() else {
-        eprintln!("skipped: this host has no cpuset hierarchy of cgroup v1");
-        return;
-    };
+    let Some(_waste) = Waste::plant(&lock) else { return };
     let mut last = Value::Null;
     for _ in 0..ATTEMPTS {
         let hogs = [hog(&[], "0-1"), hog(&[], "0-1")];
@@ -190,7 +146,7 @@ fn pinned_hogs_are_clean() {
 #[test]
 fn short_sleepers_are_clean() {
     let lock = host_lock().unwrap();
-    let _sleepers = [(); 8].map(|()| start(&["sh", "-c", "while :; do sleep 0.002; done"]));
+    let _sleepers = [(); 8].map(|()| start_bound(&["sh", "-c", "while :; do sleep 0.002; done"]));
     assert_no_violation(&lock);
 }
 
@@ -199,8 +155,16 @@ fn storms_of_kernel_workers_are_clean() {
     let lock = host_lock().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap().to_owned();
-    let _storm =
-        start(&["stress-ng", "--hdd", "2", "--hdd-bytes", "8M", "--temp-path", &path, "--quiet"]);
+    let _storm = start_bound(&[
+        "stress-ng",
+        "--hdd",
+        "2",
+        "--hdd-bytes",
+        "8M",
+        "--temp-path",
+        &path,
+        "--quiet",
+    ]);
     assert_no_violation(&lock);
 }
 
@@ -224,8 +188,7 @@ fn a_realtime_hog_before_a_movable_thread_is_clean() {
 fn a_throttled_cgroup_is_clean() {
     let lock = host_lock().unwrap();
     let Some(group) = Throttled::new() else {
-        eprintln!("skipped: this host has no cpu controller of cgroup v1");
-        return;
+        return skipped("this host has no cpu controller of cgroup v1");
     };
     let hogs = [hog(&[], "0-1"), hog(&[], "1"), hog(&[], "0-1")];
     hogs.iter().take(2).for_each(|hog| group.admit(hog));
@@ -238,7 +201,7 @@ fn a_storm_of_affinities_is_clean_and_its_moves_are_named() {
     let hog = hog(&[], "0-1");
     let pid = hog.pid();
     let storm = format!("while :; do taskset -cp 0 {pid}; taskset -cp 1 {pid}; done");
-    let _storm = start(&["sh", "-c", &storm]);
+    let _storm = start_bound(&["sh", "-c", &storm]);
     let report = assert_no_violation(&lock);
     assert!(report["moves"]["affinity"].as_u64().is_some_and(|moves| moves > 0), "{report:#}");
 }
@@ -246,9 +209,9 @@ fn a_storm_of_affinities_is_clean_and_its_moves_are_named() {
 #[test]
 fn what_a_daemons_plan_keeps_a_thread_from_is_explained_by_it() {
     let ground = Ground::new();
-    if !core_idles(0) {
-        return;
-    }
+    let Some(_quiet) = Quiet::on(CoreId(0), &ground.lock).unwrap() else {
+        return skipped("this host has no cpusets of cgroup v1, or a kernel before Linux 6.2");
+    };
     let daemon = ground.run(
         "[[task]]\nname = \"batch\"\nclass = \"be\"\ncommand = [\"stress-ng\", \"--cpu\", \"2\", \"--quiet\"]\n",
     );
@@ -277,13 +240,7 @@ fn what_a_daemons_plan_keeps_a_thread_from_is_explained_by_it() {
 #[test]
 fn what_was_saved_around_a_violation_is_violated_when_it_is_read_back() {
     let lock = host_lock().unwrap();
-    if !core_idles(0) {
-        return;
-    }
-    let Some(_unbalanced) = Unbalanced::begin(&lock).unwrap() else {
-        eprintln!("skipped: this host has no cpuset hierarchy of cgroup v1");
-        return;
-    };
+    let Some(_waste) = Waste::plant(&lock) else { return };
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("found.pftrace");
     let path = path.to_str().unwrap();

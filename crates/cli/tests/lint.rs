@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use common::QUELL;
-use quell_linux::testing::{Unbalanced, host_lock};
+use quell_linux::testing::{Unbalanced, host_lock, skipped};
 use serde_json::Value;
 
 fn lint(args: &[&str]) -> Output {
@@ -35,8 +35,7 @@ fn this_host_is_clean_and_without_load_balancing_l1_and_l5_fail() {
     assert!(text(&clean).starts_with("this host: clean: "), "{}", text(&clean));
 
     let Some(unbalanced) = Unbalanced::begin(&lock).unwrap() else {
-        eprintln!("skipped: this host has no cpuset hierarchy of cgroup v1");
-        return;
+        return skipped("this host has no cpuset hierarchy of cgroup v1");
     };
     let violated = lint(&["--json", "--save", &during]);
     drop(unbalanced);

@@ -10,9 +10,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{Ground, Program, QUELL, eventually};
-use quell_model::{Event, What};
+use common::{Ground, Program, QUELL, Waste, eventually, hog};
+use quell_model::{CoreId, CoreSet, Event, Violation, What};
 use quell_trace::perfetto::Reader;
+use quell_trace::stream::Source as _;
+use quell_view::{Builder, Range};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -99,10 +101,90 @@ fn decisions_of_a_daemon_stand_among_the_events() {
     daemon.stop();
 }
 
+/// Whether a process has a thread of this name.
+fn has_thread(pid: u32, name: &str) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let names = threads.map(|thread| std::fs::read_to_string(thread.path().join("comm")));
+    names.flatten().any(|comm| comm.trim() == name)
+}
+
+#[test]
+fn the_seconds_around_a_violation_are_kept_and_check_stats_and_view_find_it_there() {
+    let ground = Ground::new();
+    let Some(_waste) = Waste::plant(&ground.lock) else { return };
+    let file = ground.path().join("found.pftrace");
+    let path = file.to_str().unwrap();
+    let child = start(&ground, &file, &["--on-violation", "--keep=5s", "--duration=60s"]);
+    eventually("it records", || has_thread(child.id(), "quell-decisions"));
+    let hogs = [hog(&[], "0-1"), hog(&[], "0-1")];
+    let out = child.wait_with_output().unwrap();
+    let pids = hogs.each_ref().map(Program::pid);
+    drop(hogs);
+    let summary: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((&summary["ended"], &summary["kept_less"]), (&"violation".into(), &false.into()));
+
+    let events = read(&file);
+    let told: Vec<&Violation> = events
+        .iter()
+        .filter_map(|event| match &event.what {
+            What::Violation(told) => Some(&**told),
+            _ => None,
+        })
+        .collect();
+    let texts: Vec<&str> = told.iter().map(|told| &*told.text).collect();
+    assert_eq!(summary["violations"], Value::from(texts));
+    let ours = |told: &&&Violation| told.waiters.iter().any(|waiter| pids.contains(waiter));
+    let ours = told.iter().find(ours).unwrap_or_else(|| panic!("{told:?}"));
+    assert_eq!((ours.core, ours.idle), (CoreId(1), CoreSet::of(CoreId(0))));
+    let (first, last) = (&events[0], &events[events.len() - 1]);
+    assert!(matches!(first.what, What::Keyframe(_)) && first.at < ours.from, "{ours:?}");
+    assert!(last.at >= ours.until, "{ours:?}");
+
+    let check = ground.quell(&["check", "--json", path]);
+    assert_eq!(check.status.code(), Some(1));
+    let check: Value = serde_json::from_slice(&check.stdout).unwrap();
+    let same = |found: &&Value| {
+        let at = |key: &str| found[key].as_u64().unwrap();
+        found["core"] == 1 && at("from_ns") <= ours.until.0 && at("until_ns") >= ours.from.0
+    };
+    let found = check["violations"].as_array().unwrap().iter().find(same).unwrap();
+    assert_eq!((&found["grade"], &found["label"]), (&"B".into(), &"domains".into()));
+
+    for output in ["found.html", "found.png"].map(|name| ground.path().join(name)) {
+        let view = ground.quell(&["view", path, "-o", output.to_str().unwrap()]);
+        assert!(view.status.success(), "{}", String::from_utf8_lossy(&view.stderr));
+    }
+    assert!(std::fs::read(ground.path().join("found.png")).unwrap().starts_with(b"\x89PNG"));
+    let meta = Reader::new(BufReader::new(File::open(&file).unwrap())).unwrap().meta().clone();
+    let mut builder = Builder::new(meta, Range::ALL).unwrap();
+    events.iter().for_each(|event| assert!(builder.push(event).unwrap()));
+    let shown = builder.finish().unwrap().index;
+    let note = shown.notes.iter().find(|note| *note.text == *ours.text).unwrap();
+    assert_eq!(note.at_ns, (ours.from - first.at).0);
+    let meets = |episode: &quell_view::Finding| {
+        episode.from_ns < note.to_ns
+            && episode.to_ns > note.at_ns
+            && episode.cores.contains(CoreId(0))
+    };
+    assert!(shown.findings.iter().any(meets), "{:?}", shown.findings);
+
+    let stats = ground.quell(&["stats", "--json", path]);
+    let stats: Value = serde_json::from_slice(&stats.stdout).unwrap();
+    let by_check = check["waste"]["any_s"].as_f64().unwrap();
+    let by_stats = stats["wasted"]["wall_ns"].as_f64().unwrap() / 1e9;
+    let by_view = shown.wasted_ns as f64 / 1e9;
+    let figures = [by_check, by_stats, by_view];
+    // They differ in what they say of a core that is about to run somebody.
+    let differs = |figure: &f64| (figure - by_check).abs() > by_check / 10.0;
+    assert!(by_check > 0.0 && !figures.iter().any(differs), "{figures:?} s");
+}
+
 #[test]
 fn bad_times_and_sizes_are_refused_by_name() {
     let ground = Ground::new();
-    for (flag, value) in [("--duration", "soon"), ("--size", "-1"), ("--keep", "0s")] {
+    for (flag, value) in
+        [("--duration", "soon"), ("--size", "-1"), ("--keep", "0s"), ("--keep-size", "64MB")]
+    {
         let out = ground.quell(&["record", &format!("{flag}={value}")]);
         let told = String::from_utf8_lossy(&out.stderr).into_owned();
         assert_eq!(out.status.code(), Some(2));

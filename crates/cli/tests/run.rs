@@ -6,8 +6,10 @@ mod common;
 
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use common::{Daemon, FIFO, Ground, IDLE, OTHER, Program, eventually, scheduling};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const PORT: &str = "22322";
@@ -36,6 +38,34 @@ fn all(pid: i32, policy: i32) -> bool {
 
 fn changes(daemon: &Daemon) -> u64 {
     daemon.status()["counters"]["changes"].as_u64().unwrap()
+}
+
+#[test]
+fn a_daemon_that_stands_still_counts_as_hung_when_the_configuration_says_so() {
+    let ground = Ground::new();
+    let web = |lc: i32, host: &str| {
+        format!(
+            "[host]\n{host}[[task]]\nname = \"web\"\nclass = \"lc\"\npid = {lc}\nguaranteed = 1\n"
+        )
+    };
+    let lc = memcached();
+    let daemon = ground.run(&web(lc.pid(), "hung_after_ms = 60000\n"));
+    eventually("LC is on its rung", || all(lc.pid(), FIFO));
+    let still = |daemon: &Daemon| {
+        let pid = Pid::from_child(&daemon.child);
+        kill_process(pid, Signal::STOP).unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+        let _ = kill_process(pid, Signal::CONT);
+    };
+    still(&daemon);
+    assert!(all(lc.pid(), FIFO), "two seconds are within its bound");
+    daemon.stop();
+
+    let mut daemon = ground.run(&web(lc.pid(), "hung_after_ms = 500\n"));
+    eventually("LC is on its rung", || all(lc.pid(), FIFO));
+    still(&daemon);
+    eventually("its guardian ended it", || daemon.child.try_wait().unwrap().is_some());
+    eventually("and gave back what it had", || all(lc.pid(), OTHER));
 }
 
 #[test]

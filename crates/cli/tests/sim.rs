@@ -83,6 +83,51 @@ fn a_trace_is_read_like_any_other_and_a_plot_is_drawn() {
     assert!(!stats["wakeups"].as_array().unwrap().is_empty());
 }
 
+/// The example for a tenth of a second and a bit, so that the checker's window fits in.
+fn shortened(file: &Path, folder: &Path) -> PathBuf {
+    let mut table: toml::Table = toml::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    table.insert("length_ms".into(), 120.into());
+    table.insert("warm_up_ms".into(), 0.into());
+    let costs = table.get_mut("host").and_then(|host| host.get_mut("costs"));
+    if let Some(name) = costs.and_then(|costs| costs.get_mut("mechanism")) {
+        let path = file.parent().unwrap().join(name.as_str().unwrap());
+        *name = path.to_str().unwrap().into();
+    }
+    let short = folder.join(file.file_name().unwrap());
+    std::fs::write(&short, toml::to_string(&table).unwrap()).unwrap();
+    short
+}
+
+#[test]
+fn the_checker_finds_no_waste_in_any_example_live_or_in_the_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.pftrace");
+    let trace = trace.to_str().unwrap();
+    // A thousand cores, or a dozen busy services, are a matter of minutes in a build for tests.
+    let long = |file: &PathBuf| {
+        ["many-cores.toml", "many-services.toml"].iter().any(|name| file.ends_with(name))
+    };
+    for file in examples().into_iter().filter(|file| !long(file)) {
+        let short = shortened(&file, folder.path());
+        let ran =
+            quell(&["sim", short.to_str().unwrap(), "--check", "--trace", trace, "--json", "-"]);
+        assert_eq!(
+            ran.status.code(),
+            Some(0),
+            "{short:?}: {}{}",
+            text(&ran.stdout),
+            text(&ran.stderr)
+        );
+        let live: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+        let read = quell(&["check", trace, "--json"]);
+        let read: serde_json::Value = serde_json::from_slice(&read.stdout).unwrap();
+        assert_eq!(live["check"]["verdict"], "clean", "{short:?}: {}", live["check"]);
+        for answer in ["verdict", "because"] {
+            assert_eq!(live["check"][answer], read[answer], "{short:?}");
+        }
+    }
+}
+
 #[test]
 fn what_is_wrong_is_one_line_with_file_line_and_remedy() {
     let folder = tempfile::tempdir().unwrap();

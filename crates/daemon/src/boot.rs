@@ -33,7 +33,7 @@ use crate::boot_beat::BootBeat;
 use crate::command::Command;
 use crate::descent;
 use crate::engine::{Engine, EngineThread, Pace, Parts, Settings, Sight};
-use crate::guardian::Guardians;
+use crate::guardian::{self, Guardians};
 use crate::manager::{End, Ground, LiveLine, Manager, preflight, sources};
 use crate::metrics::Endpoint;
 use crate::recording::{self, RecordTo};
@@ -112,7 +112,9 @@ pub fn run(options: &RunOptions) -> Result<()> {
     let sight = sight(&checked.config.host, &mut degraded)?;
     let journal = Journal::create(&options.run_dir)?;
     let executor = Executor::open(journal, Mode::Live)?;
-    let mut guardians = Guardians::spawn(executor.journal(), executor.gate())?;
+    let guard =
+        guardian::Config { stale_after: checked.config.host.hung_after, ..Default::default() };
+    let mut guardians = Guardians::spawn_with(executor.journal(), executor.gate(), guard)?;
     let rung = ladder.attr(Rung::Scheduler).unwrap_or(SchedAttr::fifo(90));
     let journal = Arc::clone(executor.journal().shared());
     let beat = BootBeat::start(journal, checked.host.unmanaged, rung)?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use quell_linux::act::{
     ActError, Applied, Executor, Journal, Mode, Policy, SchedAttr, Setting, Subject,
 };
-use quell_linux::testing::host_lock;
+use quell_linux::testing::{host_lock, skipped};
 use quell_linux::{ThreadRef, Tid};
 use quell_model::CoreSet;
 
@@ -69,7 +69,7 @@ fn wait_for<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T {
 fn group(hierarchy: &str, file: &str) -> Option<PathBuf> {
     let root = Path::new("/sys/fs/cgroup").join(hierarchy);
     if !root.join(file).exists() {
-        eprintln!("skipped: {} has no {file}", root.display());
+        skipped(format_args!("{} has no {file}", root.display()));
         return None;
     }
     Some(root.join(format!("quell-test-{}", std::process::id())))

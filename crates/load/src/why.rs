@@ -1,6 +1,6 @@
 //! Why requests were slow: a run's slow requests, charged with what a recorder saw meanwhile.
 
-use quell_model::CoreId;
+use quell_model::{CoreId, Transitions};
 use quell_trace::why::{Bound, Gap, Inquiry, Report, Timeline};
 
 use crate::report::LoadReport;
@@ -14,6 +14,13 @@ pub struct Evidence {
     pub standstills: Vec<Gap>,
     /// Transitions that were lost.
     pub lost: u64,
+}
+
+impl From<Transitions> for Evidence {
+    fn from(seen: Transitions) -> Evidence {
+        let timeline = Timeline::new(seen.list, &seen.processes, seen.from, seen.to);
+        Evidence { timeline, standstills: Vec::new(), lost: seen.lost }
+    }
 }
 
 impl LoadReport {

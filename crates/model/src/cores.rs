@@ -64,16 +64,19 @@ impl CoreSet {
     }
 
     /// Whether the set has no core.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|&word| word == 0)
     }
 
     /// The number of cores in the set.
+    #[inline]
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// The cores in ascending order.
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = CoreId> + use<> {
         self.words.into_iter().enumerate().flat_map(|(at, mut word)| {
             std::iter::from_fn(move || {
@@ -87,29 +90,41 @@ impl CoreSet {
     }
 
     /// The lowest core.
+    #[inline]
     pub fn first(&self) -> Option<CoreId> {
-        self.iter().next()
+        let at = self.words.iter().position(|&word| word != 0)?;
+        Some(CoreId((at * 64 + self.words[at].trailing_zeros() as usize) as u16))
+    }
+
+    /// Whether the sets have no core in common.
+    #[inline]
+    pub fn is_disjoint(&self, other: &CoreSet) -> bool {
+        self.words.iter().zip(&other.words).all(|(a, b)| a & b == 0)
     }
 
     /// Cores in both sets.
+    #[inline]
     #[must_use]
     pub fn intersection(&self, other: &CoreSet) -> CoreSet {
         self.zip(other, |a, b| a & b)
     }
 
     /// Cores in either set.
+    #[inline]
     #[must_use]
     pub fn union(&self, other: &CoreSet) -> CoreSet {
         self.zip(other, |a, b| a | b)
     }
 
     /// Cores in this set but not in the other.
+    #[inline]
     #[must_use]
     pub fn difference(&self, other: &CoreSet) -> CoreSet {
         self.zip(other, |a, b| a & !b)
     }
 
     /// Whether every core of this set is in the other.
+    #[inline]
     pub fn is_subset(&self, other: &CoreSet) -> bool {
         self.difference(other).is_empty()
     }
@@ -128,6 +143,7 @@ impl CoreSet {
         set
     }
 
+    #[inline]
     fn zip(&self, other: &CoreSet, op: impl Fn(u64, u64) -> u64) -> CoreSet {
         let mut out = CoreSet::EMPTY;
         for (at, word) in out.words.iter_mut().enumerate() {

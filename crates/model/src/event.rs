@@ -90,6 +90,8 @@ pub enum What {
         /// Where it may run.
         cores: CoreSet,
     },
+    /// What Quell's plan lets the threads of a process use from here on, so that the plan is judged and not its means.
+    Planned(Arc<Planned>),
     /// The size of a run queue changed.
     Queue {
         /// Whose.
@@ -142,8 +144,43 @@ pub enum What {
     Keyframe(Arc<Keyframe>),
     /// A decision of Quell's allocator, in words, and what it let each core do.
     Decision(Arc<str>),
-    /// The checker found a violation here: its report in one line.
-    Violation(Arc<str>),
+    /// The checker found a violation; it may have ended before this was told.
+    Violation(Arc<Violation>),
+}
+
+/// Threads waited in one core's queue beside idle cores that they could have used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// In whose queue.
+    pub core: CoreId,
+    /// Since when.
+    pub from: Nanos,
+    /// Until when, as far as it was followed.
+    pub until: Nanos,
+    /// Who waited, the longest first; at most [`Violation::WAITERS_MAX`].
+    pub waiters: Vec<i32>,
+    /// The idle cores that they could have used.
+    pub idle: CoreSet,
+    /// All of it in one line.
+    pub text: Arc<str>,
+}
+
+impl Violation {
+    /// Waiters that are named.
+    pub const WAITERS_MAX: usize = 64;
+}
+
+/// What a plan lets the threads of a process use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Whose threads.
+    pub process: i32,
+    /// Where they might run without the plan.
+    pub original: CoreSet,
+    /// Where the plan lets them run.
+    pub cores: CoreSet,
+    /// Why not everywhere, in words.
+    pub reason: String,
 }
 
 /// Who moved a thread (the caller of `set_task_cpu`, from the stack at `sched_migrate_task`).

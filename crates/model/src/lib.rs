@@ -12,6 +12,7 @@ mod caps;
 mod cores;
 mod domains;
 mod event;
+mod file_error;
 mod outcome;
 mod plan;
 mod rung;
@@ -27,9 +28,10 @@ pub use caps::HostCaps;
 pub use cores::{CORES_MAX, CoreId, CoreListError, CoreSet};
 pub use domains::{BalanceState, CoreDomains, Domain, DomainGroup, DomainTrees, DomainTreesError};
 pub use event::{
-    Activity, Certainty, CoreState, Event, Keyframe, Meta, MoveCause, Search, Source, ThreadState,
-    What,
+    Activity, Certainty, CoreState, Event, Keyframe, Meta, MoveCause, Planned, Search, Source,
+    ThreadState, Violation, What,
 };
+pub use file_error::FileError;
 pub use outcome::Outcome;
 pub use plan::{CoreMode, CorePlan, Plan, Reason, TaskPlan, TaskReason};
 pub use rung::Rung;
@@ -37,5 +39,5 @@ pub use signal::{Absence, Estimate, Signal};
 pub use snapshot::{CoreView, Reported, Snapshot, TaskView};
 pub use task::{Class, Limits, TaskId};
 pub use topology::{Core, Topology, TopologyError};
-pub use transition::{CoreEvent, Left, Rank, Runner, ThreadName, Transition};
+pub use transition::{CoreEvent, Left, Rank, Runner, ThreadName, Transition, Transitions};
 pub use units::{Bytes, BytesPerSec, Nanos, Permille, RequestsPerSec};

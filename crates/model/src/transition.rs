@@ -132,6 +132,21 @@ pub struct Transition {
     pub event: CoreEvent,
 }
 
+/// What was recorded for a while.
+#[derive(Debug, Default)]
+pub struct Transitions {
+    /// In the order of time but for neighbours on different cores.
+    pub list: Vec<Transition>,
+    /// The processes whose wake-ups are among them.
+    pub processes: Vec<i32>,
+    /// Its begin.
+    pub from: Nanos,
+    /// Its end.
+    pub to: Nanos,
+    /// How many transitions were lost.
+    pub lost: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

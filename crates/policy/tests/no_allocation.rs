@@ -1,44 +1,12 @@
 //! A tick allocates nothing once the tables have the size of the host.
 
 mod common;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
 
 use common::{Dice, Scene};
 use quell_model::*;
 use quell_policy::invariants::Checker;
 use quell_policy::{Config, by_name, names_for};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged; counting touches only a `Cell` in
-// thread-local storage that needs no allocation and no destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// Demand that changes every tick, so that cores change hands all the time.
 fn stir(scene: &mut Scene, tick: u64) {
@@ -86,10 +54,10 @@ fn a_steady_state_allocates_nothing() {
         let mut plans = std::collections::HashSet::new();
         for tick in 0..300 {
             stir(&mut scene, tick);
-            let before = ALLOCATIONS.with(Cell::get);
+            let before = counting::allocations();
             scene.tick(policy.as_mut(), Nanos::from_millis(1));
             checker.check(&scene.host, &scene.seen, &scene.plan, &mut found);
-            let after = ALLOCATIONS.with(Cell::get);
+            let after = counting::allocations();
             found.clear();
             plans.insert(format!("{:?}", scene.plan.cores));
             if tick >= 100 {

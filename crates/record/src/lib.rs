@@ -9,6 +9,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -17,12 +18,12 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use quell_linux::clock;
 use quell_linux::observe::ObserveError;
 use quell_linux::observe::bpf::Measurement;
 use quell_linux::observe::recorder::{self, Recorder, Statistics};
+use quell_linux::{ThreadRef, clock};
 use quell_model::{Event, Meta, Nanos, What};
-use quell_trace::check::{self, Checker, Flight};
+use quell_trace::check::{self, Checker, Finding, Flight};
 use quell_trace::perfetto::Writer;
 use quell_trace::stream::Sink;
 
@@ -54,14 +55,23 @@ pub struct Options {
     pub bytes: Option<u64>,
     /// Ends the recording a second after a thread was found to wait beside an idle core that it could use.
     pub on_violation: bool,
-    /// Keeps only the last so much of time, a million events at most, and saves it at the end.
-    pub keep: Option<Nanos>,
+    /// Keeps only the end, and saves it when all is over.
+    pub keep: Option<Keep>,
     /// Where a daemon would listen.
     pub daemon: PathBuf,
     /// A program to run meanwhile, with its arguments; its end ends the recording.
     pub command: Vec<OsString>,
     /// Measures what the BPF programs cost, which costs some 20 ns a run itself.
     pub cost: bool,
+}
+
+/// How much a flight recorder keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Keep {
+    /// So much of time, from a keyframe on.
+    pub time: Nanos,
+    /// And no more than this, in memory.
+    pub bytes: usize,
 }
 
 /// Why a recording failed.
@@ -122,7 +132,6 @@ struct Session {
     decisions: Decisions,
     command: Option<(String, Child)>,
     checker: Option<Checker>,
-    violations: Vec<String>,
     /// When the recording ends for a violation.
     enough: Nanos,
     began: Nanos,
@@ -149,15 +158,15 @@ impl Session {
         })?;
         let began = clock::now();
         let decisions = Decisions::follow(&options.daemon, began).map_err(RecordError::Thread)?;
-        let checker =
-            options.on_violation.then(|| Checker::new(recorder.meta(), check::Options::default()));
+        let own = ThreadRef::current().map_err(RecordError::Thread)?.tid.0;
+        let rules = check::Options { own: BTreeSet::from([own]), ..check::Options::default() };
+        let checker = options.on_violation.then(|| Checker::new(recorder.meta(), rules));
         Ok(Session {
             recorder,
             measurement,
             decisions,
             command: run(&options.command)?,
             checker,
-            violations: Vec::new(),
             enough: Nanos::MAX,
             began,
             cpu_began: clock::process_cpu(),
@@ -172,7 +181,7 @@ impl Session {
         self.recorder.drain(&mut self.batch)
     }
 
-    /// Puts what was drained into the store, and tells the violations in it.
+    /// Puts what was drained into the store. A violation in it is the begin of the end.
     fn hand_over(&mut self, store: &mut Store<'_>) -> Result<(), RecordError> {
         for event in self.batch.drain(..) {
             if let Some(checker) = &mut self.checker {
@@ -181,13 +190,21 @@ impl Session {
             store.put(event)?;
         }
         let found = self.checker.as_mut().map(Checker::alerts).unwrap_or_default();
-        for finding in found.iter().filter(|finding| finding.is_violation()) {
-            let (now, words) = (clock::now(), finding.to_string());
-            self.enough = self.enough.min(now + AFTER);
-            self.recorder.tell(now, What::Violation(words.as_str().into()));
-            self.violations.push(words);
+        if found.iter().any(Finding::is_violation) {
+            self.enough = self.enough.min(clock::now() + AFTER);
         }
         Ok(())
+    }
+
+    /// Tells each violation once it is known how long it lasted.
+    fn tell_violations(&mut self) -> Vec<String> {
+        let now = clock::now();
+        let found = self.checker.take().map(|checker| checker.finish(now).violations);
+        let tell = |finding: &Finding| {
+            self.recorder.tell(now, What::Violation(finding.violation().into()));
+            finding.to_string()
+        };
+        found.unwrap_or_default().iter().map(tell).collect()
     }
 
     fn progress(&self, store: &Store<'_>) -> Progress {
@@ -231,6 +248,7 @@ impl Session {
         let elapsed = clock::now().since(self.began);
         self.drain()?;
         self.hand_over(&mut store)?;
+        let violations = self.tell_violations();
         let statistics = self.recorder.finish(&mut self.batch);
         for event in self.batch {
             store.put(event)?;
@@ -244,7 +262,8 @@ impl Session {
             events: statistics.events,
             kept_events: written.events,
             kept_seconds: written.span.0 as f64 / 1e9,
-            violations: self.violations,
+            kept_less: written.is_cut,
+            violations,
             events_per_s: statistics.events as f64 / (elapsed.0.max(1) as f64 / 1e9),
             lost: statistics.lost,
             late: statistics.late,
@@ -284,13 +303,18 @@ struct Written {
     events: u64,
     bytes: u64,
     span: Nanos,
+    /// Memory held less than the time that was to be kept.
+    is_cut: bool,
 }
 
 impl<'a> Store<'a> {
     /// Makes the file before anything is recorded: whoever may not write it hears so at once.
     fn create(options: &'a Options) -> Result<Store<'a>, RecordError> {
         let file = File::create(&options.file).map_err(|source| at(&options.file, source))?;
-        let (writer, keep) = (Writer::new(Counted::new(file)), options.keep.map(Flight::new));
+        let (writer, keep) = (
+            Writer::new(Counted::new(file)),
+            options.keep.map(|keep| Flight::new(keep.time, keep.bytes)),
+        );
         Ok(Store { options, writer, keep, events: 0, first: None, last: Nanos::ZERO })
     }
 
@@ -319,12 +343,14 @@ impl<'a> Store<'a> {
     }
 
     fn finish(mut self) -> Result<Written, RecordError> {
-        if let Some(keep) = self.keep.take() {
+        let keep = self.keep.take();
+        if let Some(keep) = &keep {
             keep.events().try_for_each(|event| self.write(event))?;
         }
         self.writer.finish().map_err(|source| at(&self.options.file, source))?;
         let span = self.last.since(self.first.unwrap_or(self.last));
-        Ok(Written { events: self.events, bytes: self.bytes(), span })
+        let is_cut = keep.is_some_and(|keep| keep.is_cut());
+        Ok(Written { events: self.events, bytes: self.bytes(), span, is_cut })
     }
 }
 

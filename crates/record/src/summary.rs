@@ -117,6 +117,8 @@ pub struct Summary {
     pub kept_events: u64,
     /// How much time they span.
     pub kept_seconds: f64,
+    /// Whether memory held less than the time that a flight recorder was to keep.
+    pub kept_less: bool,
     /// Violations that were found, each in a line.
     pub violations: Vec<String>,
     /// Events recorded in a second.
@@ -156,6 +158,13 @@ impl fmt::Display for Summary {
                 "{lost} events were lost ({share:.1} %), and the trace says where; a larger --ring or \
                  --no-load helps"
             )?,
+        }
+        if self.kept_less {
+            writeln!(
+                f,
+                "memory held the last {:.1} s and no more; a larger --keep-size, or --no-load, helps",
+                self.kept_seconds
+            )?;
         }
         if self.unseen > 0 {
             writeln!(

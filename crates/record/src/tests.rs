@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::process::Stdio;
 
-use quell_linux::testing::{Unbalanced, host_lock};
+use quell_linux::testing::host_lock;
 use quell_model::{CoreId, Source};
 use quell_trace::perfetto::Reader;
 use quell_trace::stream::Source as _;
@@ -107,18 +107,36 @@ fn a_flight_recorder_keeps_the_end_from_a_keyframe_on() {
     let file = directory.path().join("flight.pftrace");
     let every = Nanos::from_millis(100);
     let summary = recorded(&Options {
-        keep: Some(Nanos::from_millis(500)),
+        keep: Some(Keep { time: Nanos::from_millis(500), bytes: 64 << 20 }),
         keyframe_every: every,
         duration: Some(Nanos::from_secs(2)),
         ..options(&file)
     });
-    assert!(summary.kept_events < summary.events);
+    assert!(summary.kept_events < summary.events && !summary.kept_less);
     let events = read(&file);
     assert!(matches!(events[0].what, What::Keyframe(_)));
     let span = events[events.len() - 1].at.since(events[0].at);
     assert_eq!(summary.kept_seconds, span.0 as f64 / 1e9);
     // Some keyframes come late on a machine that is busy.
     assert!(span >= Nanos::from_millis(450) && span <= Nanos::from_millis(1_500), "{span}");
+}
+
+#[test]
+fn a_flight_recorder_whose_memory_is_full_says_so() {
+    let _lock = host_lock().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("flight.pftrace");
+    let _load = Load::start("stress-ng", &["--pipe", "1", "-q"]);
+    let bytes = 500_000;
+    let summary = recorded(&Options {
+        keep: Some(Keep { time: Nanos::from_secs(60), bytes }),
+        keyframe_every: Nanos::from_millis(100),
+        duration: Some(Nanos::from_secs(1)),
+        ..options(&file)
+    });
+    assert!(summary.kept_less && summary.kept_events < summary.events, "{summary}");
+    assert!(summary.kept_events as usize * size_of::<Event>() <= bytes);
+    assert!(summary.to_string().contains("--keep-size"), "{summary}");
 }
 
 #[test]
@@ -170,49 +188,4 @@ fn what_it_costs_is_told_where_asked_for() {
     let switch = programs.iter().find(|program| program.event == "sched_switch").unwrap();
     assert!(switch.runs > 0 && switch.ns_per_run > 0.0 && summary.cpu_ms > 0.0);
     assert!(summary.to_string().contains("sched_switch"));
-}
-
-/// How much of its time the host is idle just now.
-fn idle_share() -> f64 {
-    let look = || {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap();
-        let times = stat.lines().next().unwrap().split_whitespace().skip(1);
-        let times: Vec<f64> = times.map(|time| time.parse().unwrap()).collect();
-        (times[3], times.iter().sum::<f64>())
-    };
-    let (idle, all) = look();
-    std::thread::sleep(Duration::from_secs(1));
-    let (idle_now, all_now) = look();
-    (idle_now - idle) / (all_now - all)
-}
-
-#[test]
-fn a_thread_that_waits_beside_an_idle_core_ends_it() {
-    let lock = host_lock().unwrap();
-    if idle_share() < 0.6 {
-        eprintln!("skipped: this host is too busy for a core to be idle");
-        return;
-    }
-    let Some(_unbalanced) = Unbalanced::begin(&lock).unwrap() else {
-        eprintln!("skipped: this host has no cpuset hierarchy of cgroup v1");
-        return;
-    };
-    let cores = std::thread::available_parallelism().unwrap().get();
-    // Both begin on the last core, and may leave it, but nobody balances.
-    let hog = format!("taskset -pc 0-{} $$ >/dev/null; while :; do :; done", cores - 1);
-    let last = (cores - 1).to_string();
-    let hogs = [(); 2].map(|()| Load::start("taskset", &["-c", &last, "sh", "-c", &hog]));
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("violation.pftrace");
-    let summary = recorded(&Options {
-        on_violation: true,
-        keep: Some(Nanos::from_secs(5)),
-        duration: Some(Nanos::from_secs(20)),
-        ..options(&file)
-    });
-    drop(hogs);
-    assert_eq!(summary.ended, Ended::Violation, "{summary}");
-    assert!(!summary.violations.is_empty());
-    let told = |event: &Event| matches!(event.what, What::Violation(_));
-    assert!(read(&file).iter().any(told));
 }

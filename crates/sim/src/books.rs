@@ -122,6 +122,9 @@ impl Engine<'_> {
             result.polled = books.polled;
             result.work = books.work() - self.books.before[task];
         }
+        let managed = &self.scenario.host.managed;
+        let managed = self.cores.iter().filter(|core| managed.contains(core.id));
+        report.idle = Nanos(managed.map(|core| core.idle.0).sum());
         report.moved = quell_model::Bytes(self.hardware.moved());
         report.timeline = std::mem::take(&mut self.timeline.samples);
         report.seal();

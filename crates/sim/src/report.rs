@@ -100,6 +100,8 @@ pub struct Report {
     pub shifts: u64,
     /// Longest time in which some LC thread waited while a core that it is allowed on was idle or ran BE.
     pub longest_inversion: Nanos,
+    /// Time in which managed cores that were online had nothing to run, over all of them.
+    pub idle: Nanos,
     /// What went through the memory controllers.
     pub moved: Bytes,
     /// Intervals, where the scenario asked for them.

@@ -40,6 +40,8 @@ pub struct Scenario {
 /// What it takes to change who runs. Actions take half to one and a half times their figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
+    /// From a wake-up of a thread (no runtime's) until its core hears of it; what runs there goes on meanwhile.
+    pub wake: Nanos,
     /// A context switch: time that the core loses.
     pub switch: Nanos,
     /// What a thread loses on top of it when it ran on another core before.
@@ -61,6 +63,7 @@ impl Costs {
     /// A kernel module with multicast interrupts: a core is preempted in some 2 to 5 us (Caladan), an idle one that
     /// watches a word of memory starts within 1 us.
     pub const MODULE: Costs = Costs {
+        wake: Nanos::ZERO,
         switch: Nanos(500),
         migrate: Nanos(1_000),
         grant: Nanos(1_000),
@@ -69,9 +72,10 @@ impl Costs {
         rights: Nanos(3_000),
     };
 
-    /// Every action takes the same, and a migration nothing.
+    /// Every action takes the same, and a migration and a wake-up nothing.
     pub const fn uniform(action: Nanos, switch: Nanos) -> Costs {
         Costs {
+            wake: Nanos::ZERO,
             switch,
             migrate: Nanos::ZERO,
             grant: action,

@@ -3,14 +3,15 @@
 //! The events are worked out after each step of the simulation, from what the trace has shown so far and how the
 //! cores and threads stand now: several changes within one instant show as one.
 
+use std::mem::discriminant;
 use std::sync::Arc;
 
 use quell_model::{
-    Activity, CoreState, Event, Keyframe, Left, Meta, MoveCause, Nanos, Rank, Rung, Runner, Source,
-    ThreadName, ThreadState, What,
+    Activity, CoreSet, CoreState, Event, Keyframe, Left, Meta, MoveCause, Nanos, Planned, Rank,
+    Rung, Runner, Source, TaskReason, ThreadName, ThreadState, What,
 };
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Timer};
 use crate::kernel::State;
 use crate::scenario::Scenario;
 
@@ -35,6 +36,8 @@ pub(crate) struct Trace<'a> {
     woken: Vec<usize>,
     /// By thread: on which core's queue the trace has it, or had it last, and whether it is in there now.
     queue: Vec<(Option<usize>, bool)>,
+    /// By task: the cores that the last plan told of lets it use, and why no others.
+    planned: Vec<Option<(CoreSet, TaskReason)>>,
     /// By core: threads in its queue, and how many the trace last said.
     queued: Vec<(u32, u32)>,
 }
@@ -48,6 +51,7 @@ impl<'a> Trace<'a> {
             touched: Vec::new(),
             woken: Vec::new(),
             queue: Vec::new(),
+            planned: Vec::new(),
             queued: vec![(0, 0); cores],
         }
     }
@@ -125,6 +129,8 @@ impl Engine<'_> {
         let Some(core) = self.cores.get(at) else { return };
         let what = What::Online { of: core.id, online: core.online };
         trace.tell(self.now, at, core.id, what);
+        // Readers conclude nothing between such an event and the next keyframe.
+        self.timers.arm(self.layout.timer(Timer::Keyframe), self.now);
     }
 
     /// Tells what the last step changed.
@@ -264,6 +270,9 @@ impl Engine<'_> {
             });
         }
         trace.tell(self.now, 0, self.cores[0].id, What::Keyframe(Arc::new(frame)));
+        // Who begins to read here is to know the plans as well.
+        trace.planned.clear();
+        self.tell_plans(&mut trace);
         self.trace = Some(trace);
     }
 
@@ -284,7 +293,32 @@ impl Engine<'_> {
         if !words.is_empty() {
             trace.tell(self.now, 0, self.cores[0].id, What::Decision(words.into()));
         }
+        self.tell_plans(&mut trace);
         self.trace = Some(trace);
+    }
+
+    /// Tells which cores the plan lets each task use, where that changed.
+    fn tell_plans(&self, trace: &mut Trace) {
+        trace.planned.resize(self.tasks.len(), None);
+        for (at, task) in self.plan.tasks.iter().enumerate().take(self.tasks.len()) {
+            let cores = self.plan.owned(task.id).union(&task.beneath);
+            let is_same = |(told, why): &(CoreSet, TaskReason)| {
+                *told == cores && discriminant(why) == discriminant(&task.reason)
+            };
+            if trace.planned[at].as_ref().is_some_and(is_same) {
+                continue;
+            }
+            trace.planned[at] = Some((cores, task.reason));
+            let described = &self.scenario.tasks[at];
+            let planned = Planned {
+                process: number(self.tasks[at].first),
+                original: described.limits.allowed,
+                cores,
+                reason: format!("{}: {}", described.name, task.reason),
+            };
+            let what = What::Planned(Arc::new(planned));
+            trace.tell(self.now, 0, self.cores[0].id, what);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Traces of any length, and files that lie about theirs, need little memory.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+#[path = "../../policy/tests/counting/mod.rs"]
 mod counting;
 
 use std::fs::File;

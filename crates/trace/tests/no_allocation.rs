@@ -1,5 +1,6 @@
 //! Recording allocates nothing on the thread that decides once the buffers have their size.
 
+#[path = "../../policy/tests/counting/mod.rs"]
 mod counting;
 
 #[path = "../../policy/tests/common/mod.rs"]

@@ -2,6 +2,7 @@
 //! definitions.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use perfetto_protos::ftrace_event::ftrace_event::Event as Ftrace;
@@ -12,7 +13,7 @@ use perfetto_protos::track_event::track_event::Type;
 use protobuf::Message;
 use quell_model::{
     Activity, CoreId, CoreSet, CoreState, Event, Keyframe, Left, Meta, MoveCause, Nanos, Rank,
-    Runner, Source, ThreadName, ThreadState, Topology, What,
+    Runner, Source, ThreadName, ThreadState, Topology, Violation, What,
 };
 use quell_trace::perfetto::Writer;
 use quell_trace::stream::Sink;
@@ -45,6 +46,18 @@ fn keyframe() -> Keyframe {
     }
 }
 
+/// Two threads that waited on a core.
+fn violation(core: u16, from: u64, until: u64) -> Arc<Violation> {
+    Arc::new(Violation {
+        core: CoreId(core),
+        from: Nanos(from),
+        until: Nanos(until),
+        waiters: vec![41, 42],
+        idle: "0,3".parse().unwrap(),
+        text: format!("core {core}: worker (41) waited").into(),
+    })
+}
+
 /// One event of each kind, on core 1.
 fn trace() -> Vec<u8> {
     let service = runner(42, Rank::realtime(10), "service");
@@ -65,7 +78,8 @@ fn trace() -> Vec<u8> {
         What::Exit { thread: 43 },
         What::Allowed { thread: 42, cores },
         What::Lost { count: 7 },
-        What::Violation("41 waits beside idle core 2".into()),
+        What::Violation(violation(1, 1_004_000, 1_009_000)),
+        What::Violation(violation(2, 1_006_000, 1_012_000)),
     ];
     let meta = Meta {
         source: Source::Recorder,
@@ -146,7 +160,7 @@ fn the_schedulers_tracks_are_ftrace_events_of_their_core() {
 }
 
 #[test]
-fn queues_and_loads_are_counters_and_the_rest_instants_on_named_tracks() {
+fn queues_and_loads_are_counters_violations_slices_and_the_rest_instants_on_named_tracks() {
     let packets = packets();
     let told: Vec<(String, Type, i64)> = packets
         .iter()
@@ -165,9 +179,47 @@ fn queues_and_loads_are_counters_and_the_rest_instants_on_named_tracks() {
         ("Load/core 1", Type::TYPE_COUNTER, 2048),
         ("Affinity", Type::TYPE_INSTANT, 0),
         ("Losses", Type::TYPE_INSTANT, 0),
-        ("Violations", Type::TYPE_INSTANT, 0),
+        ("Violations/core 1", Type::TYPE_SLICE_BEGIN, 0),
+        ("Violations/core 1", Type::TYPE_SLICE_END, 0),
+        ("Violations/core 2", Type::TYPE_SLICE_BEGIN, 0),
+        ("Violations/core 2", Type::TYPE_SLICE_END, 0),
     ];
     assert_eq!(told, expected.map(|(track, kind, value)| (track.to_owned(), kind, value)));
+}
+
+#[test]
+fn violations_are_slices_with_their_waiters_and_cores_on_tracks_of_their_own() {
+    let packets = packets();
+    let slices = packets.iter().filter_map(|packet| match &packet.data {
+        Some(Data::TrackEvent(event)) if event.type_() != Type::TYPE_INSTANT => {
+            Some((packet.timestamp(), event))
+        }
+        _ => None,
+    });
+    let (mut begun, mut whole) = (BTreeMap::new(), Vec::new());
+    for (at, event) in slices {
+        match event.type_() {
+            Type::TYPE_SLICE_BEGIN => {
+                assert!(begun.insert(event.track_uuid(), (at, event)).is_none(), "one a track");
+            }
+            Type::TYPE_SLICE_END => {
+                let (from, begin) = begun.remove(&event.track_uuid()).unwrap();
+                whole.push((from, at - from, begin));
+            }
+            _ => {}
+        }
+    }
+    assert!(begun.is_empty());
+    let spans: Vec<(u64, u64)> = whole.iter().map(|(from, length, _)| (*from, *length)).collect();
+    assert_eq!(spans, [(1_004_000, 5_000), (1_006_000, 6_000)]);
+    let notes = &whole[0].2.debug_annotations;
+    let notes: Vec<(&str, i64, &str)> =
+        notes.iter().map(|note| (note.name(), note.int_value(), note.string_value())).collect();
+    let text = "core 1: worker (41) waited";
+    assert_eq!(whole[0].2.name(), text);
+    let expected =
+        [("text", 0, text), ("core", 1, ""), ("waiters", 0, "41,42"), ("cores", 0, "0,3")];
+    assert_eq!(notes, expected);
 }
 
 #[test]

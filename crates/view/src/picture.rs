@@ -122,8 +122,10 @@ pub struct TileIndex {
 /// Something that the recording says.
 #[derive(Clone, Debug, Serialize)]
 pub struct Words {
-    /// When.
+    /// When, or since when.
     pub at_ns: u64,
+    /// Until when.
+    pub to_ns: u64,
     /// On which core.
     pub core: CoreId,
     /// `violation` or `decision`.
@@ -409,8 +411,11 @@ impl Watch for Collector {
         }
     }
 
-    fn note(&mut self, at: u64, core: usize, kind: Note, text: &Arc<str>) {
-        let Some(at_ns) = self.inside(at) else { return };
+    fn note(&mut self, (at, to): (u64, u64), core: usize, kind: Note, text: &Arc<str>) {
+        if to < self.range.from.0 || at > self.range.to.0 {
+            return;
+        }
+        let (at_ns, to_ns) = (self.shown(at), self.shown(to));
         if self.notes.len() >= NOTES {
             self.notes_left_out += 1;
             return;
@@ -419,7 +424,8 @@ impl Watch for Collector {
             Note::Violation => "violation",
             Note::Decision => "decision",
         };
-        self.notes.push(Words { at_ns, core: self.ids[core], kind, text: text.to_string() });
+        let (core, text) = (self.ids[core], text.to_string());
+        self.notes.push(Words { at_ns, to_ns, core, kind, text });
     }
 
     fn named(&mut self, thread: ThreadIndex, runner: &Runner) {

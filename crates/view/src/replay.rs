@@ -60,8 +60,8 @@ pub trait Watch {
         _cores: &CoreSet,
     ) {
     }
-    /// The recording says something in words.
-    fn note(&mut self, _at: u64, _core: usize, _kind: Note, _text: &Arc<str>) {}
+    /// The recording says something in words, of a span or of an instant.
+    fn note(&mut self, _span: (u64, u64), _core: usize, _kind: Note, _text: &Arc<str>) {}
     /// A thread appeared, or has a new name.
     fn named(&mut self, _thread: ThreadIndex, _as: &Runner) {}
 }
@@ -281,9 +281,15 @@ impl Replay {
             What::Online { of, online } => self.told_online(*of, *online, watch),
             What::Lost { .. } => self.lose(core, watch),
             What::Keyframe(frame) => self.synchronise(frame, watch),
-            What::Decision(text) => watch.note(self.now, core, Note::Decision, text),
-            What::Violation(text) => watch.note(self.now, core, Note::Violation, text),
-            What::Balance { .. } => {}
+            What::Decision(text) => {
+                watch.note((self.now, self.now), core, Note::Decision, text);
+            }
+            What::Violation(told) => {
+                let at = |time: Nanos| time.since(self.origin.unwrap_or_default()).0.min(self.now);
+                let core = self.position.get(&told.core).copied().unwrap_or(core);
+                watch.note((at(told.from), at(told.until)), core, Note::Violation, &told.text);
+            }
+            What::Balance { .. } | What::Planned(_) => {}
         }
     }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use quell_model::{
     Activity, Certainty, CoreId, CoreSet, CoreState, Event, Keyframe, Left, Meta, MoveCause, Nanos,
-    Rank, Runner, Search, Source, ThreadName, ThreadState, Topology, TopologyError, What,
+    Rank, Runner, Search, Source, ThreadName, ThreadState, Topology, TopologyError, Violation,
+    What,
 };
 
 /// The mean time between two actions of one core.
@@ -84,7 +85,8 @@ struct Host {
     keyframe_at: u64,
     made: u64,
     random: u64,
-    violated: bool,
+    /// The node that is starved, and since when.
+    violated: Option<(usize, Nanos)>,
     out: VecDeque<Event>,
 }
 
@@ -113,7 +115,7 @@ impl Host {
             keyframe_at: 0,
             made: 0,
             random: spec.seed,
-            violated: false,
+            violated: None,
             out: VecDeque::new(),
             spec,
         }
@@ -206,14 +208,28 @@ impl Host {
         (50.0 * wanted / awake.max(1.0)).min(100.0) as u64
     }
 
+    /// Tells a planted violation once it is over.
     fn tell_violation(&mut self) {
         let starved = self.starved();
-        if starved.is_some() && !self.violated {
-            let node = starved.unwrap_or_default();
-            let text = format!("node {node} idles while threads wait on other nodes (planted)");
-            self.emit(0, What::Violation(Arc::from(text)));
+        if starved == self.violated.map(|(node, _)| node) {
+            return;
         }
-        self.violated = starved.is_some();
+        if let Some((node, from)) = self.violated {
+            let cores = 0..self.cores.len();
+            let busiest = cores.clone().max_by_key(|at| self.size(*at)).unwrap_or_default();
+            let idle = cores.filter(|at| self.node(*at) == node).map(|at| CoreId(at as u16));
+            let violation = Violation {
+                core: CoreId(busiest as u16),
+                from,
+                until: Nanos(self.now),
+                waiters: Vec::new(),
+                idle: idle.collect(),
+                text: format!("node {node} idles while threads wait on other nodes (planted)")
+                    .into(),
+            };
+            self.emit(0, What::Violation(Arc::new(violation)));
+        }
+        self.violated = starved.map(|node| (node, Nanos(self.now)));
     }
 
     /// An idle core steals, or wakes somebody.

@@ -409,8 +409,8 @@ mod tests {
     #[test]
     fn too_many_stalls_void_the_round() {
         let mut round = round(100, 110);
-        round.runs[0].covered = 0.03;
-        assert!(round.void().is_some_and(|why| why.contains("3.0 % of the time of alone-warm")));
+        round.runs[0].covered = 0.06;
+        assert!(round.void().is_some_and(|why| why.contains("6.0 % of the time of alone-warm")));
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! Plots as SVG, and the SVG as PNG: latency distributions, latencies over time, and simulations.
+//! Plots as SVG, and the SVG as PNG: latency distributions, latencies over time, simulations, and charts with published
+//! numbers.
 //!
 //! Colours are those of Okabe and Ito ("Color Universal Design", 2008), told apart by colour-blind
 //! readers too.
 
 mod latencies;
+mod panels;
 mod simulation;
 mod timeline;
 
@@ -20,6 +22,7 @@ use resvg::tiny_skia;
 use resvg::usvg;
 
 pub use self::latencies::latencies;
+pub use self::panels::{Line, Mark, Panel, Plot, panels};
 pub use self::simulation::simulation;
 pub use self::timeline::timeline;
 
@@ -31,6 +34,17 @@ const GREY: RGBColor = RGBColor(90, 90, 90);
 /// Lines of the mesh.
 const BOLD: RGBColor = RGBColor(205, 205, 205);
 const LIGHT: RGBColor = RGBColor(238, 238, 238);
+
+/// Okabe and Ito's, without the yellow that is hard to see on white.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(230, 159, 0),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(120, 120, 120),
+];
 
 /// How a line looks.
 #[derive(Clone, Copy)]

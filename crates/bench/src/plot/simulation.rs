@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use quell_model::{Class, Nanos};
 use quell_sim::{Report, Sample, Scenario, TaskSample};
 
-use super::{Area, BOLD, Drawn, FONT, LEGEND_WIDTH, LIGHT, Look};
+use super::{Area, BOLD, COLOURS, Drawn, FONT, LEGEND_WIDTH, LIGHT, Look};
 
 const WIDTH: u32 = 1_100;
 /// Heights of the three charts.
@@ -18,17 +18,6 @@ const LATENCY: u32 = 360;
 const LABELS: (u32, u32) = (40, 86);
 /// Title and subtitle.
 const HEAD: u32 = 64;
-
-/// Okabe and Ito's, without the yellow that is hard to see on white.
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(230, 159, 0),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(120, 120, 120),
-];
 
 /// Draws the timeline of a simulation as SVG and PNG. The extension of `path` does not matter. Returns the two files.
 ///

@@ -42,17 +42,18 @@ const PEERS: [(&str, &str); 2] =
 /// When a scenario cannot be simulated, or a stop was asked for.
 pub fn run(spec: &SimSpeedSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
     let mut report = BenchReport::new("sim", &spec.command);
-    let steps = spec.rounds * (1 + spec.cores.len());
+    let hosts: Vec<(usize, Load)> =
+        Load::ALL.iter().flat_map(|load| spec.cores.iter().map(|cores| (*cores, *load))).collect();
+    let steps = spec.rounds * (1 + hosts.len());
     let mut rounds = Vec::new();
     for round in 0..spec.rounds {
         stop.check()?;
-        progress.step(round * (1 + spec.cores.len()), steps, "toy model");
+        progress.step(round * (1 + hosts.len()), steps, "toy model");
         let mut measured = vec![toy(spec)?];
-        for (at, cores) in spec.cores.iter().enumerate() {
+        for (at, (cores, load)) in hosts.iter().enumerate() {
             stop.check()?;
-            let what = format!("{cores} cores");
-            progress.step(round * (1 + spec.cores.len()) + 1 + at, steps, &what);
-            measured.push(host(spec, *cores)?);
+            progress.step(round * (1 + hosts.len()) + 1 + at, steps, &load.case(*cores));
+            measured.push(host(spec, *cores, *load)?);
         }
         rounds.push(measured);
     }
@@ -106,24 +107,58 @@ fn toy(spec: &SimSpeedSpec) -> Result<Measured> {
     simulated("toy queue, 10 servers", &text, |report, _| 2.0 * report.tasks[0].answered as f64)
 }
 
-/// memcached and Silo beside streams, all cores in use, decisions every 10 us.
-fn host(spec: &SimSpeedSpec, cores: usize) -> Result<Measured> {
+/// What the simulated hosts serve, beside streams on all cores that are left, with decisions every 10 us.
+#[derive(Clone, Copy)]
+enum Load {
+    /// memcached and Silo: 60,000 requests of 1.25 us and 6,000 of 20 us a second and core. Requests are what costs.
+    Short,
+    /// Silo alone: 10,000 requests of 20 us a second and core, which keeps a fifth of the cores busy. Decisions are
+    /// what costs.
+    Long,
+}
+
+impl Load {
+    const ALL: [Load; 2] = [Load::Short, Load::Long];
+
+    fn case(self, cores: usize) -> String {
+        match self {
+            Load::Short => format!("{cores} cores, 66,000 requests/s a core"),
+            Load::Long => format!("{cores} cores, 10,000 requests/s a core"),
+        }
+    }
+
+    fn services(self, cores: usize) -> String {
+        let silo = |rate: usize, guaranteed: usize| {
+            format!(
+                "[[task]]\nname = \"silo\"\nmodel = \"silo\"\nrate = {}\nguaranteed = {guaranteed}\n\
+                 sibling_after_us = 25\n",
+                cores * rate
+            )
+        };
+        match self {
+            Load::Short => format!(
+                "[[task]]\nname = \"memcached\"\nmodel = \"memcached\"\nrate = {}\nguaranteed = {}\n{}",
+                cores * 60_000,
+                cores / 4,
+                silo(6_000, cores / 4)
+            ),
+            Load::Long => silo(10_000, cores / 2),
+        }
+    }
+}
+
+fn host(spec: &SimSpeedSpec, cores: usize, load: Load) -> Result<Measured> {
     let physical = (cores / 2).max(1);
     let nodes = (physical / 25).max(1);
     let text = format!(
         "version = 1\nlength_ms = {}\nwarm_up_ms = 0\n[machine]\nnodes = {nodes}\nphysical = {}\nsmt = 2\n\
-         cache_mb = 60\nmemory_mb_s = 100000\n[host]\npolicy = \"caladan\"\ntick_us = 10\n\
-         [[task]]\nname = \"memcached\"\nmodel = \"memcached\"\nrate = {}\nguaranteed = {}\n\
-         [[task]]\nname = \"silo\"\nmodel = \"silo\"\nrate = {}\nguaranteed = {}\nsibling_after_us = 25\n\
+         cache_mb = 60\nmemory_mb_s = 100000\n[host]\npolicy = \"caladan\"\ntick_us = 10\n{}\
          [[task]]\nname = \"streamcluster\"\nmodel = \"streamcluster\"\n",
         spec.host_ms,
         physical / nodes,
-        cores * 60_000,
-        cores / 4,
-        cores * 6_000,
-        cores / 4,
+        load.services(cores),
     );
-    simulated(&format!("{cores} cores, 10 us ticks"), &text, |report, _| report.events as f64)
+    simulated(&load.case(cores), &text, |report, _| report.events as f64)
 }
 
 fn simulated(case: &str, text: &str, events: fn(&Report, &Scenario) -> f64) -> Result<Measured> {

@@ -3,8 +3,13 @@
 //! What a simulation prints depends on the scenario and the seed alone, so its JSON has the rows of a benchmark
 //! but neither machine nor commit: the same seed gives the same bytes everywhere.
 
+pub mod hunt;
+mod lines;
+pub mod overlay;
+pub mod parallel;
 pub mod sweep;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
@@ -14,6 +19,7 @@ use quell_model::{Class, Event, Nanos};
 use quell_policy::Policy;
 use quell_sim::file::Simulation;
 use quell_sim::{Report, Scenario};
+use quell_trace::check::{self, Checker, Options, Verdict};
 use quell_trace::perfetto::Writer;
 use quell_trace::stream::Sink as _;
 use serde::Serialize;
@@ -41,6 +47,32 @@ pub struct SimResult {
     pub rows: Vec<Row>,
     /// Breaches of the invariants and faults of the simulator, the first ones. Rivals break invariants by design.
     pub findings: Vec<String>,
+    /// What the checker of `quell check` says, where it was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<Checked>,
+}
+
+/// The answer of the checker.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Checked {
+    /// The answer.
+    pub verdict: Verdict,
+    /// Why it is not another.
+    pub because: String,
+    /// How often threads waited beside idle cores because the plan wants it so, by why.
+    pub explained: BTreeMap<String, u64>,
+}
+
+impl From<&check::Report> for Checked {
+    fn from(report: &check::Report) -> Checked {
+        let mut explained = BTreeMap::new();
+        for found in &report.explained {
+            let plan = found.waiters.first().and_then(|waiter| waiter.plan.clone());
+            let why = plan.unwrap_or_else(|| found.label.to_string());
+            *explained.entry(why).or_default() += 1;
+        }
+        Checked { verdict: report.verdict, because: report.because.clone(), explained }
+    }
 }
 
 /// What a fault of the simulator begins with.
@@ -53,11 +85,44 @@ const FINDINGS: usize = 5;
 /// # Errors
 /// When the trace cannot be written.
 pub fn run(scenario: &Scenario, policy: &mut dyn Policy, trace: Option<&Path>) -> Result<Report> {
-    let Some(path) = trace else { return Ok(quell_sim::run(scenario, policy)) };
+    match trace {
+        Some(path) => written(scenario, policy, path, &mut |_| {}),
+        None => Ok(quell_sim::run(scenario, policy)),
+    }
+}
+
+/// As [`run`], with the checker of `quell check` on everything that the scheduler does.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_checked(
+    scenario: &Scenario,
+    policy: &mut dyn Policy,
+    trace: Option<&Path>,
+) -> Result<(Report, check::Report)> {
+    let mut checker = Checker::new(&scenario.meta(policy.name()), Options::default());
+    let report = match trace {
+        Some(path) => written(scenario, policy, path, &mut |event| checker.event(event))?,
+        None => {
+            let mut sink = |event: Event| checker.event(&event);
+            quell_sim::run_traced(scenario, policy, &mut sink)
+        }
+    };
+    Ok((report, checker.finish(scenario.length)))
+}
+
+/// Writes the trace, and lets somebody else hear its events.
+fn written(
+    scenario: &Scenario,
+    policy: &mut dyn Policy,
+    path: &Path,
+    hears: &mut dyn FnMut(&Event),
+) -> Result<Report> {
     let file = File::create(path).with_context(|| format!("write {}", path.display()))?;
     let mut writer = Writer::new(BufWriter::new(file));
     let mut written = writer.meta(&scenario.meta(policy.name()));
     let mut sink = |event: Event| {
+        hears(&event);
         if written.is_ok() {
             written = writer.event(&event);
         }
@@ -125,13 +190,16 @@ impl SimResult {
             digest: format!("{:016x}", report.digest),
             rows,
             findings: broken.chain(violations).take(FINDINGS).collect(),
+            check: None,
         }
     }
 
     /// Whether something came out that must not: a broken promise of the policy, or a fault of the simulator.
     pub fn is_sound(&self) -> bool {
         let promises = quell_sim::hunt::PROMISE.contains(&self.policy.as_str());
-        !self.findings.iter().any(|finding| promises || finding.starts_with(FAULT))
+        let wastes = self.check.as_ref().is_some_and(|it| it.verdict == Verdict::Violated);
+        let broke = self.findings.iter().any(|finding| promises || finding.starts_with(FAULT));
+        !(broke || promises && wastes)
     }
 
     /// The value of a metric of a task or of the host.
@@ -199,6 +267,12 @@ impl SimResult {
         }
         for finding in &self.findings {
             text += &format!("  {finding}\n");
+        }
+        if let Some(Checked { verdict, because, explained }) = &self.check {
+            text += &format!("check: {verdict}: {because}\n");
+            for (why, count) in explained {
+                text += &format!("  waited beside idle cores, {count} times, as planned: {why}\n");
+            }
         }
         text + &format!("digest {}\n", self.digest)
     }

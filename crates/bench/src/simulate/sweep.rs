@@ -5,8 +5,6 @@
 //! all that differs between two sweeps.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +13,9 @@ use anyhow::{Context as _, Result, bail};
 use quell_sim::file::{FileError, Simulation};
 use serde::{Deserialize, Serialize};
 
-use super::SimResult;
+use super::lines::Lines;
+use super::overlay::set;
+use super::{SimResult, parallel};
 use crate::table::{Table, number};
 use crate::{Progress, Stop};
 
@@ -46,6 +46,8 @@ pub struct Case {
     pub values: Vec<(String, String, f64)>,
     /// Breaches and faults.
     pub findings: Vec<String>,
+    /// Whether none of those must not be: as [`SimResult::is_sound`].
+    pub sound: bool,
     /// As in [`SimResult::digest`].
     pub digest: String,
 }
@@ -84,7 +86,7 @@ pub fn run(
     stop: &Stop,
 ) -> Result<Vec<Case>> {
     let planned = plan(spec)?;
-    let known = read(&spec.out)?;
+    let (lines, known) = Lines::open::<Case>(&spec.out, "a sweep")?;
     let done: BTreeSet<&str> = known.iter().map(|case| case.key.as_str()).collect();
     let open: Vec<&Planned> =
         planned.iter().filter(|case| !done.contains(case.key.as_str())).collect();
@@ -97,9 +99,7 @@ pub fn run(
         );
         progress.note(&text);
     }
-    let file = OpenOptions::new().create(true).append(true).open(&spec.out);
-    let file = file.with_context(|| format!("write {}", spec.out.display()))?;
-    let fresh = simulate(&open, spec.threads, &Mutex::new((file, progress)), stop)?;
+    let fresh = simulate(&open, spec.threads, &Mutex::new((lines, progress)), stop)?;
     let order = |case: &Case| planned.iter().position(|planned| planned.key == case.key);
     let mut cases: Vec<Case> =
         known.into_iter().chain(fresh).filter(|case| order(case).is_some()).collect();
@@ -131,35 +131,20 @@ pub fn table(cases: &[Case]) -> Table {
     table
 }
 
-type Output<'a> = Mutex<(File, &'a mut (dyn Progress + Send))>;
+type Output<'a> = Mutex<(Lines, &'a mut (dyn Progress + Send))>;
 
 fn simulate(open: &[&Planned], threads: usize, out: &Output, stop: &Stop) -> Result<Vec<Case>> {
-    // Relaxed: who takes which case guards no other data.
-    let next = AtomicUsize::new(0);
-    let finished = Mutex::new(Vec::new());
-    let work = || -> Result<()> {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(planned) = open.get(at) else { return Ok(()) };
-            stop.check()?;
-            let case = case(planned)?;
-            let mut out = out.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let mut line = serde_json::to_string(&case)?;
-            line.push('\n');
-            out.0.write_all(line.as_bytes()).context("write the results")?;
-            let mut finished = finished.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            finished.push(case);
-            out.1.step(finished.len(), open.len(), &planned.key);
-        }
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| match worker.join() {
-            Ok(result) => result,
-            Err(_) => bail!("a simulation failed; run it alone with its parameters"),
-        })
-    })?;
-    Ok(finished.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+    // Relaxed: a count for the progress line, written under the lock.
+    let finished = AtomicUsize::new(0);
+    parallel::for_each(open, threads, |planned| {
+        stop.check()?;
+        let case = case(planned)?;
+        let mut out = out.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        out.0.add(&case)?;
+        let finished = finished.fetch_add(1, Ordering::Relaxed) + 1;
+        out.1.step(finished, open.len(), &planned.key);
+        Ok(case)
+    })
 }
 
 fn case(planned: &Planned) -> Result<Case> {
@@ -168,30 +153,11 @@ fn case(planned: &Planned) -> Result<Case> {
     let result = SimResult::new(scenario, policy, &report);
     Ok(Case {
         key: planned.key.clone(),
+        sound: result.is_sound(),
         values: result.rows.into_iter().map(|row| (row.case, row.metric, row.median)).collect(),
         findings: result.findings,
         digest: result.digest,
     })
-}
-
-/// The finished cases of a file; a last line that was cut short is left out.
-fn read(path: &Path) -> Result<Vec<Case>> {
-    let Ok(file) = File::open(path) else { return Ok(Vec::new()) };
-    let mut cases = Vec::new();
-    let mut lines = BufReader::new(file).lines().enumerate().peekable();
-    while let Some((at, line)) = lines.next() {
-        let line = line.with_context(|| format!("read {}", path.display()))?;
-        match serde_json::from_str(&line) {
-            Ok(case) => cases.push(case),
-            Err(_) if lines.peek().is_none() => {}
-            Err(err) => bail!(
-                "{}:{}: {err} (no results of a sweep; name another file)",
-                path.display(),
-                at + 1
-            ),
-        }
-    }
-    Ok(cases)
 }
 
 /// Every combination of values and seeds.
@@ -238,42 +204,6 @@ fn plan(spec: &SweepSpec) -> Result<Vec<Planned>> {
     Ok(planned)
 }
 
-/// Sets a key by its dotted path; `task.NAME` finds the task of this name.
-fn set(table: &mut toml::Table, path: &str, value: toml::Value) -> Result<()> {
-    let parts: Vec<&str> = path.split('.').collect();
-    match parts.as_slice() {
-        ["task", name, key] => {
-            let tasks = table.get_mut("task").and_then(toml::Value::as_array_mut);
-            let mut tasks = tasks.into_iter().flatten().filter_map(toml::Value::as_table_mut);
-            let named = |task: &&mut toml::Table| {
-                task.get("name").and_then(toml::Value::as_str) == Some(*name)
-            };
-            let task = tasks
-                .find(named)
-                .with_context(|| format!("`{path}`: there is no task `{name}`"))?;
-            if matches!(*key, "rate" | "load" | "diurnal") {
-                ["rate", "load", "diurnal"].into_iter().for_each(|other| {
-                    task.remove(other);
-                });
-            }
-            task.insert((*key).to_owned(), value);
-        }
-        [section, key] => {
-            let section = table
-                .entry(*section)
-                .or_insert_with(|| toml::Value::Table(toml::Table::new()))
-                .as_table_mut()
-                .with_context(|| format!("`{path}`: `{section}` is no table"))?;
-            section.insert((*key).to_owned(), value);
-        }
-        [key] => {
-            table.insert((*key).to_owned(), value);
-        }
-        _ => bail!("`{path}` is no key; write length_ms, host.policy or task.NAME.rate"),
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,6 +238,8 @@ mod tests {
         // The fourth was cut short.
         std::fs::write(&spec.out, format!("{}\n{{\"key\"", kept.join("\n"))).unwrap();
         let again = run(&spec, &mut Silent, &Stop::default()).unwrap();
+        // And what was written behind the cut reads, too.
+        assert_eq!(run(&spec, &mut Silent, &Stop::default()).unwrap().len(), 8);
         let keys = |cases: &[Case]| {
             cases.iter().map(|case| (case.key.clone(), case.digest.clone())).collect::<Vec<_>>()
         };

@@ -9,9 +9,9 @@ use anyhow::{Context as _, Result};
 use quell_linux::Tid;
 use quell_linux::observe::procs;
 use quell_linux::observe::transitions::Recording;
-use quell_load::{Evidence, LoadReport};
+use quell_load::LoadReport;
 use quell_model::{CoreId, CoreSet, Nanos};
-use quell_trace::why::{Bound, Timeline};
+use quell_trace::why::Bound;
 
 pub use validate::run;
 
@@ -58,18 +58,11 @@ pub fn record(service: i32) -> Result<Recording> {
     Recording::start(&processes).context("record transitions")
 }
 
-fn evidence(recording: Recording) -> Evidence {
-    let processes: Vec<i32> = recording.processes().iter().map(|process| process.0).collect();
-    let record = recording.end();
-    let timeline = Timeline::new(record.transitions, &processes, record.from, record.to);
-    Evidence { timeline, standstills: Vec::new(), lost: record.lost }
-}
-
 /// The share of each kind among the main causes of the slowest requests, by metric.
 pub fn shares(
     report: &LoadReport,
     recording: Recording,
 ) -> impl Iterator<Item = (&'static str, f64)> {
-    let why = report.why(evidence(recording), Bound::Slowest(SLOWEST), 0);
+    let why = report.why(recording.end().into(), Bound::Slowest(SLOWEST), 0);
     CAUSES.into_iter().map(move |(kind, metric, _)| (metric, why.share_of(kind)))
 }

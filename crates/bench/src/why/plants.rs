@@ -11,6 +11,7 @@ use quell_linux::testing::SoftirqBurner;
 use quell_load::now;
 use quell_model::{CoreId, CoreSet, Nanos};
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::NamedTempFile;
 
 use super::WhySpec;
 use crate::host::{PauseLoop, Policy, Program, pin, set_policy};
@@ -29,7 +30,7 @@ pub type Windows = Vec<(Nanos, Nanos)>;
 pub enum Plant {
     /// A SCHED_FIFO thread above the service spins on its core.
     FifoHog,
-    /// Batch work beneath the service faults pages in.
+    /// Batch work beneath the service faults pages in and frees them, some of which takes the kernel long.
     Faults,
     /// A softirq takes milliseconds on the service's core.
     SoftirqStorm,
@@ -79,7 +80,7 @@ impl Plant {
 pub struct Planted {
     stop: Arc<AtomicBool>,
     planter: Option<JoinHandle<Result<Windows>>>,
-    _batch: Option<Program>,
+    batch: Option<(Program, NamedTempFile)>,
     _pause: Option<PauseLoop>,
 }
 
@@ -93,12 +94,14 @@ impl Planted {
         let (mut batch, mut pause) = (None, None);
         match plant {
             Plant::Faults => {
+                let times = NamedTempFile::new().context("a file for its times")?;
                 let mut command = Command::new(&spec.antagonist);
-                command.arg("faults").stdout(Stdio::null()).stderr(Stdio::null());
+                command.args(["faults", "--long"]).arg(times.path());
+                command.stdout(Stdio::null()).stderr(Stdio::null());
                 let program = Program::start("quell-antagonist", &mut command)?;
                 program.pin(&spec.managed)?;
                 program.set_policy(Policy::Idle, 0)?;
-                batch = Some(program);
+                batch = Some((program, times));
             }
             // Stalls come when all cores are busy.
             Plant::Stall => pause = Some(PauseLoop::start(core)?),
@@ -109,7 +112,7 @@ impl Planted {
             Plant::Faults | Plant::Stall => None,
             _ => Some(planter(plant, core, service, Arc::clone(&stop))?),
         };
-        Ok(Planted { stop, planter, _batch: batch, _pause: pause })
+        Ok(Planted { stop, planter, batch, _pause: pause })
     }
 
     /// Ends it. When something was planted; `None`: all the time.
@@ -119,9 +122,24 @@ impl Planted {
     pub fn end(mut self) -> Result<Option<Windows>> {
         // Relaxed: a flag alone; the windows come through the thread's end.
         self.stop.store(true, Ordering::Relaxed);
+        if let Some((program, times)) = self.batch.take() {
+            drop(program);
+            let text = std::fs::read_to_string(times.path()).context("read the times")?;
+            return windows(&text).context("times of the batch work").map(Some);
+        }
         let Some(planter) = self.planter.take() else { return Ok(None) };
         planter.join().map_err(|_| anyhow!("the planting thread panicked"))?.map(Some)
     }
+}
+
+/// Begin and end by line, as the batch work writes them. It was killed maybe amid the last line.
+fn windows(text: &str) -> Result<Windows> {
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let window = |line: &str| {
+        let (from, to) = line.split_once(' ').context("a line without two times")?;
+        Ok((Nanos(from.parse()?), Nanos(to.parse()?)))
+    };
+    whole.lines().map(window).collect()
 }
 
 fn planter(

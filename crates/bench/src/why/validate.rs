@@ -9,7 +9,7 @@ use quell_model::{CoreSet, Nanos};
 use quell_trace::why::Inquiry;
 
 use super::plants::{Plant, Planted};
-use super::{CAUSES, WhySpec, evidence, record};
+use super::{CAUSES, WhySpec, record};
 use crate::colocate::{Lc, Server, StallWatch, lc_priority};
 use crate::host::{self, Policy};
 use crate::progress::{Progress, Stop};
@@ -74,14 +74,14 @@ fn measure(plant: Plant, spec: &WhySpec) -> Result<Vec<(&'static str, f64)>> {
     let windows = planted.end()?.unwrap_or_default();
     let done = done?;
     let gaps = stall_watch.end(&done.stalls.windows, &[], false)?;
-    let inquiry = done.inquire(evidence(recording));
+    let inquiry = done.inquire(recording.end().into());
     let kinds = match plant {
         Plant::Stall => kinds(&done, &inquiry, plant, meets_any(&stalls(&done))),
-        // It faults all the time: what tells a stall's requests from its own is the stall.
+        // A fault takes long when the hypervisor stalls it, too.
         Plant::Faults => {
             let stalled: Vec<_> = gaps.iter().map(|gap| (gap.start, gap.end)).collect();
-            let stalled = meets_any(&stalled);
-            kinds(&done, &inquiry, plant, |sample| !stalled(sample))
+            let (stalled, faulted) = (meets_any(&stalled), meets_any(&windows));
+            kinds(&done, &inquiry, plant, |sample| faulted(sample) && !stalled(sample))
         }
         _ => kinds(&done, &inquiry, plant, meets_any(&windows)),
     };

@@ -1,11 +1,14 @@
 //! `quell bench`: every benchmark, and the page of results.
 
+mod check;
 mod colocate;
 mod mechanism;
 mod overhead;
 mod reaction;
 mod report;
 mod sim;
+mod sim_host;
+mod validation;
 mod view;
 mod why;
 
@@ -32,9 +35,12 @@ enum Command {
     Mechanism(mechanism::Args),
     Reaction(reaction::Args),
     Overhead(overhead::Args),
+    Check(check::Args),
     View(view::Args),
     Why(why::Args),
     Sim(sim::Args),
+    SimHost(sim_host::Args),
+    Validation(validation::Args),
     Report(report::Args),
 }
 
@@ -44,9 +50,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Mechanism(args) => mechanism::run(args),
         Command::Reaction(args) => reaction::run(args),
         Command::Overhead(args) => overhead::run(args),
+        Command::Check(args) => check::run(args),
         Command::View(args) => view::run(args),
         Command::Why(args) => why::run(args),
         Command::Sim(args) => sim::run(args),
+        Command::SimHost(args) => sim_host::run(args),
+        Command::Validation(args) => validation::run(args),
         Command::Report(args) => report::run(args),
     }
 }

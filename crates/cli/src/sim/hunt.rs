@@ -1,23 +1,27 @@
 //! `quell sim hunt`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
-use quell_bench::Stop;
-use quell_sim::hunt;
+use quell_bench::simulate::hunt::{self, HuntSpec};
+use quell_bench::{Live, Stop};
 
-/// Search for mistakes of a policy with random hosts, loads, faults and changes
+use crate::quantity::seconds;
+
+/// Search for mistakes of a policy with random hosts, loads, faults and changes, on all cores of this machine
 ///
 /// Every scenario follows from its seed. What breaks an invariant, starves a task, keeps cores moving for nothing, or
-/// does not add up is printed with the line that replays it. Exit status 1 if anything was found.
+/// does not add up is printed with the line that replays it. With --log, a search that was interrupted goes on where it
+/// was when the same command is given again. Exit status 1 if anything was found.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The policy
-    #[arg(long, value_name = "NAME", default_value = "quell")]
-    policy: String,
+    /// The policy, or several
+    #[arg(long, value_name = "NAME,NAME...", default_value = "quell", value_delimiter = ',')]
+    policy: Vec<String>,
     /// How long to search: 30s, 10m, 1h
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time, conflicts_with = "seed")]
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = seconds, conflicts_with = "seed")]
     time: Duration,
     /// Begin with this seed
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "seed")]
@@ -25,42 +29,44 @@ pub struct Args {
     /// Look at this seed alone, and describe its scenario
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Keep what was searched here, as lines of JSON, and leave out what is there; one file for each version of quell
+    #[arg(long, value_name = "FILE", conflicts_with = "seed")]
+    log: Option<PathBuf>,
+    /// Simulations at one time [default: as many as this machine has cores]
+    #[arg(long, value_name = "N", conflicts_with = "seed")]
+    threads: Option<usize>,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    // A name that nobody has is an error before the search, not in each case.
     if let Some(seed) = args.seed {
-        println!("{}", hunt::describe(seed));
-        let findings = hunt::look(seed, &args.policy)?;
-        findings.iter().for_each(|finding| println!("{finding}"));
-        return Ok(ExitCode::from(u8::from(!findings.is_empty())));
+        return look(seed, &args.policy);
     }
-    let stop = Stop::on_signals()?;
-    let (started, mut seed, mut found) = (Instant::now(), args.from, 0);
-    while started.elapsed() < args.time && !stop.is_asked() {
-        let findings = hunt::look(seed, &args.policy)?;
-        if let Some(first) = findings.first() {
-            found += 1;
-            println!("quell sim hunt --policy {} --seed {seed}: {first}", args.policy);
-        }
-        seed += 1;
-    }
-    let seconds = started.elapsed().as_secs();
-    println!("{} scenarios in {seconds} s, {found} with findings", seed - args.from);
-    Ok(ExitCode::from(u8::from(found > 0)))
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let spec = HuntSpec {
+        policies: args.policy,
+        time: args.time,
+        from: args.from,
+        threads: args.threads.unwrap_or(cores),
+        log: args.log,
+    };
+    let hunted = hunt::run(&spec, &mut Live::new(), &Stop::on_signals()?)?;
+    hunted.found.iter().for_each(|found| println!("{found}"));
+    let before = match hunted.before {
+        0 => String::new(),
+        before => format!(", {before} of them before"),
+    };
+    println!("{} scenarios{before}, {} with findings", hunted.scenarios, hunted.found.len());
+    Ok(ExitCode::from(u8::from(!hunted.found.is_empty())))
 }
 
-fn time(text: &str) -> Result<Duration, String> {
-    let (number, unit) = text.split_at(text.trim_end_matches(|c: char| c.is_alphabetic()).len());
-    let seconds = match unit {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        _ => 0,
-    };
-    let number: u64 = number.parse().unwrap_or(0);
-    match number.checked_mul(seconds) {
-        Some(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
-        _ => Err(format!("`{text}` is no time; write it like 30s, 10m or 1h")),
+fn look(seed: u64, policies: &[String]) -> Result<ExitCode> {
+    println!("{}", quell_sim::hunt::describe(seed));
+    let mut found = false;
+    for policy in policies {
+        for finding in quell_sim::hunt::look(seed, policy)? {
+            println!("{policy}: {finding}");
+            found = true;
+        }
     }
+    Ok(ExitCode::from(u8::from(found)))
 }

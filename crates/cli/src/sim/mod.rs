@@ -16,7 +16,7 @@ use quell_sim::file::Simulation;
 ///
 /// The policy is the same code that `quell run` uses; the hardware need not exist. The same file and seed give the same
 /// bytes on every machine. Exit status 1 if `quell` or `caladan`
-/// broke one of their invariants. Ready scenarios are in examples/sim.
+/// broke one of their invariants, or wasted cores (--check), or the simulator's own books do not balance. Ready scenarios are in examples/sim.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
@@ -40,6 +40,10 @@ pub struct Args {
     /// Write what the scheduler did as a trace, for `quell view`, `quell check`, `quell stats` and Perfetto
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Check meanwhile, as `quell check` does a trace, whether threads wait while cores idle that they could use; what the plan
+    /// wants so is told with its reason
+    #[arg(long)]
+    check: bool,
 }
 
 #[derive(Subcommand)]
@@ -60,8 +64,16 @@ pub fn run(args: Args) -> Result<ExitCode> {
     simulation.policy = args.policy.unwrap_or(simulation.policy);
     let mut policy = simulate::policy(&simulation)?;
     let scenario = &simulation.scenario;
-    let report = simulate::run(scenario, policy.as_mut(), args.trace.as_deref())?;
-    let result = SimResult::new(scenario, policy.name(), &report);
+    let trace = args.trace.as_deref();
+    let (report, checked) = match args.check {
+        true => {
+            let (report, checked) = simulate::run_checked(scenario, policy.as_mut(), trace)?;
+            (report, Some(checked))
+        }
+        false => (simulate::run(scenario, policy.as_mut(), trace)?, None),
+    };
+    let mut result = SimResult::new(scenario, policy.name(), &report);
+    result.check = checked.as_ref().map(Into::into);
     let mut out = std::io::stdout().lock();
     match &args.json {
         Some(path) if path == Path::new("-") => write!(out, "{}", result.to_json()?)?,

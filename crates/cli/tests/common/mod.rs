@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use quell_linux::testing::{HostLock, host_lock};
+use quell_linux::testing::{HostLock, Quiet, Unbalanced, host_lock, skipped};
+use quell_model::CoreId;
 use serde_json::Value;
 
 /// The program under test.
@@ -20,12 +21,12 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// A run directory in memory, alone on the host while it lives.
 pub struct Ground {
     pub dir: tempfile::TempDir,
-    _lock: HostLock,
+    pub lock: HostLock,
 }
 
 impl Ground {
     pub fn new() -> Ground {
-        Ground { _lock: host_lock().unwrap(), dir: tempfile::tempdir_in("/dev/shm").unwrap() }
+        Ground { lock: host_lock().unwrap(), dir: tempfile::tempdir_in("/dev/shm").unwrap() }
     }
 
     pub fn path(&self) -> &Path {
@@ -175,24 +176,42 @@ pub const OTHER: i32 = 0;
 pub const FIFO: i32 = 1;
 pub const IDLE: i32 = 5;
 
-/// Waits until a core idles most of the time. On a host that is too busy for that, a test which needs such a core
-/// says so and shows nothing.
-pub fn core_idles(core: u16) -> bool {
-    let idle_ticks = || -> u64 {
-        let stat = fs::read_to_string("/proc/stat").unwrap();
-        let prefix = format!("cpu{core} ");
-        let line = stat.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap();
-        line.split(' ').nth(3).unwrap().parse().unwrap()
-    };
-    for _ in 0..20 {
-        // A tick is 10 ms on every architecture that Quell runs on.
-        let (before, since) = (idle_ticks(), Instant::now());
-        std::thread::sleep(Duration::from_secs(1));
-        let idle = (idle_ticks() - before) * 10;
-        if u128::from(idle) * 10 > since.elapsed().as_millis() * 8 {
-            return true;
+/// Runs a program that ends with this test, however that ends.
+pub fn start_bound(command: &[&str]) -> Program {
+    Program::start("setpriv", &[&["--pdeathsig", "KILL"][..], command].concat())
+}
+
+/// A thread that never sleeps, started by `prefix` on core 1, with this affinity from then on.
+pub fn hog(prefix: &[&str], cores: &str) -> Program {
+    const SPIN: &str = "while :; do :; done";
+    let hog = start_bound(&[&["taskset", "-c", "1"][..], prefix, &["sh", "-c", SPIN]].concat());
+    // It is where it shall be once it is what it shall be.
+    eventually("the hog spins", || {
+        fs::read_to_string(format!("/proc/{}/comm", hog.pid())).unwrap().trim() == "sh"
+    });
+    let done = Command::new("taskset").args(["-cp", cores, &hog.pid().to_string()]).output();
+    let done = done.unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    hog
+}
+
+/// A host that does not balance, and whose core 0 is left to this test. Two hogs on core 1 waste it.
+pub struct Waste {
+    // In this order: what is changed last is put back first.
+    _unbalanced: Unbalanced,
+    _quiet: Quiet,
+}
+
+impl Waste {
+    /// `None`, and said so, where this host cannot be made to waste a core.
+    pub fn plant(lock: &HostLock) -> Option<Waste> {
+        let quiet = Quiet::on(CoreId(0), lock).unwrap();
+        let unbalanced = Unbalanced::begin(lock).unwrap();
+        let waste =
+            quiet.zip(unbalanced).map(|(_quiet, _unbalanced)| Waste { _unbalanced, _quiet });
+        if waste.is_none() {
+            skipped("this host has no cpusets of cgroup v1, or a kernel before Linux 6.2");
         }
+        waste
     }
-    eprintln!("skipped: core {core} of this host does not idle");
-    false
 }

@@ -13,6 +13,7 @@ mod tests;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub use quell_model::FileError as ConfigError;
 use quell_model::{BytesPerSec, Class, CoreSet, Nanos};
 
 pub use check::CheckedHost;
@@ -65,6 +66,8 @@ pub struct HostConfig {
     pub kernel_delay_bound: Nanos,
     /// How long an LC task may be congested before the plan counts as unable to relieve it.
     pub congestion_after: Nanos,
+    /// A daemon that gave no sign of life for so long counts as hung, and its guardian restores the host.
+    pub hung_after: Nanos,
     /// Where metrics are served; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
     /// The group whose members may read over the control socket; `None`: nobody but root.
@@ -231,28 +234,6 @@ pub struct Launch {
     pub env: Vec<(String, String)>,
     /// Where its output goes; `None`: nowhere.
     pub output: Option<PathBuf>,
-}
-
-/// What is wrong with a configuration, where, and how to mend it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}{}: {what}{}", at(.line), hint(.remedy))]
-pub struct ConfigError {
-    /// The file as named by the user.
-    pub file: String,
-    /// The line, from 1.
-    pub line: Option<usize>,
-    /// What is wrong.
-    pub what: String,
-    /// How to mend it.
-    pub remedy: String,
-}
-
-fn at(line: &Option<usize>) -> String {
-    line.map_or(String::new(), |line| format!(":{line}"))
-}
-
-fn hint(remedy: &str) -> String {
-    if remedy.is_empty() { String::new() } else { format!(" ({remedy})") }
 }
 
 impl Config {

@@ -48,6 +48,7 @@ struct RawHost {
     max_threads: Option<Spanned<u32>>,
     kernel_delay_bound_us: Option<Spanned<u64>>,
     congestion_after_ms: Option<Spanned<u64>>,
+    hung_after_ms: Option<Spanned<u64>>,
     metrics: Option<Spanned<String>>,
     control_group: Option<Spanned<String>>,
 }
@@ -215,6 +216,9 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
         congestion_after: place
             .time("congestion_after_ms", &raw.congestion_after_ms, 1..=3_600_000, 1_000_000)?
             .unwrap_or(Nanos::from_millis(100)),
+        hung_after: place
+            .time("hung_after_ms", &raw.hung_after_ms, 250..=600_000, 1_000_000)?
+            .unwrap_or(Nanos::from_secs(1)),
         metrics: raw.metrics.map(|typed| metrics(place, &typed)).transpose()?,
         control_group: raw.control_group.map(|typed| place.named(typed)),
     })

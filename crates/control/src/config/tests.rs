@@ -54,6 +54,8 @@ fn errors_name_file_line_and_remedy() {
     assert!(metrics.starts_with("quell.toml:2: `localhost` is not an address"), "{metrics}");
     let name = error("[[task]]\nname = \"../etc\"\nclass = \"be\"\npid = 42\n");
     assert!(name.contains("cannot be a task's name"), "{name}");
+    let hasty = error("[host]\nhung_after_ms = 10\n");
+    assert!(hasty.starts_with("quell.toml:2: `hung_after_ms` is 10"), "{hasty}");
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn assemble(records: &[Record]) -> Vec<CoreDomains> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Unbalanced, host_lock};
+    use crate::testing::{Unbalanced, host_lock, skipped};
 
     fn set(list: &str) -> CoreSet {
         list.parse().unwrap()
@@ -256,8 +256,7 @@ mod tests {
         let mut reader = Reader::new().unwrap();
         let before = reader.read().unwrap();
         let Some(unbalanced) = Unbalanced::begin(&lock).unwrap() else {
-            eprintln!("skipped: this host has no cpuset hierarchy of cgroup v1");
-            return;
+            return skipped("this host has no cpuset hierarchy of cgroup v1");
         };
         let during = reader.read();
         drop(unbalanced);

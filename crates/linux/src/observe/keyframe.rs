@@ -1,7 +1,7 @@
 //! Who runs and who waits on this host, and where: the state in which a stream of events begins.
 //!
 //! `bpf/keyframe.bpf.c` walks all threads when it is asked; nothing runs in between. Most threads sleep and
-//! cost the walk some 100 ns each.
+//! cost the walk some 430 ns each (`quell bench check` measures it).
 
 use std::ffi::OsStr;
 use std::io::Read as _;

@@ -6,7 +6,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::{Link, MapHandle, Object, RingBuffer};
-use quell_model::{CoreEvent, CoreId, Left, Nanos, Rank, Runner, ThreadName, Transition};
+use quell_model::{
+    CoreEvent, CoreId, Left, Nanos, Rank, Runner, ThreadName, Transition, Transitions,
+};
 
 use super::bpf::object::{self, refused};
 use super::{ObserveError, topology};
@@ -84,19 +86,6 @@ pub struct Recording {
     held: Vec<Transition>,
 }
 
-/// A finished recording.
-#[derive(Debug, Default)]
-pub struct Record {
-    /// What was recorded, in the order of time but for neighbours on different cores.
-    pub transitions: Vec<Transition>,
-    /// Its begin.
-    pub from: Nanos,
-    /// Its end.
-    pub to: Nanos,
-    /// How many transitions were lost.
-    pub lost: u64,
-}
-
 impl Recording {
     /// Begins to record.
     ///
@@ -121,17 +110,13 @@ impl Recording {
         self.held.len() >= HELD_MAX
     }
 
-    /// The processes whose wake-ups are recorded.
-    pub fn processes(&self) -> &[Tid] {
-        &self.processes
-    }
-
     /// Ends it.
-    pub fn end(mut self) -> Record {
+    pub fn end(mut self) -> Transitions {
         self.collect();
         let to = self.held.last().map_or(self.from, |last| last.at);
         let lost = self.recorder.lost();
-        Record { transitions: self.held, from: self.from, to, lost }
+        let processes = self.processes.iter().map(|process| process.0).collect();
+        Transitions { list: self.held, processes, from: self.from, to, lost }
     }
 }
 

@@ -2,12 +2,22 @@
 
 mod balancing;
 mod softirq;
+mod undo;
 
+use std::fmt::Display;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Write as _};
 
-pub use balancing::Unbalanced;
+pub use balancing::{Balanced, Quiet, Unbalanced};
 pub use softirq::SoftirqBurner;
+pub use undo::Undo;
+
+/// Says that the test of this thread shows nothing here, and why. The harness keeps what `eprintln!` says to itself
+/// as long as a test passes; not this.
+pub fn skipped(why: impl Display) {
+    let thread = std::thread::current();
+    let _ = writeln!(io::stderr(), "skipped {}: {why}", thread.name().unwrap_or("a test"));
+}
 
 /// Held while a test changes host-wide state or needs the machine quiet; released on drop.
 pub struct HostLock {

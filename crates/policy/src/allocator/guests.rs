@@ -12,6 +12,7 @@
 use quell_model::{CoreId, CoreSet, Nanos};
 
 use super::Allocator;
+use super::tables::NONE;
 use super::write::limited;
 
 impl Allocator {
@@ -87,9 +88,9 @@ impl Allocator {
     }
 
     fn stay(&mut self, place: u32, closed: &CoreSet, now: Nanos) {
+        let hosts = self.choose_hosts(place, closed);
         let task = &mut self.tasks[place as usize];
-        let room = task.cap.saturating_sub(task.owned_len);
-        task.hosts = limited(task.offered.difference(closed), room, &task.hosts);
+        task.hosts = hosts;
         if !task.is_guest {
             task.guest_hold.begin(now);
         }
@@ -99,6 +100,24 @@ impl Allocator {
         }
         let until = task.guest_until;
         self.revisit(until);
+    }
+
+    /// As many of the offered cores as the guest's cap leaves room for: those that it shares already, but while it waits
+    /// rather others than those on which another LC thread runs now.
+    fn choose_hosts(&self, place: u32, closed: &CoreSet) -> CoreSet {
+        let task = self.task(place);
+        let offered = task.offered.difference(closed);
+        let room = task.cap.saturating_sub(task.owned_len);
+        if task.claims() == 0 || offered.len() <= room as usize {
+            return limited(offered, room, &task.hosts);
+        }
+        let taken = |core: &CoreId| {
+            let runs = self.core(*core).running;
+            runs != NONE && runs != place && self.task(runs).is_lc()
+        };
+        let taken: CoreSet = offered.iter().filter(taken).collect();
+        let calm = limited(offered.difference(&taken), room, &task.hosts);
+        calm.union(&limited(taken, room - calm.len() as u32, &task.hosts))
     }
 
     fn end_stay(&mut self, place: u32, now: Nanos) {

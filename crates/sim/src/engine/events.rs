@@ -21,6 +21,7 @@ impl Engine<'_> {
             Timer::TaskAction(task) => self.task_action(task),
             Timer::End(at) => self.ended(at),
             Timer::Arrival(task) => self.arrive(task),
+            Timer::Wake(task) => self.heard_of(task),
             Timer::Phase(task) => self.next_phase(task),
             Timer::Memory(node) => self.settle(node),
             Timer::Drift(node) => {
@@ -143,20 +144,23 @@ impl Engine<'_> {
         self.arm_phase(task);
     }
 
-    /// Notes how long an LC thread waits although a core that its task may own more of idles or runs BE.
+    /// Notes how long the LC thread or request that waits longest has waited although a core that its task may own more of
+    /// idles or runs BE.
     pub(super) fn watch_inversions(&mut self) {
         for task in 0..self.tasks.len() {
-            if !self.tasks[task].is_hungry() && self.inverted[task].is_none() {
+            let began = self.inverted[task];
+            if began.is_none() && !self.tasks[task].is_hungry() {
                 continue;
             }
-            match (self.is_inverted(task), self.inverted[task]) {
-                (true, None) => self.inverted[task] = Some(self.now),
-                (false, Some(began)) => {
-                    let lasted = self.now.since(began);
-                    self.report.longest_inversion = self.report.longest_inversion.max(lasted);
-                    self.inverted[task] = None;
-                }
-                _ => {}
+            if let Some(began) = began {
+                let began = began.max(self.oldest[task]);
+                let waited = self.now.since(began);
+                self.report.longest_inversion = self.report.longest_inversion.max(waited);
+            }
+            let inverted = self.is_inverted(task);
+            self.inverted[task] = inverted.then(|| began.unwrap_or(self.now));
+            if inverted {
+                self.oldest[task] = self.waiting_since(task).unwrap_or(self.now);
             }
         }
     }
@@ -171,6 +175,6 @@ impl Engine<'_> {
         {
             return false;
         }
-        !state.reach.intersection(&self.idle.union(&self.on_be)).is_empty()
+        !(state.reach.is_disjoint(&self.idle) && state.reach.is_disjoint(&self.on_be))
     }
 }

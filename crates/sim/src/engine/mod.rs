@@ -34,6 +34,8 @@ pub(crate) enum Timer {
     End(usize),
     /// A request arrives at a task.
     Arrival(usize),
+    /// A core hears of a thread of a task that was woken.
+    Wake(usize),
     /// A task goes over to its next phase.
     Phase(usize),
     /// A node's memory has noticed what changed.
@@ -65,6 +67,7 @@ impl Layout {
         kinds.extend((0..tasks).map(Timer::TaskAction));
         kinds.extend((0..cores).map(Timer::End));
         kinds.extend((0..tasks).map(Timer::Arrival));
+        kinds.extend((0..tasks).map(Timer::Wake));
         kinds.extend((0..tasks).map(Timer::Phase));
         kinds.extend((0..nodes).map(Timer::Memory));
         kinds.extend((0..nodes).map(Timer::Drift));
@@ -83,9 +86,10 @@ impl Layout {
             Timer::TaskAction(at) => 2 + cores + at,
             Timer::End(at) => self.end(at),
             Timer::Arrival(at) => 2 + 2 * cores + tasks + at,
-            Timer::Phase(at) => 2 + 2 * cores + 2 * tasks + at,
-            Timer::Memory(at) => 2 + 2 * cores + 3 * tasks + at,
-            Timer::Drift(at) => 2 + 2 * cores + 3 * tasks + nodes + at,
+            Timer::Wake(at) => 2 + 2 * cores + 2 * tasks + at,
+            Timer::Phase(at) => 2 + 2 * cores + 3 * tasks + at,
+            Timer::Memory(at) => 2 + 2 * cores + 4 * tasks + at,
+            Timer::Drift(at) => 2 + 2 * cores + 4 * tasks + nodes + at,
             Timer::Feed => last - 3,
             Timer::Sample => last - 2,
             Timer::Keyframe => last - 1,
@@ -134,6 +138,8 @@ pub(crate) struct Engine<'a> {
     changed: usize,
     /// Per task, since when a thread of it waits although a core could serve it.
     pub inverted: Vec<Option<Nanos>>,
+    /// Per task in `inverted`, since when what waits longest did so after the last event.
+    oldest: Vec<Nanos>,
     /// Scratch: where the machine's stretch moved.
     moved: Vec<(usize, usize)>,
 }
@@ -190,6 +196,7 @@ impl<'a> Engine<'a> {
             changes,
             changed: 0,
             inverted: vec![None; tasks.len()],
+            oldest: vec![Nanos::ZERO; tasks.len()],
             moved: Vec::new(),
             hardware,
             threads,
@@ -289,7 +296,8 @@ impl<'a> Engine<'a> {
 
     fn tick(&mut self, policy: &mut dyn Policy) {
         self.observe();
-        self.last_plan.clone_from(&self.plan);
+        // A policy writes the whole Plan, whatever was there.
+        std::mem::swap(&mut self.last_plan, &mut self.plan);
         let wake = policy.decide(self.now, &self.seen, &mut self.plan);
         self.report.ticks += 1;
         let mut found = Vec::new();
@@ -315,6 +323,8 @@ impl<'a> Engine<'a> {
 
     fn finish(mut self) -> Report {
         self.now = self.scenario.length;
+        // Cores that are busy to the end tell nothing, and a trace ends with its last event.
+        self.tell_keyframe();
         self.book_all();
         for core in &mut self.cores {
             if core.running.is_none() {

@@ -155,6 +155,7 @@ fn costs(
     }
     let time = |key, typed, default| place.time(key, typed, default, 1);
     Ok(Costs {
+        wake: time("wake_ns", &raw.wake_ns, costs.wake)?,
         switch: time("switch_ns", &raw.switch_ns, costs.switch)?,
         migrate: time("migrate_ns", &raw.migrate_ns, costs.migrate)?,
         grant: time("grant_ns", &raw.grant_ns, costs.grant)?,

@@ -11,6 +11,7 @@ mod tests;
 
 use std::path::Path;
 
+pub use quell_model::FileError;
 use quell_policy::Config;
 
 use crate::scenario::Scenario;
@@ -27,28 +28,6 @@ pub struct Simulation {
     pub policy: String,
     /// What is set about it.
     pub config: Config,
-}
-
-/// What is wrong with a scenario file, where, and how to mend it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}{}: {what}{}", at(.line), hint(.remedy))]
-pub struct FileError {
-    /// The file as named by the user.
-    pub file: String,
-    /// The line, from 1.
-    pub line: Option<usize>,
-    /// What is wrong.
-    pub what: String,
-    /// How to mend it.
-    pub remedy: String,
-}
-
-fn at(line: &Option<usize>) -> String {
-    line.map_or(String::new(), |line| format!(":{line}"))
-}
-
-fn hint(remedy: &str) -> String {
-    if remedy.is_empty() { String::new() } else { format!(" ({remedy})") }
 }
 
 impl Simulation {

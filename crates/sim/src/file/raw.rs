@@ -70,6 +70,7 @@ pub(super) enum Sharing {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawCosts {
     pub mechanism: Option<Spanned<String>>,
+    pub wake_ns: Option<Spanned<u64>>,
     pub switch_ns: Option<Spanned<u64>>,
     pub migrate_ns: Option<Spanned<u64>>,
     pub grant_ns: Option<Spanned<u64>>,

@@ -27,7 +27,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         true => Nanos::from_micros([50, 200, 1_000][chance.below(3) as usize]),
         false => Nanos::from_micros(chance.between(5..=20)),
     };
-    Scenario {
+    let mut scenario = Scenario {
         name: format!("hunt {seed}"),
         changes: changes(chance, &host, tasks.len() as u64, length),
         machine: machine(chance, &host),
@@ -41,7 +41,9 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         tick,
         seed,
         host,
-    }
+    };
+    scenario.host.caps.acts_within = scenario.costs.preempt.max(scenario.costs.rights);
+    scenario
 }
 
 fn host(chance: &mut Chance) -> Host {
@@ -65,7 +67,8 @@ fn host(chance: &mut Chance) -> Host {
         yields_requests: !shares_cores,
         counts_memory: chance.below(2) == 0,
         llc_ways: if chance.below(2) == 0 { 20 } else { 0 },
-        acts_within: Nanos::from_micros(if shares_cores { 20 } else { 3 }),
+        // Known once the costs are drawn.
+        acts_within: Nanos::ZERO,
     };
     Host { managed, topology, caps }
 }

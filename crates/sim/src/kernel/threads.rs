@@ -59,7 +59,29 @@ impl Engine<'_> {
         let task = self.threads[thread].task;
         self.tasks[task].waiting.push_back(thread);
         self.tell_waking(thread);
-        self.place(thread);
+        let wake = self.scenario.costs.wake;
+        if wake == Nanos::ZERO || self.scenario.tasks[task].is_runtime() {
+            return self.place(thread);
+        }
+        let timer = self.layout.timer(Timer::Wake(task));
+        self.timers.arm(timer, self.timers.time(timer).min(self.now + wake));
+    }
+
+    /// The cores hear of the threads of a task that were woken long enough ago.
+    pub(crate) fn heard_of(&mut self, task: usize) {
+        let wake = self.scenario.costs.wake;
+        let mut next = Nanos::MAX;
+        for thread in self.tasks[task].waiting.clone() {
+            match self.threads[thread].state {
+                State::Waiting { since } if since + wake > self.now => {
+                    next = next.min(since + wake)
+                }
+                State::Waiting { .. } => self.place(thread),
+                State::Sleeping | State::Running(_) => {}
+            }
+        }
+        let timer = self.layout.timer(Timer::Wake(task));
+        self.timers.arm(timer, self.timers.time(timer).min(next));
     }
 
     /// Ends what a thread does, whatever that was.
@@ -178,7 +200,7 @@ impl Engine<'_> {
         let core = &mut self.cores[at];
         // What is left of the switch was not lost: it did not come to it.
         core.switching = core.switching - core.since.since(self.now);
-        core.idle_since = self.now;
+        (core.since, core.idle_since) = (self.now, self.now);
         (core.finish, core.slice, core.began) = (Nanos::MAX, Nanos::MAX, None);
         if core.online {
             self.idle.insert(id);

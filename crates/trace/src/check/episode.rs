@@ -8,6 +8,7 @@ use super::evidence::{Evidence, Totals};
 use super::standing::Standing;
 use super::window::Window;
 use super::{Grade, Label, Options, Policy, label};
+use crate::import::NOBODY_KNOWN;
 
 /// Waiters that an episode remembers by name.
 const WAITERS_MAX: usize = 64;
@@ -155,6 +156,9 @@ impl Episode {
                 let longest = self.policies.iter().max_by_key(|(_, time)| **time);
                 let policy = longest.map_or(Policy::SchedIdle, |(policy, _)| *policy);
                 (Some(Grade::C), Label::Policy(policy))
+            }
+            Kind::Unknown if self.waiters.contains_key(&NOBODY_KNOWN) => {
+                (None, Label::ThreadsUnknown)
             }
             Kind::Unknown => (None, Label::AffinityUnknown),
         }

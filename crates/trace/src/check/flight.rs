@@ -2,56 +2,87 @@
 
 use std::collections::VecDeque;
 
-use quell_model::{Event, Nanos, What};
+use quell_model::{CoreState, Event, Nanos, ThreadState, What};
 
-/// Events that are kept at most; some 100 MB.
-const EVENTS_MAX: usize = 1 << 20;
-
-/// Keeps the end of a stream, from a keyframe on.
+/// Keeps the end of a stream, from a keyframe on, in bounded memory.
 #[derive(Clone, Debug)]
 pub struct Flight {
     length: Nanos,
-    events: VecDeque<Event>,
-    /// The places of keyframes, counted from the begin of the stream.
-    keyframes: VecDeque<u64>,
-    /// How many events were dropped at the front.
-    dropped: u64,
+    bytes_max: usize,
+    /// Each begins with a keyframe, but for what came before the first one.
+    segments: VecDeque<Segment>,
+    bytes: usize,
+    is_cut: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Segment {
+    events: Vec<Event>,
+    bytes: usize,
 }
 
 impl Flight {
-    /// Keeps at least this much, if a keyframe is that old and there are not too many events.
-    pub fn new(length: Nanos) -> Flight {
-        Flight { length, events: VecDeque::new(), keyframes: VecDeque::new(), dropped: 0 }
+    /// What a recorder has that is not told otherwise: some 1.5 million events.
+    pub const BYTES: usize = 256 << 20;
+
+    /// Keeps at least this much time, if a keyframe is that old and its events need no more than so many bytes. The
+    /// vector that grows may have reserved as much again as its segment has.
+    pub fn new(length: Nanos, bytes_max: usize) -> Flight {
+        Flight { length, bytes_max, segments: VecDeque::new(), bytes: 0, is_cut: false }
     }
 
     /// Takes the next event.
     pub fn push(&mut self, event: Event) {
         let begin = event.at - self.length;
-        if matches!(event.what, What::Keyframe(_)) {
-            self.keyframes.push_back(self.dropped + self.events.len() as u64);
+        if self.segments.is_empty() || matches!(event.what, What::Keyframe(_)) {
+            self.segments.push_back(Segment::default());
         }
-        self.events.push_back(event);
-        while let Some(second) = self.keyframes.get(1) {
-            let at = (second - self.dropped) as usize;
-            let is_old = self.events.get(at).is_some_and(|keyframe| keyframe.at <= begin);
-            if !is_old && self.events.len() <= EVENTS_MAX {
-                break;
-            }
-            self.events.drain(..at);
-            self.dropped = *second;
-            self.keyframes.pop_front();
+        let bytes = bytes_of(&event);
+        if let Some(segment) = self.segments.back_mut() {
+            segment.bytes += bytes;
+            segment.events.push(event);
         }
-        if self.events.len() > EVENTS_MAX {
-            self.dropped += self.events.len() as u64;
-            self.events.clear();
-            self.keyframes.clear();
+        self.bytes += bytes;
+        while self.is_old(begin) || self.bytes > self.bytes_max {
+            self.is_cut = !self.is_old(begin);
+            let dropped = self.segments.pop_front().unwrap_or_default();
+            self.bytes -= dropped.bytes;
         }
+    }
+
+    /// Whether the second segment begins early enough.
+    fn is_old(&self, begin: Nanos) -> bool {
+        let second = self.segments.get(1).and_then(|segment| segment.events.first());
+        second.is_some_and(|keyframe| keyframe.at <= begin)
     }
 
     /// What is kept, the oldest first. It begins with a keyframe, once there was one.
     pub fn events(&self) -> impl Iterator<Item = &Event> {
-        self.events.iter()
+        self.segments.iter().flat_map(|segment| &segment.events)
     }
+
+    /// Whether less is kept than was asked for, since memory holds no more.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+}
+
+/// What an event needs, with what lies behind its pointers.
+fn bytes_of(event: &Event) -> usize {
+    let behind = match &event.what {
+        What::Keyframe(keyframe) => {
+            size_of_val::<[CoreState]>(&keyframe.cores)
+                + size_of_val::<[ThreadState]>(&keyframe.threads)
+        }
+        What::Decision(text) => text.len(),
+        What::Violation(violation) => {
+            size_of_val(&**violation)
+                + size_of_val::<[i32]>(&violation.waiters)
+                + violation.text.len()
+        }
+        _ => 0,
+    };
+    size_of::<Event>() + behind
 }
 
 #[cfg(test)]
@@ -70,20 +101,38 @@ mod tests {
         Event { at: Nanos::from_millis(ms), core: CoreId(0), sequence: ms, what }
     }
 
+    fn kept(flight: &Flight) -> Vec<u64> {
+        flight.events().map(|event| event.sequence).collect()
+    }
+
     #[test]
     fn it_keeps_the_last_seconds_from_a_keyframe_on() {
-        let mut flight = Flight::new(Nanos::from_secs(2));
+        let mut flight = Flight::new(Nanos::from_secs(2), Flight::BYTES);
         (0..7_500).for_each(|ms| flight.push(event(ms)));
-        let kept: Vec<u64> = flight.events().map(|event| event.sequence).collect();
-        assert_eq!(kept, (5_000..7_500).collect::<Vec<_>>());
+        assert_eq!(kept(&flight), (5_000..7_500).collect::<Vec<_>>());
+        assert!(!flight.is_cut());
+    }
+
+    #[test]
+    fn memory_cuts_it_short_at_a_keyframe_and_it_says_so() {
+        let bytes_max = 1_200 * size_of::<Event>();
+        let mut flight = Flight::new(Nanos::from_secs(2), bytes_max);
+        (0..1_200).for_each(|ms| flight.push(event(ms)));
+        assert!(!flight.is_cut());
+        (1_200..2_100).for_each(|ms| flight.push(event(ms)));
+        assert_eq!(kept(&flight), (1_000..2_100).collect::<Vec<_>>());
+        assert!(flight.is_cut());
+        (3..9).for_each(|second| flight.push(event(second * 1_000)));
+        assert!(!flight.is_cut());
     }
 
     #[test]
     fn too_many_events_without_a_keyframe_are_dropped() {
-        let mut flight = Flight::new(Nanos::MAX);
-        for sequence in 0..2 * EVENTS_MAX as u64 {
+        let mut flight = Flight::new(Nanos::MAX, 1_000 * size_of::<Event>());
+        for sequence in 0..2_500 {
             flight.push(Event { sequence, ..event(1) });
-            assert!(flight.events.len() <= EVENTS_MAX);
+            assert!(flight.events().count() <= 1_000);
         }
+        assert!(flight.is_cut());
     }
 }

@@ -5,8 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::import::NOBODY_KNOWN;
 use quell_model::{
-    Activity, CORES_MAX, CoreId, CoreSet, Event, Keyframe, Left, Rank, Runner, ThreadName, What,
+    Activity, CORES_MAX, CoreId, CoreSet, Event, Keyframe, Left, Rank, Runner, Source, ThreadName,
+    What,
 };
 
 /// Threads that are remembered, asleep or not: eight times the default of `pid_max` on small hosts. Others are
@@ -38,9 +40,34 @@ pub(super) struct Thread {
     pub(super) bound: bool,
 }
 
+/// What the source tells of those who wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queues {
+    /// Each core has a queue of threads.
+    ByCore,
+    /// How long the queues are; threads have no names.
+    SizesAlone,
+    /// All cores are searched for a thread that wants one: the core that it is filed under means nothing, and may
+    /// well be idle.
+    Shared,
+}
+
+impl Queues {
+    /// Those of a source.
+    pub(super) fn of(source: Source) -> Queues {
+        match source {
+            Source::WastedCores => Queues::SizesAlone,
+            Source::Simulator => Queues::Shared,
+            _ => Queues::ByCore,
+        }
+    }
+}
+
 /// A core.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Core {
+    /// It is not on line.
+    gone: bool,
     /// Who runs, the idle thread being 0; `None` while nobody said so.
     pub(super) running: Option<i32>,
     /// Who waits in its queue.
@@ -64,6 +91,7 @@ pub(super) struct Host {
     threads: BTreeMap<i32, Thread>,
     /// The checker's own threads: on a core of theirs would be nobody if nobody checked.
     own: BTreeSet<i32>,
+    pub(super) queues: Queues,
     /// Cores with nothing to do.
     pub(super) idle: CoreSet,
     /// Cores with nothing but SCHED_IDLE threads to run.
@@ -75,11 +103,12 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(cores: usize, own: BTreeSet<i32>) -> Host {
+    pub(super) fn new(cores: usize, own: BTreeSet<i32>, queues: Queues) -> Host {
         Host {
             cores: vec![Core::default(); cores.min(CORES_MAX)],
             threads: BTreeMap::new(),
             own,
+            queues,
             idle: CoreSet::EMPTY,
             lowly: CoreSet::EMPTY,
             dirty: CoreSet::EMPTY,
@@ -105,9 +134,15 @@ impl Host {
     }
 
     /// Who waits in a core's queue and is known to do so: nobody where the kernel counts fewer than the events
-    /// tell, since then some of them are throttled and nobody says which.
+    /// tell, since then some of them are throttled and nobody says which. Of sizes alone, one that has no name.
     pub(super) fn waiters(&self, core: CoreId) -> &[i32] {
         let Some(core) = self.core(core) else { return &[] };
+        match self.queues {
+            Queues::SizesAlone if core.runnable >= Some(2) => return &[NOBODY_KNOWN],
+            Queues::SizesAlone => return &[],
+            Queues::Shared => return &core.waiting,
+            Queues::ByCore => {}
+        }
         let known = core.waiting.len();
         match core.running {
             // A kernel that has a runnable thread in the queue does not run the idle thread.
@@ -117,6 +152,10 @@ impl Host {
             Some(running) if known == 1 && self.own.contains(&running) => &[],
             Some(_) => &core.waiting,
         }
+    }
+
+    fn runs(&self, thread: i32) -> bool {
+        self.thread(thread).is_some_and(|thread| thread.state == State::Running)
     }
 
     /// Whether a thread is the checker's.
@@ -138,7 +177,7 @@ impl Host {
             }
             What::Woken { thread, on, .. } => {
                 self.introduce(*thread, *on);
-                if self.thread(thread.thread).is_some_and(|thread| thread.state != State::Running) {
+                if !self.runs(thread.thread) {
                     self.place(thread.thread, *on, State::Waiting);
                 }
                 // The queue's size does not change when a sleeper returns whose dequeueing was delayed.
@@ -155,12 +194,20 @@ impl Host {
             }
             What::Fork { child, .. } => self.introduce(*child, event.core),
             What::Exec { thread } => self.introduce(*thread, event.core),
+            // It goes on running, and may be preempted, until it is switched away for good.
+            What::Exit { thread } if self.runs(*thread) => {}
             What::Exit { thread } => self.forget(*thread),
             What::Allowed { thread, cores } => self.allow(*thread, *cores),
             What::Queue { of, runnable, .. } => self.count(*of, Some(*runnable)),
             What::Load { of, average, .. } => {
                 if let Some(core) = self.cores.get_mut(of.index()) {
                     core.average = *average;
+                }
+            }
+            What::Online { of, online } => {
+                if let Some(core) = self.cores.get_mut(of.index()) {
+                    core.gone = !online;
+                    self.dirty.insert(*of);
                 }
             }
             What::Keyframe(keyframe) => self.resync(keyframe),
@@ -173,7 +220,7 @@ impl Host {
         self.leave_core(left, on, how);
         if let Some(stale) = self.core(on).and_then(|core| core.running)
             && stale != left
-            && self.thread(stale).is_some_and(|thread| thread.state == State::Running)
+            && self.runs(stale)
         {
             self.leave_core(stale, on, Left::Sleeping);
         }
@@ -275,7 +322,7 @@ impl Host {
     fn resync(&mut self, keyframe: &Keyframe) {
         for core in &mut self.cores {
             // The load, too: a core that is not in the keyframe is not on line.
-            *core = Core::default();
+            *core = Core { gone: true, ..Core::default() };
         }
         if self.threads.len() > THREADS_MAX / 2 {
             self.threads.retain(|_, thread| thread.state != State::Away);
@@ -286,6 +333,7 @@ impl Host {
         }
         for seen in &keyframe.cores {
             let Some(core) = self.cores.get_mut(seen.core.index()) else { continue };
+            core.gone = false;
             core.running = Some(seen.running);
             core.wake_pending = seen.wake_pending;
             core.runnable = Some(seen.runnable);
@@ -317,8 +365,11 @@ impl Host {
     fn settle_idle(&mut self) {
         for at in self.dirty.iter() {
             let Some(core) = self.core(at) else { continue };
-            let quiet = core.waking == 0 && !core.wake_pending;
+            // On its way out a core runs the idle thread again and again.
+            let quiet = !core.gone && core.waking == 0 && !core.wake_pending;
             let idle = match core.running {
+                _ if self.queues == Queues::SizesAlone => core.runnable == Some(0),
+                Some(0) if self.queues == Queues::Shared => quiet,
                 Some(0) => quiet && core.runnable.unwrap_or(0) == 0,
                 Some(running) if self.is_own(running) => quiet && core.waiting.is_empty(),
                 _ => false,

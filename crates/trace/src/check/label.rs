@@ -36,6 +36,8 @@ pub enum Label {
     Policy(Policy),
     /// Nobody said which cores the thread may use.
     AffinityUnknown,
+    /// Sizes of queues are all that was told.
+    ThreadsUnknown,
     /// The evidence says nothing.
     Unknown,
 }
@@ -89,6 +91,7 @@ impl fmt::Display for Label {
             }
             Label::Policy(policy) => return write!(f, "policy: {policy}"),
             Label::AffinityUnknown => "affinity-unknown: nobody said where the threads may run",
+            Label::ThreadsUnknown => "threads-unknown: sizes of queues are all that was told",
             Label::Unknown => "unknown: the recording does not tell what the balancer did",
         };
         f.write_str(words)

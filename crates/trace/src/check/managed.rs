@@ -15,9 +15,18 @@ pub struct ManagedThread {
     pub reason: String,
 }
 
-/// The managed threads by number.
+/// The managed threads by number or process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Managed {
     /// One entry a thread.
     pub threads: BTreeMap<i32, ManagedThread>,
+    /// One entry a process, for those of its threads that have none of their own.
+    pub processes: BTreeMap<i32, ManagedThread>,
+}
+
+impl Managed {
+    /// What is known of a thread.
+    pub(super) fn of(&self, thread: i32, process: i32) -> Option<&ManagedThread> {
+        self.threads.get(&thread).or_else(|| self.processes.get(&process))
+    }
 }

@@ -38,10 +38,12 @@ use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Permille, What}
 
 use episode::{Episode, Kind, Wait};
 use evidence::{Log, Totals};
-use host::{Host, State};
+use host::{Host, Queues, State};
 use report::Basis;
 use standing::{Standing, judge};
 use waste::Tally;
+
+use crate::import::NOBODY_KNOWN;
 
 pub use evidence::{Evidence, GroupLoad, Move};
 pub use facts::facts;
@@ -113,6 +115,8 @@ pub struct Checker {
     ticked: Nanos,
     /// The next number in each core's sequence.
     sequence: Vec<Option<u64>>,
+    /// How many numbers behind the last event of each core belong to a loss that it told.
+    told: Vec<u64>,
     /// When each core told something last.
     heard: Vec<Nanos>,
     /// Since when the stream is judged; `None` before it begins, in a blind span and between samples.
@@ -131,7 +135,7 @@ impl Checker {
         let part = || Part { beside: Vec::new(), episode: Episode::new(&options) };
         let queue = || Queue { since: Nanos::ZERO, parts: [part(), part(), part()] };
         Checker {
-            host: Host::new(cores, options.own.clone()),
+            host: Host::new(cores, options.own.clone(), Queues::of(meta.source)),
             log: Log::new(meta.topology.clone()),
             managed: Managed::default(),
             queues: (0..cores).map(|_| queue()).collect(),
@@ -141,6 +145,7 @@ impl Checker {
             now: Nanos::ZERO,
             ticked: Nanos::ZERO,
             sequence: vec![None; cores],
+            told: vec![0; cores],
             heard: vec![Nanos::ZERO; cores],
             judging: None,
             blind: None,
@@ -164,19 +169,34 @@ impl Checker {
         if self.judging.is_none() && self.blind.is_none() {
             self.judging = Some(at);
         }
+        self.report.events += 1;
         let missing = self.missing_before(event);
         if missing > 0 {
+            self.report.lost = self.report.lost.saturating_add(missing);
             self.take_back(event.core, at);
             self.go_blind(at, format!("{missing} events of core {} are missing", event.core));
         }
         match &event.what {
             What::Lost { count } => {
+                self.report.lost = self.report.lost.saturating_add(*count);
+                if let Some(told) = self.told.get_mut(event.core.index()) {
+                    *told = count.saturating_sub(1);
+                }
                 self.take_back(event.core, at);
                 self.go_blind(at, format!("{count} events of core {} were lost", event.core));
             }
             What::Online { of, online } => {
                 let way = if *online { "on" } else { "off" };
                 self.go_blind(at, format!("core {of} went {way} line"));
+            }
+            What::Planned(plan) => {
+                let managed = ManagedThread {
+                    original: plan.original,
+                    planned: plan.original.intersection(&plan.cores),
+                    reason: plan.reason.clone(),
+                };
+                self.managed.processes.insert(plan.process, managed);
+                self.host.dirty = self.all();
             }
             _ => {}
         }
@@ -233,6 +253,7 @@ impl Checker {
             judged: self.judged,
             blind: self.blind_for,
             overflowed: self.host.overflowed,
+            names_threads: self.host.queues != Queues::SizesAlone,
         };
         let mut report = self.report;
         report.judged_s = self.judged.0 as f64 / 1e9;
@@ -260,7 +281,8 @@ impl Checker {
         let Some(next) = self.sequence.get_mut(event.core.index()) else { return 0 };
         let expected = next.unwrap_or(event.sequence);
         *next = Some(event.sequence.saturating_add(1).max(expected));
-        event.sequence.saturating_sub(expected)
+        let told = self.told.get_mut(event.core.index()).map(std::mem::take).unwrap_or_default();
+        event.sequence.saturating_sub(expected).saturating_sub(told)
     }
 
     fn take(&mut self, at: Nanos, event: &Event) {
@@ -502,8 +524,9 @@ impl Checker {
             ..meanwhile
         };
         let (grade, label) = episode.verdict(kind, &evidence);
+        let named = episode.waiters.iter().filter(|(thread, _)| **thread != NOBODY_KNOWN);
         let mut waiters: Vec<Waiter> =
-            episode.waiters.iter().map(|(thread, wasted)| self.waiter(*thread, *wasted)).collect();
+            named.map(|(thread, wasted)| self.waiter(*thread, *wasted)).collect();
         waiters.sort_by(|a, b| b.wasted_ms.total_cmp(&a.wasted_ms));
         let span = episode.until.since(from);
         Some(Finding {
@@ -522,10 +545,11 @@ impl Checker {
 
     fn waiter(&self, number: i32, wasted: Nanos) -> Waiter {
         let thread = self.host.thread(number);
-        let plan = self.managed.threads.get(&number);
+        let process = thread.map_or(0, |thread| thread.runner.process);
+        let plan = self.managed.of(number, process);
         Waiter {
             thread: number,
-            process: thread.map_or(0, |thread| thread.runner.process),
+            process,
             name: thread.map(|thread| thread.runner.name.to_string()).unwrap_or_default(),
             wasted_ms: wasted.0 as f64 / 1e6,
             allowed: plan.map(|plan| plan.original).or(thread.and_then(|thread| thread.allowed)),
@@ -555,8 +579,13 @@ impl Checker {
     }
 
     fn end_blind(&mut self, at: Nanos) {
-        let Some((from, why)) = self.blind.take() else { return };
-        self.blind_for += at.since(from);
-        self.report.add_blind(Blind { from_ns: from.0, until_ns: at.0, why });
+        if let Some((from, why)) = self.blind.take() {
+            self.add_blind(from, at, why);
+        }
+    }
+
+    fn add_blind(&mut self, from: Nanos, until: Nanos, why: String) {
+        self.blind_for += until.since(from);
+        self.report.add_blind(Blind { from_ns: from.0, until_ns: until.0, why });
     }
 }

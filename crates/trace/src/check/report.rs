@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use quell_model::{CoreId, CoreSet, Meta, MoveCause, Nanos};
+use quell_model::{CoreId, CoreSet, Meta, MoveCause, Nanos, Violation};
 use serde::{Deserialize, Serialize};
 
 use super::episode::Kind;
@@ -20,6 +20,8 @@ pub(super) struct Basis {
     pub(super) blind: Nanos,
     /// Some threads were not followed.
     pub(super) overflowed: bool,
+    /// Whether the source tells more than sizes of queues.
+    pub(super) names_threads: bool,
 }
 
 /// The answer.
@@ -115,6 +117,10 @@ pub struct Report {
     pub judged_s: f64,
     /// Keyframes that were looked at.
     pub looks: u64,
+    /// Events that were followed; looks of the sampling mode are none.
+    pub events: u64,
+    /// Events that were lost or are missing.
+    pub lost: u64,
     /// Spans that could not be judged.
     pub blind: Vec<Blind>,
     /// Violations: grades A and B.
@@ -142,6 +148,8 @@ impl Report {
             kernel: meta.kernel.clone(),
             judged_s: 0.0,
             looks: 0,
+            events: 0,
+            lost: 0,
             blind: Vec::new(),
             violations: Vec::new(),
             explained: Vec::new(),
@@ -189,6 +197,13 @@ impl Report {
                 count => format!("{count} times, the longest on {worst}"),
             };
             (Verdict::Violated, text)
+        } else if !basis.names_threads {
+            let seen = match self.unknown.is_empty() {
+                true => "it shows none that was long beside idle cores",
+                false => "threads waited beside idle cores, and may have been pinned",
+            };
+            let text = format!("the source names no threads, only sizes of queues: {seen}");
+            (Verdict::CouldNotTell, text)
         } else if !self.unknown.is_empty() {
             let text = "threads waited beside idle cores, and nobody said where they may run";
             (Verdict::CouldNotTell, text.to_owned())
@@ -197,7 +212,7 @@ impl Report {
         } else if basis.overflowed {
             (Verdict::CouldNotTell, "more threads than can be followed".to_owned())
         } else if basis.blind.0 > (basis.judged + basis.blind).0 / BLIND_PART {
-            let text = format!("events are missing for {}", basis.blind);
+            let text = format!("too much of the time could not be judged: {}", basis.blind);
             (Verdict::CouldNotTell, text)
         } else {
             let text = "no thread waited for long beside an idle core that it could have used";
@@ -225,6 +240,19 @@ impl Finding {
     /// Whether no policy explains it.
     pub fn is_violation(&self) -> bool {
         matches!(self.grade, Some(Grade::A | Grade::B))
+    }
+
+    /// As an event tells it.
+    pub fn violation(&self) -> Violation {
+        let waiters = self.waiters.iter().map(|waiter| waiter.thread);
+        Violation {
+            core: self.core,
+            from: Nanos(self.from_ns),
+            until: Nanos(self.until_ns),
+            waiters: waiters.take(Violation::WAITERS_MAX).collect(),
+            idle: self.idle,
+            text: self.to_string().into(),
+        }
     }
 }
 

@@ -49,16 +49,21 @@ impl Sampler {
     /// Takes a look at the host, and says when to look again.
     #[must_use]
     pub fn keyframe(&mut self, at: Nanos, keyframe: Arc<Keyframe>) -> Nanos {
-        if self.phase != Phase::Resting
-            && at.since(self.last) > Nanos(self.step.0.saturating_mul(LATE_STEPS))
-        {
+        let since = self.last;
+        let is_late = self.phase != Phase::Resting
+            && at.since(since) > Nanos(self.step.0.saturating_mul(LATE_STEPS));
+        if is_late {
             // Between looks the host is taken to stay as it was: not for as long as this.
-            self.checker.pause(self.last);
+            self.checker.pause(since);
             self.phase = Phase::Resting;
         }
         self.last = at;
         self.checker.keyframe(at, keyframe);
         let suspicious = self.checker.is_suspicious();
+        if is_late && suspicious {
+            // It may have lasted: that is not for nothing.
+            self.checker.add_blind(since, at, "a closer look came late".to_owned());
+        }
         let (phase, next) = match self.phase {
             Phase::Resting if suspicious => (Phase::Confirming, at),
             Phase::Confirming if suspicious => {

@@ -6,7 +6,7 @@ use quell_model::{CoreId, CoreSet, Rank};
 use serde::{Deserialize, Serialize};
 
 use super::Managed;
-use super::host::Host;
+use super::host::{Host, Queues};
 
 /// Who could have put a waiting thread onto an idle core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -58,11 +58,14 @@ impl Standing {
 
 /// How a thread that waits in the queue of `on` stands; `None` when no idle core concerns it.
 pub(super) fn judge(host: &Host, managed: &Managed, number: i32, on: CoreId) -> Option<Standing> {
+    if host.queues == Queues::SizesAlone {
+        return some(host.idle).map(|cores| Standing::Unknown { cores });
+    }
     let thread = host.thread(number)?;
     if thread.bound || host.is_own(number) {
         return None;
     }
-    if let Some(plan) = managed.threads.get(&number) {
+    if let Some(plan) = managed.of(number, thread.runner.process) {
         let planned = some(host.idle.intersection(&plan.planned));
         let barred = || some(host.idle.intersection(&plan.original));
         return planned

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use prost::Message;
 use prost::bytes::Bytes;
 use quell_model::{
-    CORES_MAX, Certainty, CoreId, CoreSet, Left, MoveCause, Nanos, Runner, Search, ThreadName, What,
+    CORES_MAX, Certainty, CoreId, CoreSet, Left, MoveCause, Nanos, Planned, Runner, Search,
+    ThreadName, What,
 };
 
+use super::violation;
 use super::wire::*;
 use crate::kernel;
 
@@ -38,11 +40,12 @@ pub enum Track {
     Online,
     Lost,
     Keyframes,
+    Plans,
 }
 
 impl Track {
     /// All, as they lie under each other, with their names.
-    pub const ALL: [(Track, &str); 9] = [
+    pub const ALL: [(Track, &str); 10] = [
         (Track::Violations, "Violations"),
         (Track::Decisions, "Decisions of Quell"),
         (Track::Queue, "Threads that want the core"),
@@ -52,20 +55,21 @@ impl Track {
         (Track::Online, "Cores on and off line"),
         (Track::Lost, "Losses"),
         (Track::Keyframes, "Keyframes"),
+        (Track::Plans, "What Quell's plan allows"),
     ];
     /// "Quell", so that other tracks of a merged trace have other numbers.
     const BASE: u64 = 0x5175_656c_6c00_0000;
 
-    /// Its number; a core's own track within it has one more than the core.
-    pub fn uuid(self, core: Option<CoreId>) -> u64 {
-        Track::BASE | (self as u64) << 16 | core.map_or(0, |core| u64::from(core.0) + 1)
+    /// Its number; a part of it, like a core's own track, has one more than the part.
+    pub fn uuid(self, part: Option<u16>) -> u64 {
+        Track::BASE | (self as u64) << 16 | part.map_or(0, |part| u64::from(part) + 1)
     }
 
-    /// Which track, and whose.
-    fn of(uuid: u64) -> Option<(Track, Option<CoreId>)> {
+    /// Which track, and which part of it.
+    fn of(uuid: u64) -> Option<(Track, Option<u16>)> {
         let (track, _) =
             Track::ALL.into_iter().find(|(track, _)| track.uuid(None) == uuid & !0xffff)?;
-        Some((track, (uuid as u16).checked_sub(1).map(CoreId)))
+        Some((track, (uuid as u16).checked_sub(1)))
     }
 }
 
@@ -198,7 +202,7 @@ fn decode<A: Copy, B: PartialEq + Copy>(table: &[(A, B)], code: B) -> Option<A> 
 }
 
 /// An event as a message; what that has no place for goes into `private`. `ran` had the core until then.
-/// `None` of a keyframe, which is made of several packets.
+/// `None` of a keyframe and of a violation, which are made of several packets.
 pub fn shape(what: &What, ran: Option<&Runner>, private: &mut Private) -> Option<Shape> {
     let traced = ftrace_message(what, ran, private).map(Shape::Ftrace);
     traced.or_else(|| track_event(what, private).map(Shape::Track))
@@ -280,7 +284,7 @@ fn track_event(what: &What, private: &mut Private) -> Option<TrackEvent> {
     };
     let counter = |track: Track, of: CoreId, value: i64| TrackEvent {
         r#type: Some(COUNTER),
-        track_uuid: Some(track.uuid(Some(of))),
+        track_uuid: Some(track.uuid(Some(of.0))),
         counter_value: Some(value),
         ..TrackEvent::default()
     };
@@ -320,29 +324,36 @@ fn track_event(what: &What, private: &mut Private) -> Option<TrackEvent> {
         What::Decision(words) => {
             instant(Track::Decisions, title(words), vec![text("text", cut(words))])
         }
-        What::Violation(words) => {
-            instant(Track::Violations, title(words), vec![text("text", cut(words))])
-        }
+        What::Planned(plan) => instant(
+            Track::Plans,
+            format!("{} may use {}: {}", plan.process, plan.cores, title(&plan.reason)),
+            vec![
+                number("process", i64::from(plan.process)),
+                text("original", &plan.original.to_string()),
+                text("cores", &plan.cores.to_string()),
+                text("reason", cut(&plan.reason)),
+            ],
+        ),
         _ => return None,
     })
 }
 
 /// What Perfetto shows in the track.
-fn title(text: &str) -> String {
+pub fn title(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(100).collect()
 }
 
-fn cut(text: &str) -> &str {
+pub fn cut(text: &str) -> &str {
     let end = (0..=text.len().min(TEXT_MAX)).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]
 }
 
-fn number(name: &str, value: i64) -> DebugAnnotation {
+pub fn number(name: &str, value: i64) -> DebugAnnotation {
     let name = Some(name.to_owned());
     DebugAnnotation { name, int_value: Some(value), string_value: None }
 }
 
-fn text(name: &str, value: &str) -> DebugAnnotation {
+pub fn text(name: &str, value: &str) -> DebugAnnotation {
     let name = Some(name.to_owned());
     DebugAnnotation { name, int_value: None, string_value: Some(value.to_owned()) }
 }
@@ -404,8 +415,8 @@ fn woken(wakeup: SchedWakeup, private: &Private) -> Result<Runner, Malformed> {
     runner(wakeup.pid, wakeup.prio.unwrap_or_default(), wakeup.comm, private)
 }
 
-/// The event of a track event.
-pub fn track(event: Bytes, private: &Private) -> Result<What, Malformed> {
+/// The event of a track event at this time.
+pub fn track(event: Bytes, at: Nanos, private: &Private) -> Result<What, Malformed> {
     if event.len() > TRACK_EVENT_MAX {
         return Err(Malformed("a track event longer than any that is written"));
     }
@@ -413,7 +424,7 @@ pub fn track(event: Bytes, private: &Private) -> Result<What, Malformed> {
     let (track, of) =
         event.track_uuid.and_then(Track::of).ok_or(Malformed("an event on no known track"))?;
     let value = event.counter_value.unwrap_or_default();
-    let of = || core(of.map(|core| u32::from(core.0)));
+    let of = || core(of.map(u32::from));
     Ok(match track {
         Track::Queue => {
             let runnable = u32::try_from(value).map_err(|_| Malformed("a negative queue"))?;
@@ -428,20 +439,27 @@ pub fn track(event: Bytes, private: &Private) -> Result<What, Malformed> {
             by: core(Some(numbered(event, "by")? as u32))?,
             search: decode(&SEARCHES, texted(event, "search")?)
                 .ok_or(Malformed("an unknown search"))?,
-            cores: listed(event)?,
+            cores: listed(event, "cores")?,
             certainty: decode(&CERTAINTIES, texted(event, "certainty")?)
                 .ok_or(Malformed("an unknown certainty"))?,
         },
-        Track::Affinity => {
-            What::Allowed { thread: numbered(event, "thread")? as i32, cores: listed(event)? }
-        }
+        Track::Affinity => What::Allowed {
+            thread: numbered(event, "thread")? as i32,
+            cores: listed(event, "cores")?,
+        },
         Track::Online => What::Online {
             of: core(Some(numbered(event, "core")? as u32))?,
             online: numbered(event, "online")? != 0,
         },
         Track::Lost => What::Lost { count: numbered(event, "count")? as u64 },
         Track::Decisions => What::Decision(Arc::from(texted(event, "text")?)),
-        Track::Violations => What::Violation(Arc::from(texted(event, "text")?)),
+        Track::Violations => What::Violation(Arc::new(violation::read(event, at, private)?)),
+        Track::Plans => What::Planned(Arc::new(Planned {
+            process: numbered(event, "process")? as i32,
+            original: listed(event, "original")?,
+            cores: listed(event, "cores")?,
+            reason: texted(event, "reason")?.to_owned(),
+        })),
         Track::Keyframes => return Err(Malformed("a keyframe without its content")),
     })
 }
@@ -450,16 +468,16 @@ fn annotation<'a>(event: &'a TrackEvent, name: &str) -> Option<&'a DebugAnnotati
     event.debug_annotations.iter().find(|note| note.name.as_deref() == Some(name))
 }
 
-fn numbered(event: &TrackEvent, name: &str) -> Result<i64, Malformed> {
+pub fn numbered(event: &TrackEvent, name: &str) -> Result<i64, Malformed> {
     let value = annotation(event, name).and_then(|note| note.int_value);
     value.ok_or(Malformed("an event that lacks a number"))
 }
 
-fn texted<'a>(event: &'a TrackEvent, name: &str) -> Result<&'a str, Malformed> {
+pub fn texted<'a>(event: &'a TrackEvent, name: &str) -> Result<&'a str, Malformed> {
     let value = annotation(event, name).and_then(|note| note.string_value.as_deref());
     value.ok_or(Malformed("an event that lacks a text"))
 }
 
-fn listed(event: &TrackEvent) -> Result<CoreSet, Malformed> {
-    texted(event, "cores")?.parse().map_err(|_| Malformed("a list of cores that is none"))
+pub fn listed(event: &TrackEvent, name: &str) -> Result<CoreSet, Malformed> {
+    texted(event, name)?.parse().map_err(|_| Malformed("a list of cores that is none"))
 }

@@ -14,6 +14,7 @@
 mod convert;
 mod keyframe;
 mod read;
+mod violation;
 mod wire;
 mod write;
 

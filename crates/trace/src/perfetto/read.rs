@@ -161,8 +161,9 @@ impl Group {
             return self.add_keyframe(part, packet.timestamp, &private, topology);
         }
         let Some(event) = packet.track_event else { return Ok(()) };
-        let what = convert::track(event, &private)?;
-        let entry = self.entry(packet.timestamp, &private, what)?;
+        let at = packet.timestamp.unwrap_or_default();
+        let what = convert::track(event, Nanos(at), &private)?;
+        let entry = self.entry(private.told.or(packet.timestamp), &private, what)?;
         self.push(entry, topology)
     }
 

@@ -6,7 +6,8 @@ use proptest::option;
 use proptest::prelude::*;
 use quell_model::{
     Activity, Certainty, CoreId, CoreSet, CoreState, Event, Keyframe, Left, Meta, MoveCause, Nanos,
-    Rank, Runner, Search, Source as Origin, ThreadName, ThreadState, Topology, What,
+    Planned, Rank, Runner, Search, Source as Origin, ThreadName, ThreadState, Topology, Violation,
+    What,
 };
 
 use super::{Reader, TEXT_MAX, Writer};
@@ -163,8 +164,26 @@ fn any_told() -> impl Strategy<Value = What> {
         any::<u64>().prop_map(|count| What::Lost { count }),
         any_keyframe().prop_map(|keyframe| What::Keyframe(Arc::new(keyframe))),
         ".{0,40}".prop_map(|text| What::Decision(text.into())),
-        ".{0,40}".prop_map(|text| What::Violation(text.into())),
+        any_violation().prop_map(|violation| What::Violation(Arc::new(violation))),
+        (any::<i32>(), any_cores(), any_cores(), ".{0,40}").prop_map(
+            |(process, original, cores, reason)| {
+                What::Planned(Arc::new(Planned { process, original, cores, reason }))
+            }
+        ),
     ]
+}
+
+fn any_violation() -> impl Strategy<Value = Violation> {
+    (any_core(), any::<[u64; 2]>(), vec(any::<i32>(), 0..4), any_cores(), ".{0,40}").prop_map(
+        |(core, [from, until], waiters, idle, text)| Violation {
+            core,
+            from: Nanos(from),
+            until: Nanos(until),
+            waiters,
+            idle,
+            text: text.into(),
+        },
+    )
 }
 
 /// Events in the order of time; numbers of a core mostly follow each other.
@@ -345,11 +364,11 @@ fn a_keyframe_of_many_threads_is_whole() {
 #[test]
 fn a_long_text_is_cut_between_characters() {
     let text: String = "ü".repeat(TEXT_MAX);
-    let what = What::Violation(text.as_str().into());
+    let what = What::Decision(text.as_str().into());
     let (back, error) =
         read(&written(&[Event { at: Nanos(1), core: CoreId(0), sequence: 0, what }]));
     assert!(error.is_none());
-    let What::Violation(back) = &back[0].what else { panic!("{back:?}") };
+    let What::Decision(back) = &back[0].what else { panic!("{back:?}") };
     assert!(back.len() <= TEXT_MAX && text.starts_with(&**back));
 }
 

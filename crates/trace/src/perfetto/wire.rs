@@ -13,6 +13,8 @@ pub const MONOTONIC: u32 = 3;
 pub const BOOTTIME: u32 = 6;
 
 /// `TrackEvent.Type`.
+pub const SLICE_BEGIN: i32 = 1;
+pub const SLICE_END: i32 = 2;
 pub const INSTANT: i32 = 3;
 pub const COUNTER: i32 = 4;
 
@@ -120,6 +122,11 @@ pub struct Private {
     pub queued: Option<u32>,
     #[prost(uint64, optional, tag = "10")]
     pub average: Option<u64>,
+    /// [`quell_model::Violation::until`]; it lies at its begin, and this is when it was told.
+    #[prost(uint64, optional, tag = "11")]
+    pub until: Option<u64>,
+    #[prost(uint64, optional, tag = "12")]
+    pub told: Option<u64>,
 
     /// Opens a group: how many events the packets up to the next one hold.
     #[prost(uint32, optional, tag = "20")]

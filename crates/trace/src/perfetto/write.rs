@@ -10,7 +10,7 @@ use quell_model::{Activity, CoreId, Event, Keyframe, Meta, Nanos, Runner, Thread
 
 use super::convert::{Shape, Track, shape, shown};
 use super::wire::{self, *};
-use super::{GROUP_EVENTS, keyframe};
+use super::{GROUP_EVENTS, keyframe, violation};
 use crate::stream::{Sink, stranger};
 
 /// Bytes of a group from which on it is closed: with the largest event more, it still fits into packets.
@@ -279,8 +279,15 @@ impl Group {
             }
             None => {
                 private.core = Some(u32::from(event.core.0));
-                if let What::Keyframe(keyframe) = &event.what {
-                    put_keyframe(&mut chain.bytes, keyframe, event.at, private);
+                match &event.what {
+                    What::Keyframe(keyframe) => {
+                        put_keyframe(&mut chain.bytes, keyframe, event.at, private);
+                    }
+                    What::Violation(told) => {
+                        let packets = violation::packets(event, told, private);
+                        packets.into_iter().for_each(|packet| put(&mut chain.bytes, packet));
+                    }
+                    _ => {}
                 }
             }
         }
@@ -346,15 +353,15 @@ fn unknown(core: CoreId) -> io::Error {
 }
 
 /// A packet of the trace's only sequence.
-fn sequenced() -> Packet {
+pub fn sequenced() -> Packet {
     Packet { trusted_packet_sequence_id: Some(SEQUENCE), ..Packet::default() }
 }
 
-fn timed(at: Nanos) -> Packet {
+pub fn timed(at: Nanos) -> Packet {
     Packet { timestamp: Some(at.0), timestamp_clock_id: Some(MONOTONIC), ..sequenced() }
 }
 
-fn packed(message: &impl Message) -> Option<Bytes> {
+pub fn packed(message: &impl Message) -> Option<Bytes> {
     Some(Bytes::from(message.encode_to_vec()))
 }
 
@@ -417,7 +424,7 @@ fn describe_tracks(out: &mut Vec<u8>, meta: &Meta) {
         }
         for core in meta.topology.cores() {
             let descriptor = TrackDescriptor {
-                uuid: Some(track.uuid(Some(core.id))),
+                uuid: Some(track.uuid(Some(core.id.0))),
                 name: Some(format!("core {}", core.id)),
                 parent_uuid: Some(track.uuid(None)),
                 counter: Some(CounterDescriptor { unit: Some(2) }),

@@ -224,7 +224,11 @@ impl Collector {
         }
         let says_nothing_of_queues = matches!(
             event.what,
-            What::Load { .. } | What::Considered { .. } | What::Balance { .. } | What::Decision(_)
+            What::Load { .. }
+                | What::Considered { .. }
+                | What::Balance { .. }
+                | What::Decision(_)
+                | What::Planned(_)
         );
         if !says_nothing_of_queues {
             self.rate = None;

@@ -10,8 +10,8 @@ function pixel(hex, alpha = 255) {
 function blend(from, to, part) {
   let mixed = 0xff000000;
   for (let shift = 0; shift < 24; shift += 8) {
-    const [a, b] = [(from >> shift) & 0xff, (to >> shift) & 0xff];
-    mixed |= Math.round(a + (b - a) * part) << shift;
+    const a = (from >> shift) & 0xff;
+    mixed |= Math.round(a + (((to >> shift) & 0xff) - a) * part) << shift;
   }
   return mixed >>> 0;
 }
@@ -35,17 +35,22 @@ class Colours {
     this.lostPixel = pixel(this.lost);
   }
 
-  /** The pixel of a size, which may be a mean. */
-  ofSize(size) {
-    return this.sizes[Math.min(this.sizes.length - 1, Math.round(size * SIZE_STEPS))];
+  /** The pixels of sizes, which may be means: of the values from `from` up to `to`. */
+  paintSizes(values, from, to, pixels, at) {
+    const { sizes } = this;
+    for (let next = from; next < to; next++) {
+      pixels[at++] = sizes[Math.min(sizes.length - 1, Math.round(values[next] * SIZE_STEPS))];
+    }
   }
 
-  /** The pixel of a load. */
-  ofLoad(load) {
-    const edges = this.loadEdges;
-    let bin = 0;
-    while (bin < edges.length && load > edges[bin]) bin++;
-    return this.loads[bin];
+  /** The pixels of loads. */
+  paintLoads(values, from, to, pixels, at) {
+    const { loads, loadEdges: edges } = this;
+    for (let next = from; next < to; next++) {
+      let bin = 0;
+      while (bin < edges.length && values[next] > edges[bin]) bin++;
+      pixels[at++] = loads[bin];
+    }
   }
 }
 

@@ -44,9 +44,51 @@ class HeatMap {
   draw() {
     const drawing = fitCanvas(this.canvas, this.height);
     this.paint();
-    this.stretch(drawing);
+    if (this.isWhole(drawing)) this.put(drawing);
+    else this.stretch(drawing);
+    this.rule(drawing);
     this.label(drawing);
     this.hatch(drawing);
+  }
+
+  /** Whether each row and each column of the frame has whole pixels of the screen. */
+  isWhole({ ratio }) {
+    const { frame, view } = this.app;
+    const tall = this.rowHeight * ratio;
+    return Number.isInteger(tall) && tall >= BANDS && Number.isInteger(ratio) && frame.width === view.width * ratio;
+  }
+
+  /** Puts the pixels onto the screen as they are, node by node: stretching is slower than copying. */
+  put({ context, ratio }) {
+    const { frame } = this.app;
+    const { pixels, rows } = this;
+    const { width } = frame;
+    const tall = this.rowHeight * ratio;
+    const marked = Math.round(tall / BANDS);
+    if (this.whole?.width !== width || this.whole.height !== rows * tall) this.whole = new ImageData(width, rows * tall);
+    const whole = new Uint32Array(this.whole.data.buffer);
+    for (let row = 0; row < rows; row++) {
+      const [plain, mark] = [row * BANDS * width, (row * BANDS + BANDS - 1) * width];
+      for (let line = 0; line < tall; line++) {
+        const from = line < marked ? plain : mark;
+        whole.set(pixels.subarray(from, from + width), (row * tall + line) * width);
+      }
+    }
+    for (const [first, end] of this.nodes()) {
+      const shift = Math.round(this.top(first) * ratio) - first * tall;
+      context.putImageData(this.whole, GUTTER * ratio, shift, 0, first * tall, width, (end - first) * tall);
+    }
+  }
+
+  /** First row and end of each node. */
+  nodes() {
+    const nodes = [];
+    for (let first = 0, end; first < this.rows; first = end) {
+      end = first + 1;
+      while (end < this.rows && this.gaps[end] === this.gaps[first]) end++;
+      nodes.push([first, end]);
+    }
+    return nodes;
   }
 
   /** Colours each core and pixel. */
@@ -61,11 +103,11 @@ class HeatMap {
     }
     const { pixels } = this;
     const values = frame[this.what + (options.max ? 'Max' : 'Mean')];
-    const colour = this.what === 'size' ? (value) => colours.ofSize(value) : (value) => colours.ofLoad(value);
     for (let row = 0; row < rows; row++) {
       const base = model.order[row] * width;
       const band = row * BANDS * width;
-      for (let x = 0; x < width; x++) pixels[band + x] = colour(values[base + x]);
+      if (this.what === 'size') colours.paintSizes(values, base, base + width, pixels, band);
+      else colours.paintLoads(values, base, base + width, pixels, band);
       pixels.copyWithin(band + width, band, band + width);
       pixels.copyWithin(band + 2 * width, band, band + width);
       if (!options.wasted) continue;
@@ -76,23 +118,24 @@ class HeatMap {
         pixels[band + width + x] = pixels[band + 2 * width + x] = mark;
       }
     }
-    raster.getContext('2d').putImageData(this.image, 0, 0);
   }
 
-  /** Puts the raster onto the screen, node by node. */
+  /** Stretches the raster onto the screen, node by node. */
   stretch({ context }) {
-    const { view } = this.app;
+    const { raster } = this;
+    raster.getContext('2d').putImageData(this.image, 0, 0);
     context.imageSmoothingEnabled = this.rowHeight < 1;
-    context.fillStyle = ink('node');
-    for (let first = 0; first < this.rows;) {
-      let end = first + 1;
-      while (end < this.rows && this.gaps[end] === this.gaps[first]) end++;
-      const bands = [first * BANDS, (end - first) * BANDS];
-      const box = [GUTTER, this.top(first), view.width, (end - first) * this.rowHeight];
-      context.drawImage(this.raster, 0, bands[0], this.raster.width, bands[1], ...box);
-      if (end < this.rows) context.fillRect(GUTTER, this.top(end) - 1, view.width, 1);
-      first = end;
+    for (const [first, end] of this.nodes()) {
+      const box = [GUTTER, this.top(first), this.app.view.width, (end - first) * this.rowHeight];
+      context.drawImage(raster, 0, first * BANDS, raster.width, (end - first) * BANDS, ...box);
     }
+  }
+
+  /** Lines between nodes and around all. */
+  rule({ context }) {
+    const { view } = this.app;
+    context.fillStyle = ink('node');
+    for (const [first] of this.nodes().slice(1)) context.fillRect(GUTTER, this.top(first) - 1, view.width, 1);
     context.strokeStyle = ink('line');
     context.lineWidth = 1;
     context.strokeRect(GUTTER - 0.5, -0.5, view.width + 1, this.height);

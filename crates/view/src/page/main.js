@@ -70,7 +70,7 @@ class App {
   listFindings() {
     const { findings, notes } = this.model.index;
     const violations = notes.filter((note) => note.kind === 'violation');
-    const words = violations.map((note) => ({ ...note, from_ns: note.at_ns, to_ns: note.at_ns }));
+    const words = violations.map((note) => ({ ...note, from_ns: note.at_ns }));
     return [...findings, ...words].sort((a, b) => a.from_ns - b.from_ns);
   }
 
@@ -131,7 +131,7 @@ class App {
     if (!note) return;
     const { exact } = this.frame;
     const hidden = this.options.moves && (!exact || this.overlays.arrows > ARROWS);
-    note.textContent = hidden ? 'migrations: zoom in' : 'migrations';
+    say(note, hidden ? 'migrations: zoom in' : 'migrations');
   }
 
   tellFailure() {

@@ -140,17 +140,14 @@ class Model {
     for (let at = first; at <= last; at++) events += this.index.tiles[at].events;
     const finest = this.levels[this.levels.length - 1];
     const exact = events <= EXACT_EVENTS && perPixel < finest.width_ns * 2;
-    frame.tiles = [];
-    frame.exact = false;
+    const tiles = [];
+    if (exact) for (let at = first; at <= last; at++) tiles.push(this.tile(at));
+    frame.tiles = tiles.filter((tile) => tile);
+    frame.exact = exact && frame.tiles.length === tiles.length;
     frame.clear(0, frame.width);
     this.sampleLevel(frame, this.readyLevel(from, to, perPixel), from, perPixel);
     if (!exact) return;
-    for (let at = first; at <= last; at++) {
-      const tile = this.tile(at);
-      if (tile) frame.tiles.push(tile);
-    }
     this.sampleTiles(frame, from, perPixel);
-    frame.exact = frame.tiles.length === last - first + 1;
     if (frame.exact) [first - 1, last + 1].filter((at) => this.index.tiles[at]).forEach((at) => this.tile(at));
   }
 
@@ -171,35 +168,62 @@ class Model {
     return this.levels[at];
   }
 
+  /** Of a frame that tiles will fill only what they do not know. */
   sampleLevel(frame, level, from, perPixel) {
     const { width } = frame;
-    const cores = this.cores.length;
+    /** The buckets under each pixel: from the first up to the end. */
+    const firsts = new Int32Array(width).fill(level.buckets);
+    const ends = new Int32Array(width).fill(level.buckets);
     for (let x = 0; x < width; x++) {
       const time = from + x * perPixel;
-      if (time < 0 || time >= this.span) continue;
-      const first = Math.floor(time / level.width_ns);
-      const end = Math.min(level.buckets, Math.max(first + 1, Math.floor((time + perPixel) / level.width_ns)));
-      const share = 1 / (end - first);
-      for (let bucket = first; bucket < end; bucket++) {
-        const part = level.parts[Math.floor(bucket / level.per_blob)];
-        if (!part) continue;
-        const { bytes, length } = part;
-        const plane = cores * length;
-        let at = bucket - part.from;
-        for (let core = 0, to = x; core < cores; core++, at += length, to += width) {
+      if (time >= this.span) break;
+      firsts[x] = Math.min(level.buckets - 1, Math.floor(time / level.width_ns));
+      ends[x] = Math.min(level.buckets, Math.max(firsts[x] + 1, Math.floor((time + perPixel) / level.width_ns)));
+    }
+    for (const part of level.parts) {
+      if (!part) continue;
+      let left = 0;
+      while (left < width && ends[left] <= part.from) left++;
+      let right = left;
+      while (right < width && firsts[right] < part.from + part.length) right++;
+      if (!frame.exact) this.sampleCores(frame, part, firsts, ends, left, right);
+      this.sampleHost(frame, part, firsts, ends, left, right);
+    }
+  }
+
+  /** The pixels from `left` up to `right` of each core, core by core as they lie in memory. */
+  sampleCores(frame, { from, length, bytes }, firsts, ends, left, right) {
+    const { width, sizeMax, sizeMean, loadMax, loadMean, wasted, lost } = frame;
+    const plane = this.cores.length * length;
+    for (let core = 0; core < this.cores.length; core++) {
+      const row = core * length - from;
+      for (let x = left, to = core * width + left; x < right; x++, to++) {
+        const share = 1 / (ends[x] - firsts[x]);
+        const end = row + Math.min(ends[x], from + length);
+        for (let at = row + Math.max(firsts[x], from); at < end; at++) {
           const size = bytes[at];
-          if (size > frame.sizeMax[to]) frame.sizeMax[to] = size;
-          frame.sizeMean[to] += bytes[at + plane] / 16 * share;
+          if (size > sizeMax[to]) sizeMax[to] = size;
+          sizeMean[to] += bytes[at + plane] / 16 * share;
           const load = expLoad[bytes[at + 2 * plane]];
-          if (load > frame.loadMax[to]) frame.loadMax[to] = load;
-          frame.loadMean[to] += expLoad[bytes[at + 3 * plane]] * share;
-          frame.wasted[to] += bytes[at + 4 * plane] * SHARE * share;
-          frame.lost[to] += bytes[at + 5 * plane] * SHARE * share;
+          if (load > loadMax[to]) loadMax[to] = load;
+          loadMean[to] += expLoad[bytes[at + 3 * plane]] * share;
+          wasted[to] += bytes[at + 4 * plane] * SHARE * share;
+          lost[to] += bytes[at + 5 * plane] * SHARE * share;
         }
-        const host = 6 * plane + (bucket - part.from);
-        frame.moves[x] += Math.round(expLoad[bytes[host]]);
-        frame.bad[x] += Math.round(expLoad[bytes[host + length]]);
-        frame.latency[x] = Math.max(bucket === first ? 0 : frame.latency[x], expLatency[bytes[host + 2 * length]]);
+      }
+    }
+  }
+
+  sampleHost(frame, { from, length, bytes }, firsts, ends, left, right) {
+    const { moves, bad, latency } = frame;
+    const host = 6 * this.cores.length * length - from;
+    for (let x = left; x < right; x++) {
+      const end = host + Math.min(ends[x], from + length);
+      if (firsts[x] >= from) latency[x] = 0;
+      for (let at = host + Math.max(firsts[x], from); at < end; at++) {
+        moves[x] += Math.round(expLoad[bytes[at]]);
+        bad[x] += Math.round(expLoad[bytes[at + length]]);
+        latency[x] = Math.max(latency[x], expLatency[bytes[at + 2 * length]]);
       }
     }
   }

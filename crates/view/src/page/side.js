@@ -152,7 +152,7 @@ class Side {
     const { pointer, view } = app;
     const box = document.getElementById('pointer');
     if (!pointer || pointer.x < GUTTER || pointer.x > GUTTER + view.width) {
-      box.innerHTML = '<h3>Under the pointer</h3><dl><dd style="grid-column:1/3;white-space:normal;color:var(--faint)">Point at a plot for its values. Click a core or a thread to choose it.</dd></dl>';
+      say(box, '<h3>Under the pointer</h3><dl><dd style="grid-column:1/3;white-space:normal;color:var(--faint)">Point at a plot for its values. Click a core or a thread to choose it.</dd></dl>');
       return;
     }
     const time = view.time(pointer.x);
@@ -161,7 +161,7 @@ class Side {
     if (core !== null) rows.push(...this.coreRows(core, time));
     const thread = app.threadAt(pointer);
     if (thread) rows.push(...this.threadRows(thread));
-    box.innerHTML = `<h3>Under the pointer</h3>${definitions(rows)}`;
+    say(box, `<h3>Under the pointer</h3>${definitions(rows)}`);
   }
 
   coreRows(core, time) {

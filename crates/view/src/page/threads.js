@@ -54,7 +54,9 @@ class Threads {
   collect(threads) {
     const { frame, view } = this.app;
     const { width } = frame;
-    const rowOf = new Map(threads.map((thread, row) => [thread, row]));
+    // By thread: a map would be asked once for each switch in view.
+    const rowOf = new Int32Array(Math.max(...threads) + 1).fill(-1);
+    threads.forEach((thread, row) => { rowOf[thread] = row; });
     const shares = { run: new Float32Array(threads.length * width), wait: new Float32Array(threads.length * width), named: [] };
     const perPixel = view.length / width;
     if (frame.exact) {
@@ -71,16 +73,16 @@ class Threads {
     for (let core = 0; core < model.cores.length; core++) {
       const end = start[core + 1];
       for (let next = lastAtMost(at, view.from, start[core], end); next < end && at[next] < view.to; next++) {
-        const row = rowOf.get(value[next]);
-        if (row === undefined) continue;
+        const row = rowOf[value[next]];
+        if (!(row >= 0)) continue;
         const ends = next + 1 < end ? at[next + 1] : tile.to;
         this.add(shares, 'run', row, at[next], ends, perPixel, model.cores[core].id);
       }
     }
     const { waits } = tile;
     for (let wait = 0; wait < waits.length; wait++) {
-      const row = rowOf.get(waits.thread[wait]);
-      if (row === undefined) continue;
+      const row = rowOf[waits.thread[wait]];
+      if (!(row >= 0)) continue;
       this.add(shares, 'wait', row, waits.at[wait], waits.at[wait] + waits.span[wait], perPixel, null);
     }
   }

@@ -112,3 +112,12 @@ function ink(name) {
   if (!inks.has(name)) inks.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
   return inks.get(name);
 }
+
+const said = new WeakMap();
+
+/** Has an element say something, if it does not say that already: each new text lays out the page again. */
+function say(element, html) {
+  if (said.get(element) === html) return;
+  said.set(element, html);
+  element.innerHTML = html;
+}

@@ -133,6 +133,16 @@ pub struct Measurement {
     _statistics: OwnedFd,
 }
 
+impl Measurement {
+    /// Begins; for programs of other processes, whose cost `/proc/PID/fdinfo` tells.
+    ///
+    /// # Errors
+    /// Without the right to it (CAP_SYS_ADMIN).
+    pub fn begin() -> io::Result<Measurement> {
+        calls::measure()
+    }
+}
+
 /// How well observing goes. Everything but `watched` should stay 0, and is worth a line in a status if not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {

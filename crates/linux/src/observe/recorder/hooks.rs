@@ -72,6 +72,7 @@ impl Events {
             // A thread that keeps its core without a switch is seen by its ticks.
             "pelt_cfs_tp" => self.load || self.switches,
             "softirq_entry" | "softirq_exit" => self.balance,
+            "cpuhp_exit" => self.switches || self.queues || self.load,
             _ => false,
         }
     }

@@ -119,10 +119,11 @@ impl Merge {
         }
     }
 
-    /// Tells what a core lost at the end, where no record follows that would show it.
+    /// Tells what a core had lost when it had given so many numbers, where nothing that went out shows it.
     pub fn end(&mut self, core: CoreId, numbers: u64, at: Nanos, out: &mut Vec<Event>) {
         let Some(entry) = self.cores.get_mut(core.index()) else { return };
-        let missing = numbers.saturating_sub(entry.expected);
+        let kept = entry.waiting.iter().filter(|event| event.sequence < numbers).count() as u64;
+        let missing = numbers.saturating_sub(entry.expected + kept);
         entry.expected = entry.expected.max(numbers);
         self.tell_lost(core, missing, at, out);
     }
@@ -226,6 +227,21 @@ mod tests {
         merge.end(CoreId(1), 6, Nanos(30), &mut out);
         assert_eq!(out.len(), 2);
         assert_eq!((out[1].core, &out[1].what), (CoreId(1), &What::Lost { count: 5 }));
+    }
+
+    #[test]
+    fn what_comes_after_the_end_is_no_loss() {
+        let mut merge = Merge::new(1, Nanos::ZERO);
+        for (number, at) in [(0, 10), (3, 30), (4, 31)] {
+            merge.push(record(0, number, at));
+        }
+        let mut out = Vec::new();
+        merge.release(Nanos(20), &mut out);
+        merge.end(CoreId(0), 4, Nanos(20), &mut out);
+        assert_eq!(
+            out[1..].iter().map(|event| &event.what).collect::<Vec<_>>(),
+            [&What::Lost { count: 2 }]
+        );
     }
 
     #[test]

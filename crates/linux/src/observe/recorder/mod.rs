@@ -52,7 +52,7 @@ pub struct Options {
     /// The size of the ring, rounded up to a power of two. An event takes 48 to 72 bytes: two cores that do
     /// nothing but switch write 25 MB a second.
     pub ring_bytes: usize,
-    /// How often the state of the host is told. `None`: at the start only.
+    /// How often the state of the host is told. `None`: at the start, and when a core came or went.
     pub keyframe_every: Option<Nanos>,
     /// How long an event waits for earlier ones of other cores.
     pub window: Nanos,
@@ -178,15 +178,20 @@ impl Recorder {
     }
 
     /// Stops, and hands over the rest.
+    ///
+    /// Programs are detached one after the other, each when all cores have taken note. What they tell meanwhile
+    /// is not the whole, and is left out.
     pub fn finish(mut self, out: &mut Vec<Event>) -> Statistics {
+        let end = clock::now();
+        let numbers = self.meta.topology.all().iter().map(|core| (core, self.numbers(core)));
+        let numbers: Vec<(CoreId, u64)> = numbers.collect();
+        self.tell_misses(end);
         self.links.clear();
         std::thread::sleep(DETACHED);
         while self.collect() > 0 {}
-        let now = clock::now();
-        self.tell_misses(now);
-        self.merge.release(Nanos::MAX, out);
-        for core in self.online.iter() {
-            self.merge.end(core, self.numbers(core), now, out);
+        self.merge.release(end, out);
+        for (core, numbers) in numbers {
+            self.merge.end(core, numbers, end, out);
         }
         self.statistics()
     }
@@ -215,7 +220,17 @@ impl Recorder {
     fn collect(&mut self) -> usize {
         let taken = self.ring.consume_raw_n(DRAIN_MAX);
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        inbox.events.drain(..).for_each(|event| self.merge.push(event));
+        for event in inbox.events.drain(..) {
+            if let What::Online { of, online } = event.what {
+                match online {
+                    true => self.online.insert(of),
+                    false => self.online.remove(of),
+                }
+                // Nothing is known of a core that comes, or of the threads that had to leave one.
+                self.due = Nanos::ZERO;
+            }
+            self.merge.push(event);
+        }
         usize::try_from(taken).unwrap_or(0)
     }
 
@@ -227,6 +242,7 @@ impl Recorder {
         self.tell(at, What::Keyframe(Arc::new(keyframe)));
     }
 
+    /// Tells what no tracepoint did.
     fn tell_online(&mut self, at: Nanos, keyframe: &Keyframe) {
         let now: CoreSet = keyframe.cores.iter().map(|core| core.core).collect();
         let (came, went) = (now.difference(&self.online), self.online.difference(&now));
@@ -302,9 +318,11 @@ fn meta(hooks: &Hooks, causes: &Causes, options: &Options) -> Result<Meta, Obser
                 .into(),
         );
     }
-    absent.push(
-        "the instant at which a core goes on or off line: told with the next keyframe".into(),
-    );
+    if !hooks.attached.iter().any(|hook| hook == "cpuhp_exit") {
+        absent.push(
+            "the instant at which a core goes on or off line: told with the next keyframe".into(),
+        );
+    }
     Ok(Meta {
         source: Source::Recorder,
         topology: topology::read()?,

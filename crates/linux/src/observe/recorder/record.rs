@@ -71,6 +71,7 @@ pub(super) fn parse(bytes: &[u8], cause: impl FnOnce(i32) -> MoveCause) -> Optio
         }
         (12, SHORT_BYTES) => What::Balance { begins: subject == 1 },
         (13, ALLOWED_BYTES) => What::Allowed { thread: number, cores: cores(&bytes[HEAD_BYTES..]) },
+        (15, SHORT_BYTES) => What::Online { of: place, online: half(bytes, 26) == 1 },
         _ => return None,
     };
     let (at, sequence, core) = (Nanos(wide(bytes, 0)), wide(bytes, 8), CoreId(half(bytes, 16)));
@@ -141,6 +142,16 @@ mod tests {
             let what = parsed(&record(kind, 5, &body)).unwrap().what;
             let (from, to) = (CoreId(1), CoreId(2));
             assert_eq!(what, What::Migrate { thread: 5, from, to, cause: because });
+        }
+    }
+
+    #[test]
+    fn a_core_came_where_its_record_says_so() {
+        for came in [0u16, 1] {
+            let body: Vec<u8> =
+                [0, came, 0, 0, 0, 0, 0, 0].iter().flat_map(|half| half.to_ne_bytes()).collect();
+            let what = parsed(&record(15, 9, &body)).unwrap().what;
+            assert_eq!(what, What::Online { of: CoreId(9), online: came == 1 });
         }
     }
 

@@ -32,6 +32,16 @@ fn what_goes_to_sleep_within_the_window() {
 }
 
 #[test]
+fn a_pinned_thread_that_is_preempted_while_it_exits() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "1");
+    stream.after(1).exit(11);
+    stream.after(1).switch(1, fair(12, "waiter"), 11, Left::Preempted);
+    stream.idle(500);
+    assert_clean(&stream);
+}
+
+#[test]
 fn sleepers_whose_dequeueing_is_delayed() {
     let mut stream = Stream::of(2);
     stream.show(fair(11, "hog"), 1, Activity::Running, "0-1");
@@ -176,6 +186,29 @@ fn a_core_that_goes_and_domains_that_are_rebuilt() {
     assert!(report.violations.is_empty(), "{report}");
     assert_eq!(report.blind.len(), 2);
     assert_eq!(report.blind[0].why, "core 0 went off line");
+}
+
+#[test]
+fn a_core_that_is_gone_is_not_idle_and_one_that_came_back_is() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    let whole = stream.shown.clone();
+    stream.shown.cores.remove(0);
+    stream.push(0, What::Online { of: on(0), online: false }).keyframe();
+    // The kernel parks its threads there.
+    stream.after(1).switch(0, fair(7, "cpuhp/0"), 0, Left::Sleeping);
+    stream.after(1).switch(0, nobody(), 7, Left::Sleeping);
+    stream.idle(500);
+    assert_clean(&stream);
+
+    let back = stream.now;
+    stream.push(0, What::Online { of: on(0), online: true });
+    stream.shown = whole;
+    stream.keyframe();
+    stream.idle(500);
+    let report = stream.check();
+    let [found] = report.violations.as_slice() else { panic!("{report}") };
+    assert_eq!((found.from_ns, found.idle), (back.0, CoreSet::of(on(0))));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quell_model::{Activity, Left, MoveCause, Topology, What};
+use quell_model::{Activity, Left, MoveCause, Source, Topology, What};
 
 use super::super::*;
 use super::stream::{Stream, cores, fair, nobody};
@@ -110,7 +110,7 @@ fn managed(planned: &str) -> Managed {
         planned: cores(planned),
         reason: "its cap is one core".to_owned(),
     };
-    Managed { threads: BTreeMap::from([(12, thread)]) }
+    Managed { threads: BTreeMap::from([(12, thread)]), ..Managed::default() }
 }
 
 #[test]
@@ -133,4 +133,18 @@ fn a_managed_thread_that_a_cap_holds_back_is_explained() {
     assert_eq!(report.verdict, Verdict::Clean);
     assert_eq!(report.explained[0].label, Label::Policy(Policy::Plan));
     assert!(report.to_string().contains("the plan: its cap is one core"), "{report}");
+}
+
+#[test]
+fn in_a_simulation_a_thread_waits_although_the_core_that_it_is_filed_under_idles() {
+    let mut stream = Stream::of(2);
+    stream.show(fair(11, "hog"), 0, Activity::Running, "0");
+    stream.show(fair(12, "waiter"), 1, Activity::Waiting, "0-1");
+    stream.keyframe();
+    stream.idle(500);
+    assert_eq!(stream.check().verdict, Verdict::Clean, "a kernel that has it there runs it");
+    stream.source = Source::Simulator;
+    assert_eq!(stream.check().verdict, Verdict::Violated);
+    let report = stream.check_managed(Options::default(), managed("0"));
+    assert_eq!((report.verdict, report.explained.len()), (Verdict::Clean, 1), "{report}");
 }

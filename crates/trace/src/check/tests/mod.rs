@@ -5,7 +5,7 @@ mod grades;
 mod properties;
 mod stream;
 
-use quell_model::{CoreSet, Left, Nanos};
+use quell_model::{CoreSet, Left, Nanos, Source};
 
 use super::*;
 use stream::{Stream, fair, ms, on};
@@ -142,6 +142,31 @@ fn the_report_reads_the_same_after_json() {
 }
 
 #[test]
+fn sizes_of_queues_alone_are_never_called_clean_nor_violated() {
+    let sized = |sizes: [u32; 2]| {
+        let mut stream = Stream::of(2);
+        for core in 0..2 {
+            let runnable = sizes[usize::from(core)];
+            stream.push(core, What::Queue { of: on(core), queued: runnable, runnable });
+        }
+        stream.idle(500);
+        stream.source = Source::WastedCores;
+        stream.check()
+    };
+    let calm = sized([1, 1]);
+    assert_eq!(calm.verdict, Verdict::CouldNotTell);
+    assert!(calm.unknown.is_empty() && calm.because.contains("names no threads"), "{calm}");
+    let crowded = sized([0, 3]);
+    assert_eq!(crowded.verdict, Verdict::CouldNotTell);
+    assert!(crowded.because.contains("beside idle cores"), "{crowded}");
+    let [found] = crowded.unknown.as_slice() else { panic!("{crowded}") };
+    assert_eq!((found.core, found.idle), (on(1), CoreSet::of(on(0))));
+    assert_eq!((found.grade, found.label), (None, Label::ThreadsUnknown));
+    assert!(found.waiters.is_empty() && crowded.violations.is_empty());
+    assert!(crowded.to_string().contains("threads waited 500.0 ms"), "{crowded}");
+}
+
+#[test]
 fn a_sampler_confirms_and_watches_before_it_reports() {
     let mut stream = Stream::of(2);
     stream.hog_and_waiter(1, "0-1");
@@ -184,7 +209,20 @@ fn a_sampler_concludes_nothing_from_looks_that_are_far_apart() {
         let _ = sampler.keyframe(ms(1_000 + 60 * look), stream.look());
     }
     let report = sampler.finish();
-    assert!(report.violations.is_empty(), "{report}");
+    assert_eq!(report.verdict, Verdict::CouldNotTell, "{report}");
+}
+
+#[test]
+fn a_suspicion_that_is_gone_when_a_late_look_comes_does_not_count() {
+    let mut stream = Stream::of(2);
+    let calm = stream.look();
+    stream.hog_and_waiter(1, "0-1");
+    let mut sampler = Sampler::new(&stream.meta(), Options::default(), Nanos::from_secs(1));
+    for (at, look) in [(1_000, stream.look()), (1_001, stream.look()), (1_060, calm)] {
+        let _ = sampler.keyframe(ms(at), look);
+    }
+    let report = sampler.finish();
+    assert_eq!((report.verdict, report.blind.len()), (Verdict::Clean, 0), "{report}");
 }
 
 #[test]

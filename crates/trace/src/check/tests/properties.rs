@@ -257,7 +257,8 @@ proptest! {
             let plan = |thread| {
                 (thread, ManagedThread { original: all, planned: CoreSet::of(on(1)), reason: String::new() })
             };
-            checker.set_managed(Managed { threads: (0..4).map(plan).collect() });
+            let threads = (0..4).map(plan).collect();
+            checker.set_managed(Managed { threads, ..Managed::default() });
         }
         for event in &events {
             checker.event(event);

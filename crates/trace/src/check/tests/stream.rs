@@ -39,6 +39,7 @@ pub(super) fn cores(list: &str) -> CoreSet {
 #[derive(Clone)]
 pub(super) struct Stream {
     topology: Topology,
+    pub(super) source: Source,
     pub(super) events: Vec<Event>,
     pub(super) now: Nanos,
     sequence: BTreeMap<u16, u64>,
@@ -66,6 +67,7 @@ impl Stream {
         let cores = topology.cores().iter().map(|core| idle(core.id)).collect();
         Stream {
             topology,
+            source: Source::Recorder,
             events: Vec::new(),
             now: ms(1_000),
             sequence: BTreeMap::new(),
@@ -174,7 +176,7 @@ impl Stream {
 
     pub(super) fn meta(&self) -> Meta {
         Meta {
-            source: Source::Simulator,
+            source: self.source,
             topology: self.topology.clone(),
             kernel: "6.18.0".to_owned(),
             host: "test".to_owned(),
