@@ -138,7 +138,7 @@ static __always_inline void tell_thread(__u16 kind, __u32 subject, struct task_s
  * anything happens there. How the other one left is not known: it is not said
  * to wait.
  */
-static __always_inline void catch_up(void)
+static __always_inline bool catch_up(void)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
 	__u32 cpu = bpf_get_smp_processor_id();
@@ -146,12 +146,13 @@ static __always_inline void catch_up(void)
 	__s32 told;
 
 	if (!(tell & QUELL_TELL_SWITCHES) || !own)
-		return;
+		return false;
 	told = own->running;
 	if (!own->is_known || told == current->pid)
-		return;
+		return false;
 	own->running = current->pid;
 	tell_thread(QUELL_RECORD_UNSEEN, told, current);
+	return true;
 }
 
 /* ---- queues; the caller holds the queue's lock ---- */
@@ -224,11 +225,15 @@ int BPF_PROG(on_load, struct cfs_rq *cfs_rq)
 	struct last *last;
 	struct rq *rq;
 	__u32 cpu;
+	bool missed;
 
-	catch_up();
+	missed = catch_up();
 	if (!(tell & QUELL_TELL_LOAD) || !bpf_core_field_exists(struct cfs_rq, rq))
 		return 0;
 	rq = cfs_rq->rq;
+	/* Who left unseen left the queue unseen as well. */
+	if (missed)
+		tell_queue(rq);
 	/* Queues of cgroups are part of the root's load. */
 	if (cfs_rq != &rq->cfs)
 		return 0;

@@ -210,8 +210,10 @@ fn a_queue_grows_with_its_waiters_and_its_load_with_it() {
     assert_eq!(others, None, "nothing else was asked for");
 }
 
-/// Whenever a core goes idle, nothing runnable was told of its queue, or is told in the same breath.
-fn assert_idle_cores_have_nothing_runnable(events: &[Event]) {
+/// Whenever a core goes idle, nothing runnable was told of its queue, or is told in the same breath;
+/// a switch that was missed may have left its queue's size behind.
+fn assert_idle_cores_have_nothing_runnable(events: &[Event], unseen: u64) {
+    let mut wrong = Vec::new();
     let mut told: BTreeMap<CoreId, u32> = BTreeMap::new();
     let mut idle: BTreeMap<CoreId, u32> = BTreeMap::new();
     for event in events {
@@ -222,8 +224,11 @@ fn assert_idle_cores_have_nothing_runnable(events: &[Event]) {
             }
             _ => None,
         };
-        if let Some(before) = idle.remove(&event.core) {
-            assert!(before == 0 || own == Some(0), "{before} {event:?}");
+        if let Some(before) = idle.remove(&event.core)
+            && before != 0
+            && own != Some(0)
+        {
+            wrong.push((before, event));
         }
         if matches!(event.what, What::Switch { next, .. } if next.thread == 0)
             && let Some(runnable) = told.get(&event.core)
@@ -231,6 +236,7 @@ fn assert_idle_cores_have_nothing_runnable(events: &[Event]) {
             idle.insert(event.core, *runnable);
         }
     }
+    assert!(wrong.len() as u64 <= unseen, "{unseen} unseen switches: {wrong:?}");
 }
 
 #[test]
@@ -247,7 +253,7 @@ fn an_idle_core_has_nothing_runnable_whatever_its_queue_still_holds() {
     });
     assert_sound(&events, &statistics);
     assert_eq!(statistics.lost, 0);
-    assert_idle_cores_have_nothing_runnable(&events);
+    assert_idle_cores_have_nothing_runnable(&events, statistics.unseen);
     let mut sizes = events.iter().filter_map(|event| match event.what {
         What::Queue { queued, runnable, .. } => Some((queued, runnable)),
         _ => None,
