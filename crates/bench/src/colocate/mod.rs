@@ -182,18 +182,23 @@ fn search(
 fn offer(spec: &ColocateSpec, lc: &Server, mut rate_rps: f64, stop: &Stop) -> Result<f64> {
     let Some(busy_max) = spec.lc.busy_max() else { return Ok(rate_rps) };
     lc.program.set_policy(Policy::Fifo(lc_priority()), 0)?;
+    let least_rps = rate_rps / 16.0;
+    // To fill the service is work of another kind: it is done before anything is counted.
+    quell_load::run(&base_load(spec, lc, rate_rps), &mut Silent).context("fill the service")?;
     loop {
         stop.check()?;
-        let load = base_load(spec, lc, rate_rps);
-        let before = lc.program.usage()?.cpu;
+        let load = LoadSpec { preload: false, ..base_load(spec, lc, rate_rps) };
+        let (before, start) = (lc.program.usage()?.cpu, Instant::now());
         quell_load::run(&load, &mut Silent).context("look how busy the service is")?;
         let used = lc.program.usage()?.cpu - before;
-        let passed = spec.warmup + spec.duration;
-        let busy = used.0 as f64 / passed.as_nanos() as f64 / spec.managed.len() as f64;
-        if busy <= busy_max {
+        let passed = start.elapsed().as_nanos() as f64;
+        if used.0 as f64 / passed / spec.managed.len() as f64 <= busy_max {
             break;
         }
         rate_rps *= 0.9;
+        if rate_rps < least_rps {
+            bail!("{} is busy at whatever load: nothing is left to measure", spec.lc.name());
+        }
     }
     lc.program.set_policy(Policy::Other, 0)?;
     Ok(rate_rps)
