@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use quell_model::{CoreId, CoreSet, Nanos, Permille};
+use quell_model::{CoreSet, Nanos};
 
 use super::evidence::{Evidence, Totals};
 use super::standing::Standing;
+use super::waiters::Beside;
 use super::window::Window;
 use super::{Grade, Label, Options, Policy, label};
 use crate::import::NOBODY_KNOWN;
 
 /// Waiters that an episode remembers by name.
-const WAITERS_MAX: usize = 64;
+pub(super) const WAITERS_MAX: usize = 64;
 
 /// What kind of standing an episode is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +49,10 @@ pub(super) struct Episode {
     quell: Nanos,
     /// By policy, where one explains it.
     policies: BTreeMap<Policy, Nanos>,
-    /// Who waited, and how long.
-    pub(super) waiters: BTreeMap<i32, Nanos>,
+    /// Who waited and does no more, and how long.
+    waiters: BTreeMap<i32, Nanos>,
+    /// Whose own account says more.
+    included: BTreeMap<i32, Nanos>,
     /// The cores that they could have used.
     pub(super) idle: CoreSet,
     /// What had happened before it.
@@ -69,6 +72,7 @@ impl Episode {
             quell: Nanos::ZERO,
             policies: BTreeMap::new(),
             waiters: BTreeMap::new(),
+            included: BTreeMap::new(),
             idle: CoreSet::EMPTY,
             before: Totals::default(),
             found: None,
@@ -83,47 +87,58 @@ impl Episode {
     }
 
     /// The queue's waiters stood like this from `from` to `to`.
-    pub(super) fn add(&mut self, from: Nanos, to: Nanos, beside: &[(i32, Standing)]) {
+    pub(super) fn add(&mut self, from: Nanos, to: Nanos, beside: &Beside) {
         let time = to.since(from);
         self.window.add(from, to);
         self.wasted += time;
         self.until = to;
-        let grades = beside.iter().filter_map(|(_, standing)| match standing {
-            Standing::Wasted { grade, .. } => Some(*grade),
-            _ => None,
-        });
-        if let Some(best) = grades.min() {
+        if let Some(best) = beside.grade {
             self.by_grade[usize::from(best != Grade::A)] += time;
         }
-        if beside
-            .iter()
-            .any(|(_, standing)| matches!(standing, Standing::Wasted { quell: true, .. }))
-        {
+        if beside.quell {
             self.quell += time;
         }
-        for (waiter, standing) in beside {
-            if self.waiters.len() < WAITERS_MAX || self.waiters.contains_key(waiter) {
-                *self.waiters.entry(*waiter).or_default() += time;
-            }
-            if let Standing::Explained { policy, .. } = standing {
-                *self.policies.entry(*policy).or_default() += time;
-            }
-            self.idle = self.idle.union(&standing.cores());
+        for (policy, waiters) in &beside.policies {
+            let waited = Nanos(time.0.saturating_mul(*waiters));
+            *self.policies.entry(*policy).or_default() += waited;
+        }
+        self.idle = self.idle.union(&beside.cores);
+    }
+
+    /// A waiter stood in the queue for so long.
+    pub(super) fn credit(&mut self, waiter: i32, time: Nanos) {
+        let is_known = self.waiters.contains_key(&waiter);
+        if time > Nanos::ZERO && (is_known || self.waiters.len() < WAITERS_MAX) {
+            *self.waiters.entry(waiter).or_default() += time;
         }
     }
 
     /// A waiter's own account says more than the queue's, which another thread's move has cut short.
-    pub(super) fn include(&mut self, waiter: i32, wait: &Wait) {
+    pub(super) fn include(&mut self, waiter: i32, wait: Wait) {
         self.from = Some(self.from.map_or(wait.from, |from| from.min(wait.from)));
         self.wasted = self.wasted.max(wait.wasted);
-        let known = self.waiters.entry(waiter).or_default();
-        *known = wait.wasted.max(*known);
+        self.included.insert(waiter, wait.wasted);
+    }
+
+    /// Who waited, and how long, with those who do so still.
+    pub(super) fn all_waiters(&self, present: &[(i32, Nanos)]) -> BTreeMap<i32, Nanos> {
+        let mut all = self.waiters.clone();
+        for (waiter, time) in present {
+            if all.len() < WAITERS_MAX || all.contains_key(waiter) {
+                *all.entry(*waiter).or_default() += *time;
+            }
+        }
+        for (waiter, time) in &self.included {
+            let known = all.entry(*waiter).or_default();
+            *known = (*known).max(*time);
+        }
+        all
     }
 
     /// Whether it has lasted for the window, and filled enough of it.
     pub(super) fn is_over(&mut self, options: &Options) -> bool {
         self.from.is_some_and(|from| self.until.since(from) >= options.window)
-            && self.window.share(self.until) >= share(options)
+            && self.window.share(self.until) >= options.share_of_window()
     }
 
     /// Whether nothing was wasted for a whole window.
@@ -140,12 +155,18 @@ impl Episode {
         self.quell = Nanos::ZERO;
         self.policies.clear();
         self.waiters.clear();
+        self.included.clear();
         self.idle = CoreSet::EMPTY;
         self.found = None;
     }
 
     /// Its grade and label, given what happened meanwhile.
-    pub(super) fn verdict(&self, kind: Kind, evidence: &Evidence) -> (Option<Grade>, Label) {
+    pub(super) fn verdict(
+        &self,
+        kind: Kind,
+        evidence: &Evidence,
+        waiters: &BTreeMap<i32, Nanos>,
+    ) -> (Option<Grade>, Label) {
         match kind {
             Kind::Wasted => {
                 let grade = if self.by_grade[0] >= self.by_grade[1] { Grade::A } else { Grade::B };
@@ -157,45 +178,15 @@ impl Episode {
                 let policy = longest.map_or(Policy::SchedIdle, |(policy, _)| *policy);
                 (Some(Grade::C), Label::Policy(policy))
             }
-            Kind::Unknown if self.waiters.contains_key(&NOBODY_KNOWN) => {
-                (None, Label::ThreadsUnknown)
-            }
+            Kind::Unknown if waiters.contains_key(&NOBODY_KNOWN) => (None, Label::ThreadsUnknown),
             Kind::Unknown => (None, Label::AffinityUnknown),
         }
     }
 }
 
 /// One thread's wait beside idle cores, since it last ran or was moved.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
-    window: Window,
-    /// In whose queue.
-    pub(super) on: CoreId,
-    from: Nanos,
-    until: Nanos,
-    wasted: Nanos,
-}
-
-impl Wait {
-    pub(super) fn new(on: CoreId, from: Nanos, options: &Options) -> Wait {
-        Wait { on, window: Window::new(options.window), from, until: from, wasted: Nanos::ZERO }
-    }
-
-    pub(super) fn add(&mut self, from: Nanos, to: Nanos) {
-        self.window.add(from, to);
-        self.until = to;
-        self.wasted += to.since(from);
-    }
-
-    pub(super) fn is_over(&mut self, options: &Options) -> bool {
-        self.until.since(self.from) >= options.window
-            && self.window.share(self.until) >= share(options)
-    }
-}
-
-/// The share of the window that must be wasted. The strict form starts again at each interruption, so it asks
-/// for all of it, but for the part that a [`Window`] may lack.
-fn share(options: &Options) -> Permille {
-    const FULL: Permille = Permille(950);
-    if options.strict { FULL } else { options.share.min(FULL) }
+    pub(super) from: Nanos,
+    pub(super) wasted: Nanos,
 }

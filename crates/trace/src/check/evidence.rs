@@ -238,7 +238,7 @@ impl Log {
 }
 
 fn queue(host: &Host, at: CoreId, running: i32) -> u32 {
-    host.core(at).map_or(0, |core| core.waiting.len() as u32) + u32::from(running != 0)
+    host.core(at).map_or(0, |core| core.waiting) + u32::from(running != 0)
 }
 
 fn group_load(host: &Host, cores: CoreSet) -> Option<GroupLoad> {

@@ -3,9 +3,8 @@
 //! Every event states something (a thread runs here, that one waits there) rather than a difference, so that a
 //! keyframe which was taken while the host went on is put right by the events that follow it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 
-use crate::import::NOBODY_KNOWN;
 use quell_model::{
     Activity, CORES_MAX, CoreId, CoreSet, Event, Keyframe, Left, Rank, Runner, Source, ThreadName,
     What,
@@ -70,8 +69,10 @@ pub(super) struct Core {
     gone: bool,
     /// Who runs, the idle thread being 0; `None` while nobody said so.
     pub(super) running: Option<i32>,
-    /// Who waits in its queue.
-    pub(super) waiting: Vec<i32>,
+    /// How many wait in its queue.
+    pub(super) waiting: u32,
+    /// How many of them are not SCHED_IDLE.
+    above_idle: u32,
     /// Threads that were woken for it and are not in its queue yet.
     waking: u32,
     /// A wake-up is on its way, as the last keyframe says.
@@ -88,7 +89,7 @@ pub(super) struct Core {
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     cores: Vec<Core>,
-    threads: BTreeMap<i32, Thread>,
+    threads: HashMap<i32, Thread>,
     /// The checker's own threads: on a core of theirs would be nobody if nobody checked.
     own: BTreeSet<i32>,
     pub(super) queues: Queues,
@@ -98,6 +99,11 @@ pub(super) struct Host {
     pub(super) lowly: CoreSet,
     /// Cores whose queue or running thread changed, or a thread in whose queue.
     pub(super) dirty: CoreSet,
+    /// The sets of cores that are idle, or run SCHED_IDLE threads only, changed.
+    pub(super) shifted: bool,
+    /// Threads that may have begun or ceased to wait, or wait as others do now. The sets of changes are the
+    /// reader's to clear.
+    pub(super) touched: Vec<i32>,
     /// A thread could not be remembered.
     pub(super) overflowed: bool,
 }
@@ -106,12 +112,14 @@ impl Host {
     pub(super) fn new(cores: usize, own: BTreeSet<i32>, queues: Queues) -> Host {
         Host {
             cores: vec![Core::default(); cores.min(CORES_MAX)],
-            threads: BTreeMap::new(),
+            threads: HashMap::new(),
             own,
             queues,
             idle: CoreSet::EMPTY,
             lowly: CoreSet::EMPTY,
             dirty: CoreSet::EMPTY,
+            shifted: false,
+            touched: Vec::new(),
             overflowed: false,
         }
     }
@@ -133,24 +141,27 @@ impl Host {
         self.thread(self.core(core)?.running?)
     }
 
-    /// Who waits in a core's queue and is known to do so: nobody where the kernel counts fewer than the events
-    /// tell, since then some of them are throttled and nobody says which. Of sizes alone, one that has no name.
-    pub(super) fn waiters(&self, core: CoreId) -> &[i32] {
-        let Some(core) = self.core(core) else { return &[] };
+    /// Notes every thread that waits as touched.
+    pub(super) fn touch_waiting(&mut self) {
+        let waiting = self.threads.iter().filter(|(_, thread)| thread.state == State::Waiting);
+        self.touched.extend(waiting.map(|(number, _)| *number));
+    }
+
+    /// Whether those in a core's queue are known to wait: not where the kernel counts fewer than the events tell,
+    /// since then some of them are throttled and nobody says which.
+    pub(super) fn is_contended(&self, core: CoreId) -> bool {
+        let Some(core) = self.core(core) else { return false };
         match self.queues {
-            Queues::SizesAlone if core.runnable >= Some(2) => return &[NOBODY_KNOWN],
-            Queues::SizesAlone => return &[],
-            Queues::Shared => return &core.waiting,
+            Queues::SizesAlone => return core.runnable >= Some(2),
+            Queues::Shared => return true,
             Queues::ByCore => {}
         }
-        let known = core.waiting.len();
         match core.running {
             // A kernel that has a runnable thread in the queue does not run the idle thread.
-            None | Some(0) => &[],
-            Some(_) if core.runnable.is_some_and(|runnable| (runnable as usize) <= known) => &[],
+            None | Some(0) => false,
+            Some(_) if core.runnable.is_some_and(|runnable| runnable <= core.waiting) => false,
             // Without the checker that one waiter would run.
-            Some(running) if known == 1 && self.own.contains(&running) => &[],
-            Some(_) => &core.waiting,
+            Some(running) => !(core.waiting == 1 && self.own.contains(&running)),
         }
     }
 
@@ -260,10 +271,21 @@ impl Host {
             return;
         }
         if let Some(known) = self.threads.get_mut(&runner.thread) {
-            if runner.name != ThreadName::default() {
-                known.runner = runner;
-                self.dirty.insert(known.core);
+            if runner.name == ThreadName::default() {
+                return;
             }
+            let (was, on) = (std::mem::replace(&mut known.runner, runner), known.core);
+            if (was.rank, was.process) == (runner.rank, runner.process) {
+                return;
+            }
+            if known.state == State::Waiting
+                && let Some(core) = self.cores.get_mut(on.index())
+            {
+                core.above_idle += u32::from(runner.rank != Rank::BENEATH);
+                core.above_idle -= u32::from(was.rank != Rank::BENEATH);
+            }
+            self.dirty.insert(on);
+            self.touched.push(runner.thread);
         } else if self.threads.len() < THREADS_MAX {
             let thread =
                 Thread { runner, core: on, state: State::Away, allowed: None, bound: false };
@@ -277,20 +299,30 @@ impl Host {
         let Some(thread) = self.threads.get_mut(&number) else { return };
         let (was_on, was) = (thread.core, thread.state);
         (thread.core, thread.state) = (on, state);
-        self.leave(number, was_on, was);
+        let is_above = thread.runner.rank != Rank::BENEATH;
+        self.leave(was_on, was, is_above);
+        if was == State::Waiting || state == State::Waiting {
+            self.touched.push(number);
+        }
         let Some(core) = self.cores.get_mut(on.index()) else { return };
         match state {
-            State::Waiting => core.waiting.push(number),
+            State::Waiting => {
+                core.waiting += 1;
+                core.above_idle += u32::from(is_above);
+            }
             State::Waking => core.waking += 1,
             State::Running | State::Away => {}
         }
         self.dirty.insert(on);
     }
 
-    fn leave(&mut self, number: i32, on: CoreId, was: State) {
+    fn leave(&mut self, on: CoreId, was: State, is_above: bool) {
         let Some(core) = self.cores.get_mut(on.index()) else { return };
         match was {
-            State::Waiting => core.waiting.retain(|waiting| *waiting != number),
+            State::Waiting => {
+                core.waiting -= 1;
+                core.above_idle -= u32::from(is_above);
+            }
             State::Waking => core.waking = core.waking.saturating_sub(1),
             State::Running | State::Away => {}
         }
@@ -299,7 +331,8 @@ impl Host {
 
     fn forget(&mut self, number: i32) {
         if let Some(thread) = self.threads.remove(&number) {
-            self.leave(number, thread.core, thread.state);
+            self.leave(thread.core, thread.state, thread.runner.rank != Rank::BENEATH);
+            self.touched.push(number);
         }
     }
 
@@ -308,6 +341,7 @@ impl Host {
         if let Some(thread) = self.threads.get_mut(&number) {
             thread.allowed = Some(cores);
             self.dirty.insert(thread.core);
+            self.touched.push(number);
         }
     }
 
@@ -371,28 +405,33 @@ impl Host {
                 _ if self.queues == Queues::SizesAlone => core.runnable == Some(0),
                 Some(0) if self.queues == Queues::Shared => quiet,
                 Some(0) => quiet && core.runnable.unwrap_or(0) == 0,
-                Some(running) if self.is_own(running) => quiet && core.waiting.is_empty(),
+                Some(running) if self.is_own(running) => quiet && core.waiting == 0,
                 _ => false,
             };
             let lowly = quiet && self.runs_only_idle_policy(core);
-            set(&mut self.idle, at, idle);
-            set(&mut self.lowly, at, lowly);
+            let shifted = set(&mut self.idle, at, idle) | set(&mut self.lowly, at, lowly);
+            self.shifted |= shifted;
         }
     }
 
     fn runs_only_idle_policy(&self, core: &Core) -> bool {
-        let is_lowly = |thread: &i32| {
-            self.thread(*thread).is_some_and(|thread| thread.runner.rank == Rank::BENEATH)
+        let is_lowly = |running: i32| {
+            self.thread(running).is_some_and(|thread| thread.runner.rank == Rank::BENEATH)
         };
-        core.running.as_ref().is_some_and(is_lowly) && core.waiting.iter().all(is_lowly)
+        core.above_idle == 0 && core.running.is_some_and(is_lowly)
     }
 }
 
-fn set(cores: &mut CoreSet, core: CoreId, member: bool) {
+/// Whether that was a change.
+fn set(cores: &mut CoreSet, core: CoreId, member: bool) -> bool {
+    if cores.contains(core) == member {
+        return false;
+    }
     match member {
         true => cores.insert(core),
         false => cores.remove(core),
     }
+    true
 }
 
 /// A thread of which only the number is known: fair, as nearly all are.

@@ -25,22 +25,26 @@ mod label;
 mod managed;
 mod report;
 mod sampler;
+mod seating;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod waiters;
 mod waste;
 mod window;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Permille, What};
 
-use episode::{Episode, Kind, Wait};
+use episode::{Episode, Kind, WAITERS_MAX};
 use evidence::{Log, Totals};
 use host::{Host, Queues, State};
 use report::Basis;
-use standing::{Standing, judge};
+use seating::named;
+use standing::judge;
+use waiters::{Beside, Waiters};
 use waste::Tally;
 
 use crate::import::NOBODY_KNOWN;
@@ -83,10 +87,20 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// The share of the window that must be wasted. The strict form starts again at each interruption, so it asks
+    /// for all of it, but for the part that a sliding window may lack.
+    fn share_of_window(&self) -> Permille {
+        const FULL: Permille = Permille(950);
+        if self.strict { FULL } else { self.share.min(FULL) }
+    }
+}
+
 /// One kind of standing in one queue.
 #[derive(Clone, Debug)]
 struct Part {
-    beside: Vec<(i32, Standing)>,
+    /// How its waiters stand that stand so; `None` where none does.
+    beside: Option<Beside>,
     episode: Episode,
 }
 
@@ -109,7 +123,9 @@ pub struct Checker {
     queues: Vec<Queue>,
     /// Queues with an episode.
     begun: CoreSet,
-    waits: BTreeMap<i32, Wait>,
+    waiters: Waiters,
+    /// Queues whose waiters stand beside an idle core, of whatever kind.
+    standing: CoreSet,
     tally: Tally,
     now: Nanos,
     ticked: Nanos,
@@ -132,7 +148,7 @@ impl Checker {
     /// A checker for the host of which a stream tells.
     pub fn new(meta: &Meta, options: Options) -> Checker {
         let cores = meta.topology.cores().last().map_or(0, |core| core.id.index() + 1);
-        let part = || Part { beside: Vec::new(), episode: Episode::new(&options) };
+        let part = || Part { beside: None, episode: Episode::new(&options) };
         let queue = || Queue { since: Nanos::ZERO, parts: [part(), part(), part()] };
         Checker {
             host: Host::new(cores, options.own.clone(), Queues::of(meta.source)),
@@ -140,7 +156,8 @@ impl Checker {
             managed: Managed::default(),
             queues: (0..cores).map(|_| queue()).collect(),
             begun: CoreSet::EMPTY,
-            waits: BTreeMap::new(),
+            waiters: Waiters::new(cores, &options),
+            standing: CoreSet::EMPTY,
             tally: Tally::default(),
             now: Nanos::ZERO,
             ticked: Nanos::ZERO,
@@ -160,7 +177,7 @@ impl Checker {
     /// Says which threads a Quell daemon manages from here on, and how.
     pub fn set_managed(&mut self, managed: Managed) {
         self.managed = managed;
-        self.host.dirty = self.all();
+        self.look_anew();
     }
 
     /// Takes the next event. One that is older than its forerunner counts as simultaneous.
@@ -196,7 +213,7 @@ impl Checker {
                     reason: plan.reason.clone(),
                 };
                 self.managed.processes.insert(plan.process, managed);
-                self.host.dirty = self.all();
+                self.look_anew();
             }
             _ => {}
         }
@@ -212,11 +229,13 @@ impl Checker {
         let Some(&heard) = self.heard.get(core.index()) else { return };
         for on in self.begun.iter() {
             self.settle(on, at);
-            for part in &mut self.queues[on.index()].parts {
+            for (kind, part) in Kind::ALL.into_iter().zip(&mut self.queues[on.index()].parts) {
                 let rests = on == core || part.episode.idle.contains(core);
                 if rests && part.episode.until > heard {
                     part.episode.clear();
-                    part.beside.clear();
+                    part.beside = None;
+                    self.waiters.clear(on, Some(kind));
+                    self.waiters.begin_episode(on, kind);
                 }
             }
         }
@@ -265,7 +284,7 @@ impl Checker {
 
     /// Whether somebody waits beside an idle core that it could use, just now.
     fn is_suspicious(&self) -> bool {
-        self.queues.iter().any(|queue| !queue.parts[Kind::Wasted as usize].beside.is_empty())
+        self.queues.iter().any(|queue| queue.parts[Kind::Wasted as usize].beside.is_some())
     }
 
     /// Whether a violation lasts.
@@ -285,38 +304,44 @@ impl Checker {
         event.sequence.saturating_sub(expected).saturating_sub(told)
     }
 
+    /// Every waiter is judged anew with the next event, and every queue.
+    fn look_anew(&mut self) {
+        self.host.dirty = self.all();
+        self.host.touch_waiting();
+    }
+
     fn take(&mut self, at: Nanos, event: &Event) {
         self.now = at;
         self.log.event(at, event, &self.host);
-        let (idle, lowly) = (self.host.idle, self.host.lowly);
         let left = match &event.what {
             What::Keyframe(keyframe) => self.look(at, keyframe, event),
-            _ => self.step(at, event),
+            _ => self.step(event),
         };
+        self.seat(at);
         if self.judging.is_some() {
-            let shifted = (idle, lowly) != (self.host.idle, self.host.lowly);
-            let affected = if shifted { self.all() } else { self.host.dirty };
+            let affected = match self.host.shifted {
+                true => self.waiters.occupied.union(&self.standing).union(&self.host.dirty),
+                false => self.host.dirty,
+            };
             self.reassess(&affected, at);
             left.iter().for_each(|on| self.repaired(on, at));
             self.tick(at);
         }
-        self.host.dirty = CoreSet::EMPTY;
+        (self.host.dirty, self.host.shifted) = (CoreSet::EMPTY, false);
     }
 
     /// Takes an event other than a keyframe. Returns the queue out of which it moved a waiting thread.
-    fn step(&mut self, at: Nanos, event: &Event) -> CoreSet {
-        let (runs, from) = match &event.what {
-            What::Switch { next, .. } => (Some(next.thread), None),
-            What::Migrate { thread, from, .. } => (Some(*thread), Some(*from)),
-            What::Exit { thread } => (Some(*thread), None),
-            _ => (None, None),
+    fn step(&mut self, event: &Event) -> CoreSet {
+        let from = match &event.what {
+            What::Migrate { thread, from, .. } => {
+                let waits = |thread: &host::Thread| thread.state == State::Waiting;
+                let waited = self.host.thread(*thread).filter(|thread| waits(thread));
+                waited.filter(|thread| thread.core == *from).map(|_| *from)
+            }
+            _ => None,
         };
-        let waited = runs.and_then(|thread| self.host.thread(thread));
-        let waited =
-            waited.filter(|thread| thread.state == State::Waiting).map(|thread| thread.core);
-        self.end_wait(runs, at);
         self.host.apply(event);
-        from.filter(|from| waited == Some(*from)).into_iter().collect()
+        from.into_iter().collect()
     }
 
     /// A keyframe resynchronises, and ends a blind span. Where the domains have changed, the kernel has rebuilt
@@ -331,76 +356,78 @@ impl Checker {
             self.pause(at);
         }
         self.host.apply(event);
-        let host = &self.host;
-        let mut left = CoreSet::EMPTY;
-        self.waits.retain(|thread, wait| match host.thread(*thread) {
-            Some(thread) if thread.state != State::Away && thread.core != wait.on => {
-                left.insert(wait.on);
-                false
-            }
-            thread => thread.is_some_and(|thread| thread.state == State::Waiting),
-        });
+        let host = &mut self.host;
+        host.touched.clear();
+        host.touched.extend(self.waiters.threads());
+        host.touch_waiting();
+        let went = |thread: i32| {
+            let on = self.waiters.core_of(thread)?;
+            let now = self.host.thread(thread).filter(|now| now.state != State::Away)?;
+            (now.core != on).then_some(on)
+        };
+        let left = self.waiters.threads().filter_map(went).collect();
         self.end_blind(at);
         self.judging.get_or_insert(at);
         left
     }
 
-    /// A thread that waited gets a core, is moved, or ends: its account is closed.
-    fn end_wait(&mut self, thread: Option<i32>, at: Nanos) {
-        let Some((thread, wait)) = thread.and_then(|thread| self.waits.get_key_value(&thread))
-        else {
-            return;
-        };
-        let (thread, on) = (*thread, wait.on);
-        self.settle(on, at);
-        self.waits.remove(&thread);
-    }
-
     /// Judges the waiters of some queues anew.
     fn reassess(&mut self, affected: &CoreSet, at: Nanos) {
+        let mut wasted = false;
         for on in affected.iter() {
             self.settle(on, at);
             if self.begun.contains(on) {
                 self.close_past(on, at);
             }
             let Some(queue) = self.queues.get_mut(on.index()) else { continue };
-            queue.parts.iter_mut().for_each(|part| part.beside.clear());
-            if !(self.host.idle.is_empty() && self.host.lowly.is_empty()) {
-                for waiter in self.host.waiters(on) {
-                    if let Some(standing) = judge(&self.host, &self.managed, *waiter, on) {
-                        let part = &mut queue.parts[Kind::of(&standing) as usize];
-                        part.beside.push((*waiter, standing));
-                    }
-                }
+            let nobody_idles = self.host.idle.is_empty() && self.host.lowly.is_empty();
+            let stands = !nobody_idles && self.waiters.occupied.contains(on);
+            if !stands && !self.standing.contains(on) {
+                continue;
             }
-            for part in &mut queue.parts {
-                if !part.beside.is_empty() {
+            if stands && self.host.is_contended(on) {
+                let host = &self.host;
+                self.waiters.stand(on, at, |likeness| judge(host, likeness, on));
+            } else {
+                self.waiters.clear(on, None);
+            }
+            let beside = self.waiters.beside(on);
+            match beside.iter().any(Option::is_some) {
+                true => self.standing.insert(on),
+                false => self.standing.remove(on),
+            }
+            for (part, beside) in queue.parts.iter_mut().zip(beside) {
+                part.beside = beside;
+                if part.beside.is_some() {
                     part.episode.begin(at, self.log.totals());
                     self.begun.insert(on);
                 }
             }
-            for (waiter, _) in &queue.parts[Kind::Wasted as usize].beside {
-                self.waits.entry(*waiter).or_insert_with(|| Wait::new(on, at, &self.options));
-            }
+            wasted = true;
             if self.options.strict {
                 self.interrupt(on);
             }
         }
-        let beside = self.queues.iter().map(|queue| &queue.parts[Kind::Wasted as usize].beside[..]);
-        self.tally.set(at, beside);
+        if wasted {
+            self.add_up(at);
+        }
+    }
+
+    /// What is wasted on the whole host from `at` on.
+    fn add_up(&mut self, at: Nanos) {
+        let wasted =
+            |on: CoreId| self.queues[on.index()].parts[Kind::Wasted as usize].beside.as_ref();
+        self.tally.set(at, self.standing.iter().filter_map(wasted));
     }
 
     /// The strict form: whoever does not stand beside an idle core now begins anew.
     fn interrupt(&mut self, on: CoreId) {
         for kind in Kind::ALL {
-            if self.queues[on.index()].parts[kind as usize].beside.is_empty() {
+            if self.queues[on.index()].parts[kind as usize].beside.is_none() {
                 self.close(on, kind);
             }
         }
-        let beside = &self.queues[on.index()].parts[Kind::Wasted as usize].beside;
-        self.waits.retain(|thread, wait| {
-            wait.on != on || beside.iter().any(|(waiter, _)| waiter == thread)
-        });
+        self.waiters.forget(on, false);
     }
 
     /// Adds the time since a queue was settled last to its accounts.
@@ -410,14 +437,15 @@ impl Checker {
         if at <= from {
             return;
         }
-        for part in queue.parts.iter_mut().filter(|part| !part.beside.is_empty()) {
-            part.episode.add(from, at, &part.beside);
+        if !self.standing.contains(on) {
+            return;
         }
-        for (waiter, _) in &queue.parts[Kind::Wasted as usize].beside {
-            if let Some(wait) = self.waits.get_mut(waiter) {
-                wait.add(from, at);
+        for part in &mut queue.parts {
+            if let Some(beside) = &part.beside {
+                part.episode.add(from, at, beside);
             }
         }
+        self.waiters.add(on, from, at);
         self.evaluate(on);
     }
 
@@ -446,19 +474,15 @@ impl Checker {
     fn evaluate(&mut self, on: CoreId) {
         for kind in Kind::ALL {
             let Some(queue) = self.queues.get_mut(on.index()) else { return };
-            let Part { beside, episode } = &mut queue.parts[kind as usize];
+            let Part { episode, .. } = &mut queue.parts[kind as usize];
             if episode.found.is_some() {
                 continue;
             }
             let mut over = episode.is_over(&self.options);
             if kind == Kind::Wasted {
-                for (waiter, _) in beside.iter() {
-                    if let Some(wait) = self.waits.get_mut(waiter)
-                        && wait.is_over(&self.options)
-                    {
-                        episode.include(*waiter, wait);
-                        over = true;
-                    }
+                for (waiter, wait) in self.waiters.overdue(on, &self.options) {
+                    episode.include(named(waiter), wait);
+                    over = true;
                 }
             }
             if over {
@@ -479,12 +503,7 @@ impl Checker {
     /// than the window.
     fn repaired(&mut self, on: CoreId, at: Nanos) {
         self.settle(on, at);
-        let options = &self.options;
-        let Some(queue) = self.queues.get(on.index()) else { return };
-        let still = queue.parts[Kind::Wasted as usize].beside.iter().any(|(waiter, _)| {
-            self.waits.get_mut(waiter).is_some_and(|wait| wait.is_over(options))
-        });
-        if !still {
+        if self.waiters.overdue(on, &self.options).is_empty() {
             Kind::ALL.into_iter().for_each(|kind| self.restart(on, kind, at));
         }
     }
@@ -493,7 +512,7 @@ impl Checker {
     fn restart(&mut self, on: CoreId, kind: Kind, at: Nanos) {
         self.close(on, kind);
         let part = &mut self.queues[on.index()].parts[kind as usize];
-        if !part.beside.is_empty() {
+        if part.beside.is_some() {
             part.episode.begin(at, self.log.totals());
             self.begun.insert(on);
         }
@@ -506,6 +525,7 @@ impl Checker {
         }
         let Some(queue) = self.queues.get_mut(on.index()) else { return };
         queue.parts[kind as usize].episode.clear();
+        self.waiters.begin_episode(on, kind);
         if queue.parts.iter().all(|part| part.episode.from.is_none()) {
             self.begun.remove(on);
         }
@@ -523,8 +543,12 @@ impl Checker {
             busy_group: looks.busy_group.clone(),
             ..meanwhile
         };
-        let (grade, label) = episode.verdict(kind, &evidence);
-        let named = episode.waiters.iter().filter(|(thread, _)| **thread != NOBODY_KNOWN);
+        let present = self.waiters.names(on, kind, WAITERS_MAX);
+        let present: Vec<_> =
+            present.into_iter().map(|(thread, time)| (named(thread), time)).collect();
+        let waiters = episode.all_waiters(&present);
+        let (grade, label) = episode.verdict(kind, &evidence, &waiters);
+        let named = waiters.iter().filter(|(thread, _)| **thread != NOBODY_KNOWN);
         let mut waiters: Vec<Waiter> =
             named.map(|(thread, wasted)| self.waiter(*thread, *wasted)).collect();
         waiters.sort_by(|a, b| b.wasted_ms.total_cmp(&a.wasted_ms));
@@ -566,10 +590,13 @@ impl Checker {
             self.settle(on, at);
             Kind::ALL.into_iter().for_each(|kind| self.close(on, kind));
         }
-        for queue in &mut self.queues {
-            queue.parts.iter_mut().for_each(|part| part.beside.clear());
+        for (at, queue) in self.queues.iter_mut().enumerate() {
+            let on = CoreId(at as u16);
+            queue.parts.iter_mut().for_each(|part| part.beside = None);
+            self.waiters.clear(on, None);
+            self.waiters.forget(on, true);
         }
-        self.waits.clear();
+        self.standing = CoreSet::EMPTY;
         self.tally.set(at, std::iter::empty());
     }
 

@@ -5,8 +5,8 @@ use std::fmt;
 use quell_model::{CoreId, CoreSet, Rank};
 use serde::{Deserialize, Serialize};
 
-use super::Managed;
 use super::host::{Host, Queues};
+use super::waiters::Likeness;
 
 /// Who could have put a waiting thread onto an idle core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -56,26 +56,24 @@ impl Standing {
     }
 }
 
-/// How a thread that waits in the queue of `on` stands; `None` when no idle core concerns it.
-pub(super) fn judge(host: &Host, managed: &Managed, number: i32, on: CoreId) -> Option<Standing> {
+/// How threads like this that wait in the queue of `on` stand; `None` when no idle core concerns them.
+pub(super) fn judge(host: &Host, like: &Likeness, on: CoreId) -> Option<Standing> {
     if host.queues == Queues::SizesAlone {
         return some(host.idle).map(|cores| Standing::Unknown { cores });
     }
-    let thread = host.thread(number)?;
-    if thread.bound || host.is_own(number) {
+    if like.stays {
         return None;
     }
-    if let Some(plan) = managed.of(number, thread.runner.process) {
-        let planned = some(host.idle.intersection(&plan.planned));
-        let barred = || some(host.idle.intersection(&plan.original));
-        return planned
+    if let Some((planned, original)) = &like.plan {
+        let barred = || some(host.idle.intersection(original));
+        return some(host.idle.intersection(planned))
             .map(|cores| Standing::Wasted { grade: grade(host, on, &cores), cores, quell: true })
             .or_else(|| barred().map(|cores| Standing::Explained { policy: Policy::Plan, cores }));
     }
-    let Some(allowed) = thread.allowed else {
+    let Some(allowed) = like.allowed else {
         return some(host.idle).map(|cores| Standing::Unknown { cores });
     };
-    let rank = thread.runner.rank;
+    let rank = like.rank.unwrap_or(Rank::FAIR);
     let Some(cores) = some(host.idle.intersection(&allowed)) else {
         let lowly = some(host.lowly.intersection(&allowed)).filter(|_| rank < Rank::BENEATH)?;
         return Some(Standing::Explained { policy: Policy::BesideSchedIdle, cores: lowly });

@@ -3,7 +3,7 @@
 use quell_model::{CoreSet, Nanos};
 
 use super::Waste;
-use super::standing::Standing;
+use super::waiters::Beside;
 
 /// Adds up SchedViz's three figures, over the pairs that affinity allows and no policy explains.
 #[derive(Clone, Debug, Default)]
@@ -17,22 +17,16 @@ pub(super) struct Tally {
 
 impl Tally {
     /// From `at` on the waiters of each queue stand like this.
-    pub(super) fn set<'a>(
-        &mut self,
-        at: Nanos,
-        queues: impl Iterator<Item = &'a [(i32, Standing)]>,
-    ) {
+    pub(super) fn set<'a>(&mut self, at: Nanos, queues: impl Iterator<Item = &'a Beside>) {
         let time = at.since(std::mem::replace(&mut self.since, at));
         for (sum, rate) in self.sums.iter_mut().zip(self.rates) {
             *sum += u128::from(rate) * u128::from(time.0);
         }
         let (mut idle, mut overloaded, mut waiters) = (CoreSet::EMPTY, 0, 0);
-        for beside in queues.filter(|beside| !beside.is_empty()) {
+        for beside in queues {
             overloaded += 1;
-            waiters += beside.len() as u64;
-            for (_, standing) in beside {
-                idle = idle.union(&standing.cores());
-            }
+            waiters += beside.waiters;
+            idle = idle.union(&beside.cores);
         }
         let idle = idle.len() as u64;
         self.rates = [u64::from(idle > 0), idle.min(overloaded), idle.min(waiters)];

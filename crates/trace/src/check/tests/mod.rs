@@ -5,7 +5,7 @@ mod grades;
 mod properties;
 mod stream;
 
-use quell_model::{CoreSet, Left, Nanos, Source};
+use quell_model::{Activity, CoreSet, Left, Nanos, Source};
 
 use super::*;
 use stream::{Stream, fair, ms, on};
@@ -36,6 +36,47 @@ fn threads_that_take_turns_on_one_core_beside_an_idle_one_are_a_violation() {
     let [found] = report.violations.as_slice() else { panic!("{report}") };
     let waiters: Vec<i32> = found.waiters.iter().map(|waiter| waiter.thread).collect();
     assert!(waiters.contains(&11) && waiters.contains(&12), "{report}");
+}
+
+#[test]
+fn one_that_may_move_is_found_behind_thousands_that_may_not() {
+    let mut stream = Stream::of(2);
+    stream.show(fair(11, "hog"), 1, Activity::Running, "1");
+    for pinned in 1_000..6_000 {
+        stream.show(fair(pinned, "pinned"), 1, Activity::Waiting, "1");
+    }
+    stream.keyframe();
+    stream.idle(500);
+    assert_eq!(stream.check().verdict, Verdict::Clean);
+    // The queue moves on: from now on one of those that come may use the idle core.
+    let mut runs = 11;
+    for turn in 0..500 {
+        let next = 1_000 + turn;
+        stream.after(1).switch(1, fair(next, "pinned"), runs, Left::Sleeping);
+        runs = next;
+        if turn == 100 {
+            stream.allowed(12, "0-1").waking(12, 1).woken(12, 1);
+        }
+    }
+    let report = stream.check();
+    let [found] = report.violations.as_slice() else { panic!("{report}") };
+    let waiters: Vec<i32> = found.waiters.iter().map(|waiter| waiter.thread).collect();
+    assert_eq!((waiters.as_slice(), found.wasted_ms), (&[12][..], 399.0), "{report}");
+    assert_eq!(report.waste.threads_s, 0.399);
+}
+
+#[test]
+fn waiters_are_named_with_what_each_waited_whoever_came_first() {
+    let mut stream = Stream::of(2);
+    stream.hog_and_waiter(1, "0-1");
+    stream.after(50).allowed(13, "0-1").waking(13, 1).woken(13, 1);
+    stream.after(150).switch(1, fair(12, "waiter"), 11, Left::Sleeping);
+    stream.idle(100);
+    let report = stream.check();
+    let [found] = report.violations.as_slice() else { panic!("{report}") };
+    let waited: Vec<(i32, f64)> =
+        found.waiters.iter().map(|waiter| (waiter.thread, waiter.wasted_ms)).collect();
+    assert_eq!(waited, [(13, 250.0), (12, 200.0)], "{report}");
 }
 
 #[test]
