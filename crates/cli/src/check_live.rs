@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use quell_linux::observe::keyframe::KeyframeReader;
 use quell_linux::observe::recorder::{self, Events, Recorder};
 use quell_linux::observe::{settings, topology};
-use quell_linux::{ThreadRef, clock};
+use quell_linux::{ThreadRef, clock, own};
 use quell_model::{Event, Meta, Nanos, Source, What};
 use quell_trace::check::{Checker, Finding, Flight, Options, Report, Sampler};
 use quell_trace::perfetto::Writer;
@@ -51,6 +51,9 @@ pub struct Wanted<'a> {
 
 /// Watches until the time is over or Ctrl-C; the report, and where the seconds around a violation were saved.
 pub fn run(wanted: &Wanted) -> Result<(Report, Option<PathBuf>)> {
+    if let Err(error) = own::go_before_others() {
+        eprintln!("quell check: it competes with all threads for its time ({error})");
+    }
     let mut watch = Watch {
         wanted,
         options: Options {

@@ -13,7 +13,7 @@ use std::process::Command;
 use quell_model::CoreSet;
 use rustix::mm::{MlockAllFlags, mlockall};
 
-use crate::act::SchedAttr;
+use crate::act::{Policy, SchedAttr};
 use crate::observe::topology;
 use crate::{Tid, sys};
 
@@ -119,6 +119,19 @@ pub fn place_scheduler(cores: &CoreSet, rung: &SchedAttr) -> io::Result<()> {
     sys::sched::set_attr(SELF, rung)
 }
 
+/// Has the calling thread go before other ordinary threads: whoever records what they do must keep up with them all.
+/// Programs that it starts begin at nice 0, as it did; where the caller chose a policy or a nice value, that stays.
+///
+/// # Errors
+/// Without the right to it (CAP_SYS_NICE).
+pub fn go_before_others() -> io::Result<()> {
+    let chosen = sys::sched::attr(SELF)?;
+    if chosen.policy != Policy::Other || chosen.nice != 0 {
+        return Ok(());
+    }
+    sys::sched::set_attr(SELF, &SchedAttr { nice: -20, reset_on_fork: true, ..SchedAttr::OTHER })
+}
+
 /// Locks the memory of this process as far as it is in use, now and later: a scheduler that waits for a page
 /// cannot do anything about it. Only asked for; refused without CAP_IPC_LOCK.
 pub fn lock_memory() {
@@ -130,6 +143,21 @@ pub fn lock_memory() {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn who_goes_before_others_starts_programs_that_do_not() {
+        std::thread::spawn(|| {
+            super::go_before_others().unwrap();
+            let own = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let nice =
+                own.rsplit_once(')').unwrap().1.split_whitespace().nth(16).unwrap().to_owned();
+            assert_eq!(nice, "-20");
+            let child = std::process::Command::new("nice").output().unwrap();
+            assert_eq!(String::from_utf8(child.stdout).unwrap(), "0\n");
+        })
+        .join()
+        .unwrap();
+    }
+
     use super::*;
 
     #[test]

@@ -21,7 +21,7 @@ use std::time::Duration;
 use quell_linux::observe::ObserveError;
 use quell_linux::observe::bpf::Measurement;
 use quell_linux::observe::recorder::{self, Recorder, Statistics};
-use quell_linux::{ThreadRef, clock};
+use quell_linux::{ThreadRef, clock, own};
 use quell_model::{Event, Meta, Nanos, What};
 use quell_trace::check::{self, Checker, Finding, Flight};
 use quell_trace::perfetto::Writer;
@@ -141,6 +141,8 @@ struct Session {
 
 impl Session {
     fn start(options: &Options) -> Result<Session, RecordError> {
+        // Without the right to it events are lost sooner, which is told.
+        let _ = own::go_before_others();
         let recorder = Recorder::start(&recorder::Options {
             events: options.events,
             ring_bytes: options.ring_bytes,
@@ -158,8 +160,8 @@ impl Session {
         })?;
         let began = clock::now();
         let decisions = Decisions::follow(&options.daemon, began).map_err(RecordError::Thread)?;
-        let own = ThreadRef::current().map_err(RecordError::Thread)?.tid.0;
-        let rules = check::Options { own: BTreeSet::from([own]), ..check::Options::default() };
+        let reader = ThreadRef::current().map_err(RecordError::Thread)?.tid.0;
+        let rules = check::Options { own: BTreeSet::from([reader]), ..check::Options::default() };
         let checker = options.on_violation.then(|| Checker::new(recorder.meta(), rules));
         Ok(Session {
             recorder,
