@@ -30,6 +30,10 @@ pub enum Estimate {
     Smoothed,
     /// Interpolated within a bucket of a histogram.
     Histogram,
+    /// What a counter grew by between its last two readings, spread over the time since.
+    Interpolated,
+    /// Misses in the last-level cache: without what is written back, and without devices.
+    CacheMisses,
 }
 
 /// Why a value is not known.

@@ -22,6 +22,8 @@ impl fmt::Display for Estimate {
             Estimate::ProcSchedstat => "from /proc",
             Estimate::Smoothed => "smoothed",
             Estimate::Histogram => "from a histogram",
+            Estimate::Interpolated => "between two readings",
+            Estimate::CacheMisses => "from cache misses",
         })
     }
 }

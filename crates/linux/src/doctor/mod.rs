@@ -28,6 +28,7 @@ pub use quell_model::CoreSet;
 pub use table::Table;
 
 use crate::act::Ladder;
+use crate::observe::memory::{Sources, Wanted};
 use crate::own::default_run_dir;
 use host::Host;
 
@@ -65,6 +66,7 @@ pub fn examine(options: &Options) -> Vec<Finding> {
         signals::bpf(&probe::attach_observer()),
         signals::thread_identity(&probe::open_thread_pidfd()),
         signals::counters(&host, &probe::open_cycle_counter()),
+        signals::memory(&Sources::find(&Wanted::Any, &managed)),
         timing::timers(timing::measure_overshoot().as_ref()),
         timing::stalls(&timing::spin(&host, options.spin)),
     ]);

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::observe::ObserveError;
 use crate::observe::bpf::{BpfConfig, BpfObserver};
+use crate::sys::perf::{CPU_CYCLES, Counted, Counter, HARDWARE};
 
 /// How long a child may take to try; more means that its cgroup does not let it run.
 const TRY_MAX: Duration = Duration::from_secs(2);
@@ -119,33 +120,7 @@ fn reap(child: i32, kill: bool) {
 
 /// Tries to open a counter of CPU cycles for this process.
 pub(super) fn open_cycle_counter() -> io::Result<()> {
-    /// `struct perf_event_attr`, the part of its first version (include/uapi/linux/perf_event.h).
-    #[repr(C)]
-    struct Attr {
-        kind: u32,
-        size: u32,
-        config: u64,
-        sample: [u64; 3],
-        flags: u64,
-        wakeup: u32,
-        breakpoint: u32,
-        config1: u64,
-    }
-    const DISABLED_USER_ONLY: u64 = 1 | 1 << 5 | 1 << 6; // disabled, exclude_kernel, exclude_hv
-    let attr = Attr {
-        kind: 0,   // PERF_TYPE_HARDWARE
-        config: 0, // PERF_COUNT_HW_CPU_CYCLES
-        size: size_of::<Attr>() as u32,
-        sample: [0; 3],
-        flags: DISABLED_USER_ONLY,
-        wakeup: 0,
-        breakpoint: 0,
-        config1: 0,
-    };
-    const CLOEXEC: u64 = 8;
-    // SAFETY: `attr` has the layout and size that it states and outlives the call.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, 0, -1, -1, CLOEXEC) };
-    own(fd).map(drop)
+    Counter::of_this_process(Counted { unit: HARDWARE, config: CPU_CYCLES }).map(drop)
 }
 
 /// Tries to load and attach the observer's own programs, with the smallest tables.
@@ -153,15 +128,6 @@ pub(super) fn attach_observer() -> Result<(), ObserveError> {
     let smallest =
         BpfConfig { max_threads: 64, max_tasks: 1, ring_bytes: 4096, ..BpfConfig::default() };
     BpfObserver::new(&smallest).map(drop)
-}
-
-/// The descriptor that a system call returned, or its error.
-fn own(fd: libc::c_long) -> io::Result<OwnedFd> {
-    match i32::try_from(fd) {
-        // SAFETY: the kernel just returned this descriptor to this process; nobody else has it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// How often the calling thread was taken off its core by the kernel's scheduler.

@@ -5,6 +5,7 @@ use std::io;
 use super::finding::{Check, Finding, Topic};
 use super::host::Host;
 use crate::observe::ObserveError;
+use crate::observe::memory::Sources;
 
 const COARSE: &str =
     "Quell reads /proc once a tick instead: waits shorter than a tick show only as a sum";
@@ -92,8 +93,8 @@ pub(super) fn thread_identity(tried: &io::Result<()>) -> Finding {
 /// Hardware counters.
 pub(super) fn counters(host: &Host, tried: &io::Result<()>) -> Finding {
     let check = Check { id: "pmu", topic: Topic::Signals, title: "Hardware counters (PMU)" };
-    let blind = "memory bandwidth and instructions per cycle of a task are not measured: interference \
-                 in caches and memory shows only as delay";
+    let blind = "cache misses of batch work are not counted, nor instructions per cycle: interference in caches \
+                 and memory shows only as delay";
     let paranoid = host.read("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     let finding = match tried {
         Ok(()) => {
@@ -116,6 +117,43 @@ pub(super) fn counters(host: &Host, tried: &io::Result<()>) -> Finding {
     finding
         .seen("perf_event_open(PERF_COUNT_HW_CPU_CYCLES)", answer)
         .seen("/proc/sys/kernel/perf_event_paranoid", paranoid)
+}
+
+/// Memory traffic, by the sources that a daemon would take.
+pub(super) fn memory(found: &Sources) -> Finding {
+    let (total, by_core) = found.counts();
+    memory_of(total, by_core, found.estimates_total().is_some(), &found.in_words(), &found.lacks)
+}
+
+/// The same of what was found.
+pub(super) fn memory_of(
+    total: bool,
+    by_core: bool,
+    estimated: bool,
+    sources: &str,
+    lacks: &[String],
+) -> Finding {
+    let check = Check { id: "memory", topic: Topic::Signals, title: "Memory traffic" };
+    let remedy = "use bare metal with resctrl mounted (mount -t resctrl resctrl /sys/fs/resctrl) and \
+                  hardware counters, or name a file that tells it: [host.memory] source = \"file:PATH\"";
+    let evidence = if lacks.is_empty() { "ok".to_owned() } else { lacks.join("; ") };
+    let finding = match (total, by_core) {
+        (true, true) if estimated => check.degraded(
+            sources,
+            "policy caladan has its bandwidth controller, by less than all traffic: what is written back \
+             and what devices move is not counted",
+            remedy,
+        ),
+        (true, true) => {
+            check.pass(sources, "policy caladan has its bandwidth controller, which caps batch work by it")
+        }
+        _ => check.absent(
+            if total || by_core { sources } else { "not measured" },
+            "policy caladan does without its bandwidth controller, which needs the total and each core's part",
+            remedy,
+        ),
+    };
+    finding.seen("resctrl, uncore_imc, perf_event_open(PERF_COUNT_HW_CACHE_MISSES)", evidence)
 }
 
 /// Partitions of cache and memory bandwidth.

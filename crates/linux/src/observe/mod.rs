@@ -14,6 +14,7 @@ pub mod bpf;
 pub mod domains;
 mod fields;
 pub mod keyframe;
+pub mod memory;
 pub mod proc;
 pub mod procs;
 pub mod recorder;

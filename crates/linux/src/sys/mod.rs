@@ -4,5 +4,6 @@ pub(crate) mod child;
 pub(crate) mod group;
 pub(crate) mod map;
 pub(crate) mod peer;
+pub(crate) mod perf;
 pub(crate) mod pidfd;
 pub(crate) mod sched;

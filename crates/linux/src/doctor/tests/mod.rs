@@ -256,6 +256,20 @@ fn signals_tell_a_refusal_from_a_lack() {
 }
 
 #[test]
+fn memory_traffic_passes_only_where_it_is_whole_and_measured() {
+    let found = |total, by_core, estimated| {
+        signals::memory_of(total, by_core, estimated, "the total from x", &["resctrl: y".into()])
+    };
+    expect(&found(true, true, false), Status::Pass, "the total from x");
+    expect(&found(true, true, true), Status::Degraded, "the total from x");
+    expect(&found(true, false, false), Status::Absent, "the total from x");
+    let nothing = found(false, false, false);
+    expect(&nothing, Status::Absent, "not measured");
+    assert!(nothing.remedy.contains("file:PATH"), "{nothing:?}");
+    assert!(nothing.evidence[0].value.contains("resctrl: y"), "{nothing:?}");
+}
+
+#[test]
 fn file_systems_may_be_absent_unmounted_or_there() {
     let tree = Tree::new(&[]);
     let host = tree.host();
