@@ -58,6 +58,7 @@ impl BackEnd for Elevation {
             freezes_tasks: self.freezes,
             sees_threads: self.sees_threads,
             fair_server: self.fair_server,
+            yields_requests: true,
             // A remote priority change takes effect in about 5 us, an affinity change in 10.
             acts_within: Nanos::from_micros(10),
             ..HostCaps::default()
@@ -83,6 +84,7 @@ impl BackEnd for Elevation {
         self.engine.take_in(plan);
         self.engine.serve_threads(threads, host, &mut report);
         freezer::serve(&mut self.engine, host, &mut report);
+        self.engine.take_turns(plan, threads, host, &mut report);
         self.engine.conclude(plan, threads, host, &mut report);
         report
     }

@@ -13,6 +13,7 @@ use super::intent::{Lack, Style, Turn, rank};
 use super::outcome::Outcomes;
 use super::record::{Backoff, Effect, Record, Records};
 use super::target::{Moved, Targets, Want};
+use super::turns::Turns;
 use super::verify::Verifier;
 use super::{ApplyReport, BeRung, CoreOutcome, Host, Notice, TaskInfo, TaskStatus};
 use crate::ThreadRef;
@@ -55,6 +56,7 @@ pub(super) struct Engine {
     dropped: Vec<ThreadRef>,
     notices: VecDeque<Notice>,
     verifier: Verifier,
+    pub turns: Turns,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +80,7 @@ impl Engine {
             dropped: Vec::new(),
             notices: VecDeque::new(),
             verifier: Verifier::default(),
+            turns: Turns::default(),
         }
     }
 

@@ -28,6 +28,7 @@ mod rt_check;
 mod target;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod verify;
 
 use std::path::PathBuf;

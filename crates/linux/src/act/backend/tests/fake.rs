@@ -42,6 +42,8 @@ pub struct FakeHost {
     pub refuses_realtime: HashSet<Tid>,
     pub refuses_freezing: bool,
     pub halted: bool,
+    /// Writes that are still taken before it halts; `None`: any number.
+    pub writes_left: Option<u32>,
     /// Changed by somebody else since the executor last looked.
     pub raced: HashSet<Tid>,
 }
@@ -60,6 +62,7 @@ impl FakeHost {
             refuses_realtime: HashSet::new(),
             refuses_freezing: false,
             halted: false,
+            writes_left: None,
             raced: HashSet::new(),
         }
     }
@@ -77,9 +80,10 @@ impl FakeHost {
     }
 
     fn write(&mut self, thread: &ThreadRef) -> Result<&mut (SchedAttr, CoreSet), ActError> {
-        if self.halted {
+        if self.halted || self.writes_left == Some(0) {
             return Err(ActError::Unguarded);
         }
+        self.writes_left = self.writes_left.map(|left| left - 1);
         if self.raced.remove(&thread.tid) {
             return Err(ActError::Raced { what: Subject::Sched(*thread), seen: String::new() });
         }

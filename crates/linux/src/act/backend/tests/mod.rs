@@ -2,6 +2,7 @@
 
 mod fake;
 pub(super) mod real;
+mod turns;
 
 use fake::{Call, FakeHost, give, info, plan, set, task, thread, view};
 use quell_model::{Class, CoreMode, Nanos, Outcome, Plan, Reason, Rung, TaskReason};
