@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use quell_control::protocol::{
-    Call, CongestionReport, Reply, SloState, SloStatus, Status, TaskStatus,
+    Call, CongestionReport, HintsStatus, MemoryStatus, Reply, SloState, SloStatus, Status,
+    TaskStatus,
 };
 
 use crate::client::Daemon;
@@ -91,6 +92,9 @@ fn in_words(status: &Status) -> String {
     for line in &status.degraded {
         out.push_str(&format!("degraded: {line}\n"));
     }
+    if let Some(memory) = &status.memory {
+        out.push_str(&memory_in_words(memory));
+    }
     out.push('\n');
     out.push_str(&tasks(status));
     out.push_str(&latencies(status));
@@ -125,6 +129,9 @@ fn in_words(status: &Status) -> String {
                 "task {name}: congested, and the plan cannot help ({cause}): quell status --congestion\n"
             ));
         }
+        if let Some(hints) = &task.hints {
+            out.push_str(&hints_in_words(&task.name, hints));
+        }
         for problem in &task.problems {
             out.push_str(&format!("task {}: {problem}\n", task.name));
         }
@@ -133,6 +140,23 @@ fn in_words(status: &Status) -> String {
         }
     }
     out
+}
+
+fn memory_in_words(memory: &MemoryStatus) -> String {
+    let rate = memory.total_mb_s.map_or("-".to_owned(), |rate| format!("{rate:.0}"));
+    let problem = memory.problem.as_ref().map_or(String::new(), |what| format!("; {what}"));
+    format!(
+        "memory traffic {rate} MB/s ({}), of {} cores each; read: {}{problem}\n",
+        memory.provenance, memory.cores, memory.source
+    )
+}
+
+fn hints_in_words(task: &str, hints: &HintsStatus) -> String {
+    let HintsStatus { page, threads, serving, ignored, problem } = hints;
+    let problem = problem.as_ref().map_or(String::new(), |what| format!("; {what}"));
+    format!(
+        "task {task}: hints in {page}: {threads} threads, {serving} requests in service, {ignored} left out{problem}\n"
+    )
 }
 
 /// A table of the LC tasks whose latency is known or wanted; nothing where there is none.

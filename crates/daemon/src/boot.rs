@@ -24,8 +24,8 @@ use quell_linux::observe::bpf::{BpfConfig, BpfObserver};
 use quell_linux::observe::proc::ProcObserver;
 use quell_linux::observe::topology;
 use quell_linux::{Tid, own};
-use quell_model::{Nanos, Rung, Topology};
-use quell_policy::{Host, by_name};
+use quell_model::{HostCaps, Nanos, Rung, Topology};
+use quell_policy::{Host, Policy, by_name};
 use quell_trace::decisions::Spool;
 
 use crate::access::ControlGroup;
@@ -35,6 +35,7 @@ use crate::descent;
 use crate::engine::{Engine, EngineThread, Pace, Parts, Settings, Sight};
 use crate::guardian::{self, Guardians};
 use crate::manager::{End, Ground, LiveLine, Manager, preflight, sources};
+use crate::memory::{Found, Gauge};
 use crate::metrics::Endpoint;
 use crate::recording::{self, RecordTo};
 use crate::server;
@@ -244,8 +245,17 @@ fn assemble(
             BackEndKind::Cpuset => Box::new(Cpusets::new(sees_threads, freezes)),
         }
     };
-    let host_of =
-        |caps| Host { topology: checked.topology.clone(), managed: checked.host.managed, caps };
+    let memory = Found::on_this_host(&config.memory, &checked.host.managed);
+    let host_of = |caps| Host {
+        topology: checked.topology.clone(),
+        managed: checked.host.managed,
+        caps: HostCaps {
+            // Who runs where has to be known at the instant.
+            sees_requests: signals == "bpf",
+            counts_memory: memory.as_ref().is_some_and(Found::is_whole),
+            ..caps
+        },
+    };
     // Before the first change: a policy that cannot run here is no reason to touch the host.
     quell_policy::check(&config.policy, &host_of(back_end(false).caps()))?;
     let fair_server = prepare(checked, ladder, &mut executor, guardians.as_ref(), &mut degraded);
@@ -253,6 +263,7 @@ fn assemble(
     let host = host_of(back_end.caps());
     let policy = by_name(&config.policy, host.clone(), policy_config(config))?;
     degraded.extend(policy.missing().iter().map(|part| format!("{} {part}", policy.name())));
+    let memory = gauge(memory, policy.as_ref(), &mut degraded)?;
     let parts = Parts {
         host,
         sight,
@@ -266,6 +277,7 @@ fn assemble(
         executor,
         guardians,
         recorder: None,
+        memory,
         degraded,
     };
     Ok(Assembled {
@@ -279,12 +291,35 @@ fn assemble(
     })
 }
 
+/// Begins to read memory traffic if the policy reads it; else says what stands in the way of that.
+fn gauge(
+    found: Option<Found>,
+    policy: &dyn Policy,
+    degraded: &mut Vec<String>,
+) -> Result<Option<Gauge>> {
+    let Some(found) = found else { return Ok(None) };
+    if policy.reads().memory {
+        return Ok(Some(found.start().context("the thread that reads memory traffic")?));
+    }
+    if policy.missing().iter().any(|part| part.part == "bandwidth") {
+        degraded.push(found.lacks());
+    }
+    Ok(None)
+}
+
+/// How many readings of memory traffic a step of the bandwidth controller takes: one ends after what was decided
+/// took effect, a whole one follows, and is dealt out over the time of the third.
+const READINGS_A_STEP: u64 = 3;
+
 /// What the operator set about the policy.
 pub fn policy_config(host: &HostConfig) -> quell_policy::Config {
     let controllers = host.controllers;
     quell_policy::Config {
         delay_bound: host.kernel_delay_bound,
         bandwidth_limit: controllers.bandwidth_limit,
+        bandwidth_step: controllers
+            .bandwidth_step
+            .max(Nanos(host.memory.every.0.saturating_mul(READINGS_A_STEP))),
         hyperthread: controllers.hyperthread,
         quantum: controllers.quantum,
         idle_buffer: controllers.idle_buffer,

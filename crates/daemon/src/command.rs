@@ -6,6 +6,7 @@ use quell_linux::ThreadRef;
 use quell_linux::act::backend::{TaskGroups, TaskInfo};
 use quell_linux::observe::Children;
 use quell_model::{Limits, TaskId};
+use quell_shm::Reader;
 
 use crate::latency::Reading;
 
@@ -36,6 +37,8 @@ pub enum Command {
     Groups(GroupCall, Sender<Result<TaskGroups, String>>),
     /// Removes the groups of a launched task; they are empty.
     Ungroup(TaskGroups, Sender<()>),
+    /// Where a task's threads hint what they serve from now on.
+    Hints(TaskId, Option<Reader>, Sender<()>),
     /// What was measured of a task's latency and load; nobody waits for an answer.
     Reading(TaskId, Reading),
     /// What runs where. Fields that only the manager knows are left empty.

@@ -18,6 +18,7 @@ mod latency;
 mod launch;
 mod mailbox;
 mod manager;
+mod memory;
 mod metrics;
 mod recording;
 mod server;

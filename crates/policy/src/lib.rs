@@ -55,6 +55,16 @@ impl Wake {
     }
 }
 
+/// Signals that cost something to look at, which a policy may or may not read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// When requests began. They begin without any event of the kernel, so whoever reads this is asked often
+    /// enough to see it in time.
+    pub requests: bool,
+    /// Memory traffic.
+    pub memory: bool,
+}
+
 /// Decides which task gets which core.
 pub trait Policy: Send {
     /// The name in configuration, reports and recordings.
@@ -66,6 +76,11 @@ pub trait Policy: Send {
     /// Parts that it runs without, because the host lacks what they need; to be said at start.
     fn missing(&self) -> &[Missing] {
         &[]
+    }
+
+    /// Signals that are there for it alone: nobody looks at what no policy reads.
+    fn reads(&self) -> Reads {
+        Reads::default()
     }
 
     /// Why the last Plan is as it is. Formats on demand; the tick only fills fixed tables.

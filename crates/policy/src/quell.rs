@@ -4,13 +4,14 @@ use quell_model::{BytesPerSec, HostCaps, Nanos, Plan, Snapshot};
 
 use crate::advisors::{Bandwidth, FairServer, Hyperthread, KernelSections, Quantum};
 use crate::{
-    Advice, Advisor, Allocator, BadState, Config, Explanation, Host, Missing, Policy, Wake,
+    Advice, Advisor, Allocator, BadState, Config, Explanation, Host, Missing, Policy, Reads, Wake,
 };
 
 /// The core allocator, advised. Advice adds up, so the order of the advisors changes nothing.
 pub struct Quell {
     name: &'static str,
     missing: Vec<Missing>,
+    reads: Reads,
     allocator: Allocator,
     advisors: Vec<Box<dyn Advisor>>,
     advice: Advice,
@@ -29,15 +30,21 @@ impl Quell {
     /// that keep its mechanisms from harming LC are there as well.
     pub fn caladan(host: Host, config: Config) -> Quell {
         let mut advisors = for_stock_kernel(&host, config);
-        let mut missing = Vec::new();
-        let mut add = |advisor: Box<dyn Advisor>, lacks: Option<&'static str>| match lacks {
-            None => advisors.push(advisor),
-            Some(needs) => missing.push(Missing { part: advisor.name(), needs }),
+        let (mut missing, mut reads) = (Vec::new(), Reads::default());
+        let mut add = |advisor: Box<dyn Advisor>, lacks: Option<&'static str>| {
+            match lacks {
+                None => advisors.push(advisor),
+                Some(needs) => missing.push(Missing { part: advisor.name(), needs }),
+            }
+            lacks.is_none()
         };
         let caps = host.caps;
         if config.bandwidth_limit != BytesPerSec(0) {
             let lacks = (!caps.counts_memory).then_some("counters of memory traffic");
-            add(Box::new(Bandwidth::new(&host, config.bandwidth_limit)), lacks);
+            reads.memory = add(
+                Box::new(Bandwidth::new(&host, config.bandwidth_limit, config.bandwidth_step)),
+                lacks,
+            );
         }
         if config.hyperthread {
             let lacks = match caps {
@@ -46,7 +53,7 @@ impl Quell {
                 HostCaps { sees_requests: false, .. } => Some("the start times of requests"),
                 _ => None,
             };
-            add(Box::new(Hyperthread::new(&host)), lacks);
+            reads.requests |= add(Box::new(Hyperthread::new(&host)), lacks);
         }
         if config.quantum {
             let lacks = match caps {
@@ -54,16 +61,24 @@ impl Quell {
                 HostCaps { yields_requests: false, .. } => Some("a way to interrupt a request"),
                 _ => None,
             };
-            add(Box::new(Quantum), lacks);
+            reads.requests |= add(Box::new(Quantum), lacks);
         }
-        Quell { name: "caladan", missing, ..Quell::with_advisors(host, advisors) }
+        Quell { name: "caladan", missing, reads, ..Quell::with_advisors(host, advisors) }
     }
 
     /// The policy with these advisors only.
     pub fn with_advisors(host: Host, advisors: Vec<Box<dyn Advisor>>) -> Quell {
         let core_numbers = host.topology.cores().last().map_or(0, |core| core.id.index() + 1);
         let (allocator, advice) = (Allocator::new(host), Advice::default());
-        Quell { name: "quell", missing: Vec::new(), allocator, advisors, advice, core_numbers }
+        Quell {
+            name: "quell",
+            missing: Vec::new(),
+            reads: Reads::default(),
+            allocator,
+            advisors,
+            advice,
+            core_numbers,
+        }
     }
 
     /// The names of the advisors at work.
@@ -91,6 +106,10 @@ impl Policy for Quell {
 
     fn missing(&self) -> &[Missing] {
         &self.missing
+    }
+
+    fn reads(&self) -> Reads {
+        self.reads
     }
 
     fn decide(&mut self, now: Nanos, seen: &Snapshot, plan: &mut Plan) -> Wake {

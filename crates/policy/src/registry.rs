@@ -28,6 +28,9 @@ pub struct Config {
     pub delay_bound: Nanos,
     /// `caladan`: memory traffic beyond which BE loses cores; 0: no bandwidth controller.
     pub bandwidth_limit: BytesPerSec,
+    /// `caladan`: the least time between two steps of the bandwidth controller, for a host whose counters show
+    /// only after a while what was done.
+    pub bandwidth_step: Nanos,
     /// `caladan`: whether siblings of cores with a late request are idled.
     pub hyperthread: bool,
     /// `caladan`: whether requests that had their quantum let others go first.
@@ -41,6 +44,7 @@ impl Default for Config {
         Config {
             delay_bound: Nanos::from_micros(300),
             bandwidth_limit: BytesPerSec(25_000_000_000),
+            bandwidth_step: Nanos::ZERO,
             hyperthread: true,
             quantum: true,
             idle_buffer: 0,

@@ -210,6 +210,80 @@ fn a_host_that_acts_slowly_is_given_time_and_one_without_a_service_is_left_alone
 }
 
 #[test]
+fn a_host_whose_counters_show_late_is_given_longer_steps() {
+    let mut scene = counted(4);
+    let be = scene.be(4);
+    let config = Config { bandwidth_step: Nanos::from_millis(3), ..Config::default() };
+    let mut policy = Quell::caladan(scene.host.clone(), config);
+    scene.demand(be, 0, 4);
+    scene.tick(&mut policy, STEP);
+    occupies(&mut scene, be, &[0, 1, 2, 3], 0);
+    let mut caps = Vec::new();
+    for _ in 0..1_000 {
+        fetch(&mut scene, &mut policy, TWICE, &[(0, TWICE / 4), (1, TWICE / 4), (2, TWICE / 4)]);
+        caps.push(scene.planned(be).cap);
+    }
+    caps.dedup();
+    // 10 ms, 4 steps: the first has nothing to compare with, the second watches, each after that takes a core.
+    assert_eq!(caps, [4, 3, 2]);
+    assert!(Quell::caladan(scene.host.clone(), config).reads().memory);
+    assert_eq!(Quell::new(scene.host.clone(), config).reads(), quell_policy::Reads::default());
+}
+
+#[test]
+fn a_total_that_is_lost_gives_cores_back_no_faster_than_one_a_step() {
+    let mut scene = counted(4);
+    let be = scene.be(4);
+    let mut policy = caladan(&scene);
+    scene.demand(be, 0, 4);
+    scene.tick(&mut policy, STEP);
+    occupies(&mut scene, be, &[0, 1, 2, 3], 0);
+    let mut used = [(0, TWICE / 4), (1, TWICE / 4), (2, TWICE / 4)];
+    for _ in 0..4 {
+        fetch(&mut scene, &mut policy, TWICE, &used);
+    }
+    used.iter_mut().for_each(|(_, bytes)| *bytes = 0);
+    let capped = scene.planned(be).cap;
+    assert!(capped <= 2, "{capped}");
+    scene.seen.memory = Signal::Absent(Absence::Stale);
+    scene.demand(be, 1, 3);
+    let mut caps = Vec::new();
+    for _ in 0..100 {
+        scene.tick(&mut policy, Nanos(STEP.0 / 10));
+        caps.push(scene.planned(be).cap);
+    }
+    let changes: Vec<usize> = (1..100).filter(|&at| caps[at] != caps[at - 1]).collect();
+    assert!(changes.windows(2).all(|pair| pair[1] - pair[0] >= 10), "{caps:?}");
+    assert_eq!(caps[99], 4);
+}
+
+#[test]
+fn where_cores_are_shared_a_preempted_thread_counts_as_running() {
+    let mut scene = Scene::new(6, 1, true);
+    scene.host.caps.acts_within = Nanos::from_micros(5);
+    scene.lc(0, 1);
+    scene.seen.memory = Signal::Measured(Bytes(0));
+    for view in &mut scene.seen.cores {
+        view.memory = Signal::Measured(Bytes(0));
+    }
+    let be = scene.be(6);
+    let mut policy = caladan(&scene);
+    scene.demand(be, 0, 9);
+    scene.tick(&mut policy, STEP);
+    // Somebody else has core 5 at every look.
+    occupies(&mut scene, be, &[0, 1, 2, 3, 4], 4);
+    let used: Vec<(u16, u64)> = (0..5).map(|core| (core, TWICE / 5)).collect();
+    let mut caps = Vec::new();
+    for _ in 0..4 {
+        fetch(&mut scene, &mut policy, TWICE, &used);
+        caps.push(scene.planned(be).cap);
+    }
+    caps.dedup();
+    assert!(caps.windows(2).all(|pair| pair[0] - pair[1] == 1), "{caps:?}");
+    assert!(caps.len() >= 3, "{caps:?}");
+}
+
+#[test]
 fn a_host_without_counters_and_a_switch_that_is_off_mean_no_controller() {
     let mut scene = Scene::new(2, 2, false);
     scene.host.caps.counts_memory = false;

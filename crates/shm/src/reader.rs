@@ -67,8 +67,7 @@ impl Reader {
     pub fn open(path: &Path, users: &[u32]) -> Result<Reader, HintsError> {
         // Without NONBLOCK the open of a pipe would wait for its other end.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let file =
-            OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+        let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
         let found = file.metadata()?;
         if !found.is_file() {
             return Err(HintsError::Kind);

@@ -175,3 +175,29 @@ fn c_and_rust_read_what_the_other_writes() {
 fn so_do_cpp_and_rust() {
     exchange("c++", "c++11");
 }
+
+#[test]
+fn the_guides_example_serves_with_hints_and_without() {
+    let guide = include_str!("../../../docs/hints.md");
+    let example = guide.split("```c\n").nth(1).unwrap().split("\n```").next().unwrap();
+    let dir = TempDir::new_in("/dev/shm").unwrap();
+    let program = compile(dir.path(), "cc", "c11", &format!("{example}\n"));
+    let page = dir.path().join("page");
+    let run = |page: Option<&Path>| {
+        let mut command = Command::new(&program);
+        command.env_remove("QUELL_HINTS").envs(page.map(|page| ("QUELL_HINTS", page)));
+        let out = command.output().unwrap();
+        assert!(out.status.success());
+        let mut served: Vec<_> = str::from_utf8(&out.stdout).unwrap().lines().collect();
+        served.sort_unstable();
+        assert_eq!(served, ["served 0", "served 1", "served 2", "served 3"]);
+        String::from_utf8(out.stderr).unwrap()
+    };
+    assert!(run(None).starts_with("no hints: "));
+    assert!(!page.exists());
+    assert_eq!(run(Some(&page)), "");
+    let mut reader = Reader::open(&page, &[me()]).unwrap();
+    reader.read().unwrap();
+    assert!(reader.copied().count() >= 1, "its threads had slots");
+    assert_eq!(reader.hints().count(), 0, "and gave them back");
+}

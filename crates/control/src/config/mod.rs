@@ -6,6 +6,7 @@
 
 mod check;
 mod latency;
+mod memory;
 mod raw;
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,8 @@ pub struct HostConfig {
     pub policy: String,
     /// What the policies can be told.
     pub controllers: Controllers,
+    /// Where memory traffic is read.
+    pub memory: MemoryConfig,
     /// How the scheduler thread runs.
     pub pattern: Pattern,
     /// The tick; `None`: 1 ms shared, 10 us dedicated.
@@ -79,12 +82,38 @@ pub struct HostConfig {
 pub struct Controllers {
     /// Memory traffic beyond which BE loses cores; 0: no bandwidth controller.
     pub bandwidth_limit: BytesPerSec,
+    /// The least time between two steps of the bandwidth controller; zero: as the host allows.
+    pub bandwidth_step: Nanos,
     /// Whether siblings of cores with a late request are idled.
     pub hyperthread: bool,
     /// Whether requests that had their quantum let others go first.
     pub quantum: bool,
     /// `perfiso`: cores that are kept idle; 0: a sixth of the managed ones.
     pub idle_buffer: u32,
+}
+
+/// Where memory traffic is read, and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryConfig {
+    /// From where.
+    pub source: MemorySource,
+    /// Between two readings.
+    pub every: Nanos,
+}
+
+/// Where memory traffic is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemorySource {
+    /// The first of those that this host has.
+    Auto,
+    /// Nowhere.
+    None,
+    /// resctrl's bandwidth monitors.
+    Resctrl,
+    /// Hardware counters.
+    Counters,
+    /// A file that somebody writes.
+    File(PathBuf),
 }
 
 /// A name that means something only on the host, with its line for the message if it does not.
@@ -208,6 +237,8 @@ pub struct TaskConfig {
     pub freeze: bool,
     /// LC: where its tail latency and load are read.
     pub latency: Option<LatencyConfig>,
+    /// LC: the page in which its threads hint what they serve.
+    pub hints: Option<PathBuf>,
 }
 
 /// What belongs to a task.

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::latency::{self, RawLatency, RawSlo};
+use super::memory::{self, RawMemory};
 use super::{
     BackEndKind, BeRungKind, Bystanders, CONFIG_BYTES_MAX, ChildrenKind, Config, ConfigError,
     Controllers, HostConfig, Launch, Named, Pattern, Signals, Source, TASKS_MAX, TaskConfig,
@@ -18,6 +19,7 @@ use super::{
 /// The version of the format that this program reads.
 const VERSION: u32 = 1;
 const NAME_BYTES_MAX: usize = 32;
+const PATH_BYTES_MAX: usize = 1_024;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,6 +39,8 @@ struct RawHost {
     policy: Option<String>,
     #[serde(default)]
     controllers: RawControllers,
+    #[serde(default)]
+    memory: RawMemory,
     pattern: Option<Pattern>,
     tick_us: Option<Spanned<u64>>,
     events: Option<bool>,
@@ -57,6 +61,7 @@ struct RawHost {
 #[serde(deny_unknown_fields)]
 struct RawControllers {
     bandwidth_limit_mb_s: Option<Spanned<u64>>,
+    bandwidth_step_us: Option<Spanned<u64>>,
     hyperthread: Option<bool>,
     quantum: Option<bool>,
     idle_buffer: Option<u32>,
@@ -86,6 +91,7 @@ struct RawTask {
     children: Option<ChildrenKind>,
     freeze: Option<bool>,
     latency: Option<Spanned<RawLatency>>,
+    hints: Option<Spanned<String>>,
     slo: Option<Spanned<RawSlo>>,
 }
 
@@ -201,6 +207,7 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
         back_end: raw.backend.unwrap_or(BackEndKind::Elevation),
         policy: raw.policy.unwrap_or_else(|| "quell".to_owned()),
         controllers: controllers(place, &raw.controllers)?,
+        memory: memory::memory(place, raw.memory)?,
         pattern: raw.pattern.unwrap_or(Pattern::Auto),
         tick: place.time("tick_us", &raw.tick_us, 5..=10_000_000, 1_000)?,
         events: raw.events.unwrap_or(true),
@@ -235,6 +242,9 @@ fn controllers(place: &Place, raw: &RawControllers) -> Result<Controllers, Confi
     };
     Ok(Controllers {
         bandwidth_limit: BytesPerSec(limit_mb_s * 1_000_000),
+        bandwidth_step: place
+            .time("bandwidth_step_us", &raw.bandwidth_step_us, 0..=60_000_000, 1_000)?
+            .unwrap_or(Nanos::ZERO),
         hyperthread: raw.hyperthread.unwrap_or(true),
         quantum: raw.quantum.unwrap_or(true),
         idle_buffer: raw.idle_buffer.unwrap_or(0),
@@ -297,8 +307,28 @@ fn task(
         children: raw.children.unwrap_or(ChildrenKind::Adopt),
         freeze: raw.freeze.unwrap_or(launched),
         latency: latency::latency(place, name.get_ref(), class, raw.latency, raw.slo)?,
+        hints: raw.hints.map(|path| hints(place, name.get_ref(), class, path)).transpose()?,
     };
     Ok((name, task))
+}
+
+/// The page of an LC task; batch work serves nobody.
+fn hints(
+    place: &Place,
+    task: &str,
+    class: Class,
+    typed: Spanned<String>,
+) -> Result<PathBuf, ConfigError> {
+    let path = typed.get_ref();
+    if class == Class::BestEffort {
+        let what = format!("task `{task}` is best-effort and serves no requests");
+        return Err(place.error(&typed, what, "`hints` goes with class = \"lc\""));
+    }
+    if !path.starts_with('/') || path.contains('\0') || path.len() > PATH_BYTES_MAX {
+        let what = format!("task `{task}`: `hints` is not an absolute path");
+        return Err(place.error(&typed, what, "hints = \"/dev/shm/NAME\""));
+    }
+    Ok(PathBuf::from(typed.into_inner()))
 }
 
 fn check_name(place: &Place, name: &Spanned<String>) -> Result<(), ConfigError> {

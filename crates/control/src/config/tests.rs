@@ -78,6 +78,42 @@ fn what_controllers_are_told_reaches_them() {
 }
 
 #[test]
+fn sources_of_memory_traffic_are_known_by_name_or_path() {
+    let memory = |text: &str| {
+        Config::parse(&format!("[host.memory]\n{text}"), "quell.toml").unwrap().host.memory
+    };
+    assert_eq!(
+        memory(""),
+        MemoryConfig { source: MemorySource::Auto, every: Nanos::from_millis(1) }
+    );
+    let file = memory("source = \"file:/run/traffic\"\n");
+    assert_eq!(file.source, MemorySource::File("/run/traffic".into()));
+    assert_eq!(file.every, Nanos::from_millis(10));
+    let resctrl = memory("source = \"resctrl\"\nevery_us = 200\n");
+    assert_eq!((resctrl.source, resctrl.every.0), (MemorySource::Resctrl, 200_000));
+    for wrong in ["perf", "file:", "file:traffic", ""] {
+        let said = error(&format!("[host.memory]\nsource = \"{wrong}\"\n"));
+        assert!(said.starts_with(&format!("quell.toml:2: `{wrong}` is no source")), "{said}");
+    }
+    let hasty = error("[host.memory]\nevery_us = 10\n");
+    assert!(hasty.starts_with("quell.toml:2: `every_us` is 10"), "{hasty}");
+    let slow = "[host.controllers]\nbandwidth_step_us = 2000000\n";
+    let slow = Config::parse(slow, "quell.toml").unwrap();
+    assert_eq!(slow.host.controllers.bandwidth_step, Nanos::from_secs(2));
+}
+
+#[test]
+fn a_page_of_hints_is_a_services_and_has_an_absolute_path() {
+    let page = |path: &str| format!("{LC}hints = \"{path}\"\n");
+    let config = Config::parse(&page("/dev/shm/web"), "quell.toml").unwrap();
+    assert_eq!(config.tasks[0].hints, Some("/dev/shm/web".into()));
+    let relative = error(&page("web"));
+    assert!(relative.starts_with("quell.toml:6: task `web`: `hints` is not"), "{relative}");
+    let batch = error(&page("/dev/shm/web").replace("\"lc\"", "\"be\""));
+    assert!(batch.contains("best-effort and serves no requests"), "{batch}");
+}
+
+#[test]
 fn what_does_not_fit_the_host_is_refused_by_name() {
     assert!(host_error("[host]\nmanaged = \"7\"\n").contains("names core 7, this host has 0-1"));
     assert!(
@@ -128,10 +164,12 @@ fn the_examples_are_right_and_fit_a_small_host() {
 #[test]
 fn every_key_is_documented() {
     let page = include_str!("../../../../docs/configuration.md");
-    let raw = include_str!("raw.rs");
+    let raw = include_str!("raw.rs").lines();
+    let raw = raw.take_while(|line| !line.starts_with("/// Where in which file"));
+    let memory = include_str!("memory.rs").lines();
+    let memory = memory.take_while(|line| !line.starts_with("pub(super) fn"));
     let keys = raw
-        .lines()
-        .take_while(|line| !line.starts_with("/// Where in which file"))
+        .chain(memory)
         .filter_map(|line| line.strip_prefix("    ")?.split_once(": ")?.0.split_whitespace().next())
         .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_') && *key != "matches");
     for key in keys {

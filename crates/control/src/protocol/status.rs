@@ -38,6 +38,9 @@ pub struct Status {
     /// When this was read: microseconds of CLOCK_MONOTONIC.
     #[serde(default)]
     pub at_us: u64,
+    /// Memory traffic; null where the policy does not read it or nothing supplies it.
+    #[serde(default)]
+    pub memory: Option<MemoryStatus>,
     /// Per core of the host.
     pub cores: Vec<CoreStatus>,
     /// Per task.
@@ -80,6 +83,36 @@ pub struct Advised {
     pub declined: Option<String>,
 }
 
+/// Memory traffic as measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryStatus {
+    /// Where it is read.
+    pub source: String,
+    /// The traffic between the last two readings, in MB/s; null while it is not known.
+    pub total_mb_s: Option<f64>,
+    /// How the total is known: `measured`, `estimated: ..`, `absent: ..`.
+    pub provenance: String,
+    /// Cores whose part is known.
+    pub cores: u32,
+    /// Why the last reading failed; null: it did not.
+    pub problem: Option<String>,
+}
+
+/// What a task's threads hint about the requests that they serve.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HintsStatus {
+    /// The page.
+    pub page: String,
+    /// Threads that have a slot.
+    pub threads: u32,
+    /// Requests in service.
+    pub serving: u32,
+    /// Hints left out so far: of threads that are not the task's or are gone, or from the future.
+    pub ignored: u64,
+    /// Why the page is not read now; null: it is.
+    pub problem: Option<String>,
+}
+
 /// How long a core ran a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RanOn {
@@ -115,6 +148,9 @@ pub struct CoreStatus {
     pub running: Option<String>,
     /// Why it is so.
     pub reason: String,
+    /// How long the request that runs on it is served already, in microseconds; null without one, or without hints.
+    #[serde(default)]
+    pub request_us: Option<f64>,
     /// Share of the last 100 ms that LC threads ran on it, in percent.
     pub lc_busy_percent: Option<f64>,
     /// What became of the last plan for it.
@@ -179,6 +215,9 @@ pub struct TaskStatus {
     /// LC: tail latency and load as the service or its client sees them; null for BE.
     #[serde(default)]
     pub latency: Option<LatencyStatus>,
+    /// What its threads hint; null without `hints` in its configuration.
+    #[serde(default)]
+    pub hints: Option<HintsStatus>,
     /// Its threads whose affinity Quell changed, by what it was.
     #[serde(default)]
     pub affinities: Vec<AffinityStatus>,

@@ -205,6 +205,7 @@ impl Engine {
             self.parts.sight.observer().unwatch(thread);
         }
         self.members.leave(id);
+        self.hints.set(id, None);
         self.seen.tasks[id.at()].alive = false;
         self.seen.dirty.push(id.index);
         self.events.tell(format!("task {name} left; {} changes taken back", report.restored.len()));

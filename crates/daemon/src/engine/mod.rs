@@ -5,6 +5,7 @@
 
 mod congestion;
 mod decisions;
+mod hints;
 mod members;
 mod readings;
 mod rehearse;
@@ -13,6 +14,7 @@ mod sight;
 mod status;
 mod tally;
 mod ticks;
+mod traffic;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,11 +29,14 @@ use quell_trace::decisions::{Recorder, RingSink};
 
 use crate::events::Events;
 use crate::guardian::Guardians;
+use crate::memory::Gauge;
 use congestion::Congestion;
+use hints::Pages;
 use members::Members;
 pub use run::{EngineThread, Pace, Settings};
 pub use sight::Sight;
 use ticks::Ticks;
+use traffic::Meter;
 
 /// How often the set of online cores is read again.
 const HOTPLUG_LOOK: Nanos = Nanos::from_millis(100);
@@ -56,6 +61,8 @@ pub struct Parts {
     pub guardians: Option<Guardians>,
     /// Notes every decision, if asked to.
     pub recorder: Option<Recorder<RingSink>>,
+    /// Reads memory traffic, if the policy wants it.
+    pub memory: Option<Gauge>,
     /// What this host lacks, in sentences.
     pub degraded: Vec<String>,
 }
@@ -75,6 +82,8 @@ pub struct Engine {
     stale_due: Nanos,
     /// `None` on a host without the kernel's list: it has no hotplug.
     hotplug: Option<Hotplug>,
+    hints: Pages,
+    traffic: Option<Meter>,
     ticks: Ticks,
     congestion: Congestion,
     events: Events,
@@ -100,6 +109,8 @@ impl Engine {
             hotplug_due: Nanos::ZERO,
             stale_due: Nanos::MAX,
             hotplug: Hotplug::new().ok(),
+            hints: Pages::default(),
+            traffic: parts.memory.take().map(Meter::new),
             ticks: Ticks::default(),
             congestion: Congestion::new(settings.congestion_after),
             events: Events::default(),
@@ -142,6 +153,10 @@ impl Engine {
         self.drop_stale_readings(now);
         self.seen.now = now;
         self.parts.sight.observer().read(&mut self.seen);
+        self.take_hints();
+        if let Some(traffic) = &mut self.traffic {
+            traffic.fill(&mut self.seen);
+        }
         for outcome in self.parts.back_end.outcomes() {
             if let Some(at) = self.parts.host.topology.position(outcome.core) {
                 self.seen.cores[at].outcome = outcome.outcome;
@@ -159,6 +174,13 @@ impl Engine {
         }
         self.seen.dirty.clear();
         wake
+    }
+
+    /// After the observer: it tells where the threads run.
+    fn take_hints(&mut self) {
+        let threads = self.parts.sight.seen().threads();
+        let (members, events) = (&mut self.members, &mut self.events);
+        self.hints.fill(&mut self.seen, threads, |task, what| members.problem(task, events, what));
     }
 
     fn record(&mut self, now: Nanos, wake: Wake) {

@@ -124,7 +124,10 @@ impl Engine {
         if self.settings.pace == Pace::Dedicated || self.settings.tick > SLEEP_MAX {
             return tick;
         }
-        let latest = now + if self.at_rest { REST_MAX } else { SLEEP_MAX };
+        let rest = if self.at_rest { REST_MAX } else { SLEEP_MAX };
+        let hints = Some(()).filter(|()| self.parts.policy.reads().requests);
+        let poll = hints.and_then(|()| self.hints.poll_every(&self.seen)).unwrap_or(rest);
+        let latest = now + poll.clamp(self.settings.tick, rest);
         match wake {
             Wake::At(at) => at.clamp(tick, latest),
             // Without events nobody would call: keep the tick.
@@ -179,6 +182,10 @@ impl Engine {
             }
             Command::Ungroup(groups, reply) => {
                 self.ungroup(&groups);
+                let _ = reply.send(());
+            }
+            Command::Hints(id, page, reply) => {
+                self.hints.set(id, page);
                 let _ = reply.send(());
             }
             Command::Reading(id, reading) => self.note_reading(id, &reading),

@@ -46,6 +46,7 @@ impl Engine {
                 .as_ref()
                 .map_or(0, |guardians| guardians.alive() as u32),
             degraded: self.parts.degraded.clone(),
+            memory: self.traffic.as_ref().map(|meter| meter.status(&self.seen)),
             cores: self.core_status(&times),
             tasks,
             counters,
@@ -77,6 +78,7 @@ impl Engine {
             owner: plan.owner.map(|id| self.members.name(id)),
             running: seen.running.map(|id| self.members.name(id)),
             reason: plan.reason.to_string(),
+            request_us: seen.request_start.value().map(|start| us(self.seen.now.since(start))),
             lc_busy_percent: seen.lc_busy.value().map(|busy| f64::from(busy.0) / 10.0),
             outcome: seen.outcome.to_string(),
             ran: ran(plan.id),
@@ -116,6 +118,7 @@ impl Engine {
             unrelieved: self.congestion.of(id).map(|lasting| lasting.finding.cause),
             unrelieved_s: self.congestion.totals(id).map(seconds).collect(),
             affinities: tally.affinities(),
+            hints: self.hints.status(id),
             latency: (seen.limits.class == Class::LatencyCritical).then(|| latency_status(seen)),
             ..TaskStatus::default()
         }

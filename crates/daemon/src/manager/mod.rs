@@ -4,6 +4,7 @@
 //! does so again a few times a second (new processes that match, programs that ended). `quell run FILE` is
 //! only the first caller of `apply`; later ones come over the control socket.
 
+mod hints;
 mod live;
 mod preflight;
 pub mod sources;
@@ -185,6 +186,9 @@ impl Manager {
         }
         self.looked = Instant::now();
         self.tasks.iter_mut().for_each(Task::notice_exits);
+        for task in &mut self.tasks {
+            task.look_for_hints(&self.engine);
+        }
         for at in 0..self.tasks.len() {
             if !lost && !self.tasks[at].may_grow() {
                 continue;

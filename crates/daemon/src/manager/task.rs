@@ -8,6 +8,7 @@ use quell_linux::act::backend::{TaskGroups, TaskInfo};
 use quell_linux::observe::{Children, procs};
 use quell_model::{CoreSet, TaskId};
 
+use super::hints::{self, Hints};
 use super::{no_answer, sources};
 use crate::access::Peer;
 use crate::command::{Command, GroupCall, Newcomer};
@@ -28,6 +29,8 @@ pub struct Task {
     problems: Vec<String>,
     /// Reads its latency and load; LC only.
     gauge: Option<Gauge>,
+    /// Its page of hints.
+    hints: Hints,
 }
 
 impl Task {
@@ -43,7 +46,7 @@ impl Task {
     ) -> Result<Task, String> {
         let program = match &config.source {
             Source::Command(launch) => Some(
-                Launched::spawn(launch)
+                Launched::spawn(&hints::with_path(launch, config.hints.as_deref()))
                     .map_err(|err| format!("task `{}`: cannot launch: {err}", config.name))?,
             ),
             _ => None,
@@ -67,6 +70,7 @@ impl Task {
             ended: None,
             problems: Vec::new(),
             gauge: None,
+            hints: Hints::default(),
         };
         let groups = task.make_groups(engine)?;
         let info =
@@ -100,6 +104,9 @@ impl Task {
     ) -> Result<(), String> {
         let (id, limits) = (self.id, wanted.limits(managed));
         let same_latency = self.config.latency == wanted.latency;
+        if self.config.hints != wanted.hints {
+            self.hints.close(id, engine);
+        }
         self.config = wanted.clone();
         if !same_latency {
             self.start_gauge(engine);
@@ -173,6 +180,7 @@ impl Task {
             sibling_after: self.config.sibling_after,
             quantum: self.config.quantum,
             latency: self.config.latency.clone(),
+            hints: self.config.hints.clone(),
             ..wanted.clone()
         };
         same == self.config
@@ -207,6 +215,17 @@ impl Task {
     /// Notices the end of any of its processes: a file of /proc for each.
     pub fn notice_exits(&mut self) {
         self.processes.retain(|&pid| procs::exists(pid));
+    }
+
+    /// Opens the task's page of hints when it is there, and again when it was made anew.
+    pub fn look_for_hints(&mut self, engine: &Postbox<Command>) {
+        let Some(path) = self.config.hints.clone().filter(|_| !self.processes.is_empty()) else {
+            return;
+        };
+        let users = self.pids().filter_map(|pid| procs::user(pid).ok());
+        let users: std::collections::BTreeSet<u32> = users.collect();
+        let users: Vec<u32> = users.into_iter().collect();
+        self.hints.look(&path, &users, self.id, engine);
     }
 
     /// Whether processes that nobody told of can come to belong to it: those that match a name or enter a cgroup.
@@ -266,6 +285,7 @@ impl Task {
             (None, false, _) => "running".to_owned(),
         };
         row.problems.extend(self.problems.iter().cloned());
+        self.hints.complete(self.config.hints.as_deref(), row);
         if let (Some(gauge), Some(latency)) = (&self.gauge, &mut row.latency) {
             gauge.complete(latency);
         }

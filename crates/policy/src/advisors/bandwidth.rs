@@ -21,7 +21,10 @@
 //! - It invalidates the sample of the wrong core after a choice, and picks the worst core without asking whether
 //!   its sample is valid. Here a sample counts only if the core ran the task at both ends.
 //! - Where the host needs more than half a step to act, a step is twice that time: what was decided has to show
-//!   before it is judged, or one offence is punished several times and forgiven as often.
+//!   before it is judged, or one offence is punished several times and forgiven as often. For the same reason
+//!   a step is longer where counters are read only now and then.
+//! - What a task is capped from is the number of cores that run it now. Where cores are shared that is one less
+//!   whenever somebody preempts one of its threads, and two would go at once: there it is how many it could use.
 //! - It rests where no service is: there is nobody to protect from the traffic.
 //! - Without any core a task always counts as congested. A frozen task cannot show that it waits, and one
 //!   that does not wait takes no harm from being allowed a core.
@@ -40,6 +43,7 @@ const FREE: u32 = u32::MAX;
 pub struct Bandwidth {
     limit: BytesPerSec,
     step: Nanos,
+    shares_cores: bool,
     /// Managed cores.
     cores: u64,
     state: State,
@@ -49,8 +53,8 @@ pub struct Bandwidth {
 
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct State {
-    /// When the last step was, and the total then.
-    last: Option<(Nanos, Bytes)>,
+    /// When the last step was, and the total then, if it was known.
+    last: Option<(Nanos, Option<Bytes>)>,
     /// Since when counters are watched; `None`: relaxed.
     watching: Option<Nanos>,
     /// By core number: who ran there when they were noted, and the counter then.
@@ -66,13 +70,14 @@ struct Record {
 }
 
 impl Bandwidth {
-    /// The controller that keeps memory traffic below `limit`.
-    pub fn new(host: &Host, limit: BytesPerSec) -> Bandwidth {
+    /// The controller that keeps memory traffic below `limit`, with steps no shorter than `step`.
+    pub fn new(host: &Host, limit: BytesPerSec, step: Nanos) -> Bandwidth {
         let numbers = host.topology.cores().last().map_or(0, |core| core.id.index() + 1);
         let state = State { samples: vec![None; numbers], ..State::default() };
         Bandwidth {
             limit,
-            step: STEP.max(Nanos(host.caps.acts_within.0.saturating_mul(2))),
+            step: STEP.max(Nanos(host.caps.acts_within.0.saturating_mul(2))).max(step),
+            shares_cores: host.caps.shares_cores,
             cores: host.managed.len() as u64,
             state,
             fetched: Vec::new(),
@@ -94,9 +99,9 @@ impl Bandwidth {
     /// One step; the core that was chosen, and whose it is.
     fn take_step(&mut self, now: Nanos, seen: &Snapshot) -> Option<(TaskId, CoreId)> {
         let total = seen.memory.value();
-        let before = std::mem::replace(&mut self.state.last, total.map(|total| (now, total)));
+        let before = self.state.last.replace((now, total));
         let over = match (before, total) {
-            (Some((at, before)), Some(total)) => {
+            (Some((at, Some(before))), Some(total)) => {
                 exceeds(total.0.saturating_sub(before.0), now.since(at), self.limit.0)
             }
             _ => false,
@@ -167,7 +172,11 @@ impl Bandwidth {
             let of_it = self.fetched(seen).filter(|(task, _, _)| *task == view.id);
             let (_, core, _) = of_it.max_by_key(|&(_, core, count)| (count, core))?;
             let record = &mut self.state.tasks[view.id.at()];
-            let active = view.running_on.len() as u32;
+            // Where cores are shared, whoever preempts one of its threads just now takes no core from it.
+            let active = match self.shares_cores {
+                true => view.runnable(),
+                false => view.running_on.len() as u32,
+            };
             let cap = record.cap.min(view.limits.max);
             record.cap = cap.min(active).saturating_sub(1).max(view.limits.guaranteed);
             Some((view.id, core))
