@@ -16,15 +16,18 @@ console=$kept/console
 trap 'rm -rf "$kept"' EXIT
 
 libraries=()
-for name in assert threads reports checker recipes; do
+for name in assert threads reports checker recipes controllers; do
     libraries+=("tests/vm/$name.sh:lib/$name.sh")
 done
+
+# A service that hints, by the header that services include.
+cc -std=c11 -O2 -Wall -Wextra -Werror -Icrates/shm/include -o "$kept/hinting" tests/vm/hinting.c
 
 # run GUEST [OPTION]...: boots with these options of boot.sh, and runs tests/vm/GUEST.sh there.
 run() {
     local guest=$1
     shift
-    scripts/vm/boot.sh -T 600 "$@" "tests/vm/$guest.sh" "${libraries[@]}" "$quell" 2>&1 | tee "$console"
+    scripts/vm/boot.sh -T 1200 "$@" "tests/vm/$guest.sh" "${libraries[@]}" "$quell" "$kept/hinting" 2>&1 | tee "$console"
 }
 
 # passes WHERE GUEST [OPTION]...

@@ -210,6 +210,9 @@ expect "release succeeds" 0 $?
 eventually "release restores the host" restored
 holds "the bystander lives" kill -0 $bystander
 
+# shellcheck source=tests/vm/controllers.sh
+. /lib/controllers.sh
+
 [ "$failures" = 0 ] || {
     diff /tmp/before /tmp/now
     cat /tmp/dry.log /tmp/quell.log
