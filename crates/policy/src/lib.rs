@@ -14,6 +14,8 @@
 //! 4. advice is followed in the order ban, cap, preference.
 //!
 //! [`invariants::check`] judges any Plan by them and shares no code with the allocator.
+//!
+//! Inside one core that is a lane, a [`lanes::LanePolicy`] decides whose turn it is.
 
 mod advice;
 pub mod advisors;
@@ -21,6 +23,7 @@ mod allocator;
 mod explain;
 mod host;
 pub mod invariants;
+pub mod lanes;
 mod quell;
 mod registry;
 pub mod rivals;

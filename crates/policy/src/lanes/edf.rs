@@ -1,0 +1,115 @@
+//! Earliest deadline first, with a budget for each period.
+
+use quell_model::Nanos;
+
+use super::{LanePolicy, Look, Member, Members, Seen, Turn};
+
+/// What a member is promised: a budget of CPU time in each period, by the deadline after the period's begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Its period.
+    pub period: Nanos,
+    /// What it gets in each.
+    pub budget: Nanos,
+    /// From the period's begin.
+    pub deadline: Nanos,
+}
+
+/// Where a member is in its period.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    released: Nanos,
+    left: Nanos,
+}
+
+/// Runs, of those with budget left, the one with the earliest deadline. A member without budget gets what nobody
+/// with budget wants. Where the budgets fit (their shares of the periods add up to the core at most, with deadlines
+/// at the periods' ends) each is met.
+///
+/// A period begins when its member wakes up after the last one's end, or there if it did not sleep. What a member
+/// used stays used when it sleeps within a period: waking up is no way to a new budget.
+#[derive(Clone, Debug)]
+pub struct Edf {
+    jobs: Vec<Job>,
+    states: Vec<Option<State>>,
+    awake: Members,
+    /// Up to when the turn was charged.
+    charged: Nanos,
+}
+
+impl Edf {
+    /// With a job for each member; those beyond have none and run where nobody else can.
+    pub fn new(jobs: Vec<Job>) -> Edf {
+        let states = vec![None; jobs.len()];
+        Edf { jobs, states, awake: Members::NONE, charged: Nanos::ZERO }
+    }
+
+    fn charge(&mut self, seen: &Seen) {
+        if let Some((member, since)) = seen.turn
+            && let Some(Some(state)) = self.states.get_mut(member.at())
+        {
+            let ran = seen.now.since(since.max(self.charged));
+            state.left = state.left - ran;
+        }
+        self.charged = seen.now;
+    }
+
+    fn release(&mut self, seen: &Seen) {
+        for member in seen.runnable.iter() {
+            let Some(job) = self.jobs.get(member.at()).copied() else { continue };
+            let woke = !self.awake.contains(member);
+            let state = &mut self.states[member.at()];
+            let Some(state) = state else {
+                *state = Some(State { released: seen.now, left: job.budget });
+                continue;
+            };
+            let over = seen.now.since(state.released).0 / job.period.0.max(1);
+            if over > 0 {
+                let next = Nanos(state.released.0 + over * job.period.0);
+                state.released = if woke { seen.now } else { next };
+                state.left = job.budget;
+            }
+        }
+        self.awake = seen.runnable;
+    }
+
+    fn state(&self, member: Member) -> Option<(Job, State)> {
+        Some((*self.jobs.get(member.at())?, (*self.states.get(member.at())?)?))
+    }
+
+    /// When the member's next period begins, if it stays awake.
+    fn next_release(&self, member: Member) -> Nanos {
+        self.state(member).map_or(Nanos::MAX, |(job, state)| state.released + job.period)
+    }
+
+    fn deadline(&self, member: Member) -> Option<Nanos> {
+        let (job, state) = self.state(member).filter(|(_, state)| state.left > Nanos::ZERO)?;
+        Some(state.released + job.deadline)
+    }
+}
+
+impl LanePolicy for Edf {
+    fn name(&self) -> &'static str {
+        "edf"
+    }
+
+    fn decide(&mut self, seen: &Seen) -> Turn {
+        self.charge(seen);
+        self.release(seen);
+        let with_budget = seen.runnable.iter().filter_map(|who| Some((self.deadline(who)?, who)));
+        let first = with_budget.min();
+        let over = seen.runnable.iter().map(|who| (self.next_release(who), who)).min();
+        let Some((_, member)) = first.or(over) else { return Turn::IDLE };
+        if seen.runnable.len() == 1 {
+            return Turn::of(member, Look::OnChange);
+        }
+        // The next period of anybody may change who is first.
+        let release = seen.runnable.iter().map(|who| self.next_release(who)).min();
+        let left = self.state(member).map_or(Nanos::ZERO, |(_, state)| state.left);
+        let spent = if left > Nanos::ZERO { seen.now + left } else { Nanos::MAX };
+        match spent.min(release.unwrap_or(Nanos::MAX)) {
+            Nanos::MAX => Turn::of(member, Look::OnChange),
+            at => Turn::of(member, Look::AtOrOnWake(at)),
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! What lane policies promise, on a lane in simulated time whose members sleep and wake as they like.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod counting;
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use quell_model::Nanos;
+use quell_policy::lanes::{Job, LanePolicy, Look, Member, Members, Seen, Slot, Spec};
+
+const fn us(micros: u64) -> Nanos {
+    Nanos::from_micros(micros)
+}
+
+/// What a member does: works for a while, sleeps for a while, again and again.
+#[derive(Clone, Copy, Debug)]
+struct Habit {
+    works: Nanos,
+    /// Zero: never.
+    sleeps: Nanos,
+}
+
+const BUSY: Habit = Habit { works: Nanos::MAX, sleeps: Nanos::ZERO };
+
+struct Actor {
+    habit: Habit,
+    left: Nanos,
+    /// When it wakes up, if it sleeps.
+    wakes: Option<Nanos>,
+}
+
+/// A stretch of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ran {
+    member: Member,
+    from: Nanos,
+    to: Nanos,
+    /// Who could run when the turn was given.
+    runnable: Members,
+}
+
+/// A lane that does as its policy says: looks by time are late by `late`, a switch takes `switch`.
+struct Lane {
+    policy: Box<dyn LanePolicy>,
+    actors: Vec<Actor>,
+    now: Nanos,
+    turn: Option<(Member, Nanos)>,
+    late: Nanos,
+    switch: Nanos,
+    ran: Vec<Ran>,
+    /// Looks that were asked for by a time that had passed.
+    stuck: u32,
+}
+
+impl Lane {
+    fn new(spec: &Spec, habits: &[Habit]) -> Lane {
+        let actor = |habit: &Habit| Actor { habit: *habit, left: habit.works, wakes: None };
+        Lane {
+            policy: spec.build(habits.len()).unwrap(),
+            actors: habits.iter().map(actor).collect(),
+            now: us(1_000),
+            turn: None,
+            late: Nanos::ZERO,
+            switch: Nanos::ZERO,
+            ran: Vec::new(),
+            stuck: 0,
+        }
+    }
+
+    fn runnable(&self) -> Members {
+        let awake = |at: &usize| self.actors[*at].wakes.is_none();
+        (0..self.actors.len()).filter(awake).map(|at| Member(at as u8)).collect()
+    }
+
+    fn wake(&mut self) {
+        for actor in &mut self.actors {
+            if actor.wakes.is_some_and(|at| at <= self.now) {
+                (actor.wakes, actor.left) = (None, actor.habit.works);
+            }
+        }
+    }
+
+    /// Asks the policy, and gives the turn as it says.
+    fn look(&mut self) -> Look {
+        for _ in 0..3 {
+            self.wake();
+            let seen = Seen { now: self.now, runnable: self.runnable(), turn: self.turn };
+            let turn = self.policy.decide(&seen);
+            assert_eq!(turn.member.is_none(), seen.runnable.is_empty(), "work conservation");
+            assert!(turn.member.is_none_or(|member| seen.runnable.contains(member)));
+            self.stuck += u32::from(turn.look.at().is_some_and(|at| at <= self.now));
+            if turn.member == self.turn.map(|(member, _)| member) {
+                return turn.look;
+            }
+            self.now += self.switch;
+            self.turn = turn.member.map(|member| (member, self.now));
+            // Asked again once the switch is done, as a lane does.
+            if self.turn.is_none() {
+                return turn.look;
+            }
+        }
+        panic!("the policy cannot make up its mind");
+    }
+
+    /// Runs until `end`.
+    fn run(&mut self, end: Nanos) {
+        while self.now < end {
+            let look = self.look();
+            let runs = self.turn.map(|(member, _)| member);
+            let by_time = look.at().map(|at| at.max(self.now) + self.late);
+            let wakes = self.actors.iter().filter_map(|actor| actor.wakes).min();
+            let sleeps = runs.map(|member| self.now + self.actors[member.at()].left);
+            // A lane where nobody can run looks at each wake-up whatever the policy says.
+            let wakes = wakes.filter(|_| look.on_wake() || runs.is_none());
+            let next = [by_time, wakes, sleeps, Some(end)].into_iter().flatten().min().unwrap();
+            let from = self.now;
+            self.now = next.max(self.now);
+            if let Some(member) = runs {
+                self.work(member, from);
+            }
+        }
+    }
+
+    fn work(&mut self, member: Member, from: Nanos) {
+        let ran = self.now.since(from);
+        let runnable = self.runnable();
+        let actor = &mut self.actors[member.at()];
+        actor.left = actor.left - ran;
+        if actor.left == Nanos::ZERO {
+            actor.wakes = Some(self.now + actor.habit.sleeps);
+        }
+        self.ran.push(Ran { member, from, to: self.now, runnable });
+    }
+
+    /// What each member got.
+    fn shares(&self) -> BTreeMap<u8, Nanos> {
+        let mut shares = BTreeMap::new();
+        for ran in &self.ran {
+            *shares.entry(ran.member.0).or_default() += ran.to.since(ran.from);
+        }
+        shares
+    }
+
+    /// The longest time for which a member that could run all along did not.
+    fn longest_wait(&self, end: Nanos) -> Nanos {
+        let waits =
+            (0..self.actors.len()).filter(|at| self.actors[*at].habit.sleeps == Nanos::ZERO);
+        let longest = waits.map(|at| {
+            let mut last = us(1_000);
+            let mut longest = Nanos::ZERO;
+            for ran in self.ran.iter().filter(|ran| ran.member.at() == at) {
+                longest = longest.max(ran.from.since(last));
+                last = ran.to;
+            }
+            longest.max(end.since(last))
+        });
+        longest.max().unwrap_or_default()
+    }
+
+    /// Who ran, stretches of one turn counted once.
+    fn order(&self) -> Vec<u8> {
+        let mut order: Vec<u8> = self.ran.iter().map(|ran| ran.member.0).collect();
+        order.dedup();
+        order
+    }
+}
+
+fn habits(busy_too: bool) -> impl Strategy<Value = Vec<Habit>> {
+    let habit = (1u64..3_000, 1u64..3_000, any::<bool>()).prop_map(move |(works, sleeps, busy)| {
+        if busy && busy_too { BUSY } else { Habit { works: us(works), sleeps: us(sleeps) } }
+    });
+    proptest::collection::vec(habit, 1..7)
+}
+
+/// Any policy for so many members.
+fn spec(members: usize) -> impl Strategy<Value = Spec> {
+    let slice = (5u64..300).prop_map(us);
+    let order: Vec<u8> = (0..members as u8).collect();
+    let slots = (Just(order).prop_shuffle(), proptest::collection::vec(0..members as u8, 0..6));
+    let job = (5u64..200, 1u64..20).prop_map(move |(budget, times)| {
+        let period = us(budget * (members as u64 + times));
+        Job { period, budget: us(budget), deadline: period }
+    });
+    prop_oneof![
+        slice.clone().prop_map(|slice| Spec::RoundRobin { slice }),
+        (slots, slice.clone()).prop_map(|((each, more), slice)| {
+            let slot = |member| Slot { member: Member(member), slice };
+            Spec::Table { slots: each.into_iter().chain(more).map(slot).collect() }
+        }),
+        (slice.clone(), 5u64..2_000)
+            .prop_map(|(budget, after)| Spec::Preemptive { budget, resume_after: us(after) }),
+        proptest::collection::vec(job, members).prop_map(|jobs| Spec::Edf { jobs }),
+        (slice, proptest::collection::vec(1u32..20, members))
+            .prop_map(|(slice, weights)| Spec::Fair { slice, weights }),
+        Just(Spec::Fifo),
+    ]
+}
+
+fn lanes() -> impl Strategy<Value = (Vec<Habit>, Spec)> {
+    habits(true).prop_flat_map(|habits| {
+        let spec = spec(habits.len());
+        (Just(habits), spec)
+    })
+}
+
+proptest! {
+    #[test]
+    fn whoever_can_run_is_run_and_each_look_lies_ahead(
+        (habits, spec) in lanes(), late in 0u64..40, switch in 0u64..10
+    ) {
+        let mut lane = Lane::new(&spec, &habits);
+        (lane.late, lane.switch) = (us(late), us(switch));
+        lane.run(us(100_000));
+        prop_assert_eq!(lane.stuck, 0);
+        let busy: u64 = lane.shares().values().map(|share| share.0).sum();
+        prop_assert!(busy > 0);
+    }
+
+    #[test]
+    fn the_same_lane_gives_the_same_turns((habits, spec) in lanes()) {
+        let turns = || {
+            let mut lane = Lane::new(&spec, &habits);
+            lane.run(us(30_000));
+            lane.ran
+        };
+        prop_assert_eq!(turns(), turns());
+    }
+
+    #[test]
+    fn round_robin_keeps_nobody_waiting_for_more_than_a_slice_of_each_other(
+        habits in habits(true), slice in 5u64..300, late in 0u64..40, switch in 0u64..10
+    ) {
+        let mut lane = Lane::new(&Spec::RoundRobin { slice: us(slice) }, &habits);
+        (lane.late, lane.switch) = (us(late), us(switch));
+        lane.run(us(100_000));
+        let bound = (habits.len() as u64) * (slice + late + 2 * switch);
+        prop_assert!(lane.longest_wait(us(100_000)) <= us(bound));
+    }
+
+    #[test]
+    fn a_table_is_run_in_order_and_sleepers_are_left_out(
+        members in 1usize..6, more in proptest::collection::vec(0u8..6, 0..6),
+        asleep in any::<u8>(), late in 0u64..40
+    ) {
+        let awake = |member: &u8| *member == 0 || asleep & (1 << member) == 0;
+        let habit = |member: u8| match awake(&member) {
+            true => BUSY,
+            false => Habit { works: Nanos(1), sleeps: Nanos::from_secs(10) },
+        };
+        let table: Vec<u8> =
+            (0..members as u8).chain(more.into_iter().map(|at| at % members as u8)).collect();
+        let slot = |member: &u8| Slot { member: Member(*member), slice: us(20) };
+        let spec = Spec::Table { slots: table.iter().map(slot).collect() };
+        let habits: Vec<Habit> = (0..members as u8).map(habit).collect();
+        let mut lane = Lane::new(&spec, &habits);
+        // From when on those that sleep do.
+        lane.run(us(3_000));
+        lane.ran.clear();
+        lane.late = us(late);
+        lane.run(us(9_000));
+        let mut round: Vec<u8> = table.iter().copied().filter(awake).collect();
+        round.dedup();
+        if round.len() > 1 && round.first() == round.last() {
+            round.pop();
+        }
+        let order = lane.order();
+        let begin = (0..round.len()).find(|begin| {
+            order.iter().enumerate().all(|(at, member)| *member == round[(begin + at) % round.len()])
+        });
+        prop_assert!(begin.is_some(), "{round:?} is not the order of {order:?}");
+        prop_assert!(round.len() == 1 || order.len() >= 6_000 / (20 + late as usize) / table.len());
+    }
+
+    #[test]
+    fn a_table_gives_each_member_its_slots(counts in proptest::collection::vec(1usize..5, 2..5)) {
+        // Members in blocks: A-A-B-C.
+        let blocks = counts.iter().enumerate().flat_map(|(at, count)| vec![at as u8; *count]);
+        let slots: Vec<Slot> =
+            blocks.map(|member| Slot { member: Member(member), slice: us(50) }).collect();
+        let round = 50 * slots.len() as u64;
+        let mut lane = Lane::new(&Spec::Table { slots }, &vec![BUSY; counts.len()]);
+        lane.run(us(1_000 + 20 * round));
+        for (at, count) in counts.iter().enumerate() {
+            prop_assert_eq!(lane.shares()[&(at as u8)], us(20 * 50 * *count as u64));
+        }
+    }
+
+    #[test]
+    fn short_work_waits_for_no_more_than_the_budgets_before_it(
+        budget in 5u64..50, short in 1u64..5, sleeps in 2_000u64..4_000, hogs in 1usize..4
+    ) {
+        // Hogs beside one that works for less than a budget; nothing is resumed by its age.
+        let spec = Spec::Preemptive { budget: us(budget), resume_after: Nanos::from_secs(1) };
+        let mut habits = vec![BUSY; hogs];
+        habits.push(Habit { works: us(short), sleeps: us(sleeps) });
+        let mut lane = Lane::new(&spec, &habits);
+        lane.run(us(200_000));
+        let short = Member(hogs as u8);
+        let turns: Vec<Ran> = lane.ran.iter().copied().filter(|ran| ran.member == short).collect();
+        prop_assert!(turns.len() > 30);
+        for pair in turns.windows(2).skip(1) {
+            let woke = pair[0].to + us(sleeps);
+            // The hogs have used up their budgets long ago: they make way at once.
+            prop_assert_eq!(pair[1].from, woke);
+        }
+    }
+
+    #[test]
+    fn the_preempted_are_resumed_in_the_time_promised(
+        budget in 5u64..50, resume_after in 100u64..2_000, crowd in 2usize..6, late in 0u64..20
+    ) {
+        // The crowd works less than a budget and hardly sleeps: one of it waits always.
+        let spec = Spec::Preemptive { budget: us(budget), resume_after: us(resume_after) };
+        let mut habits = vec![Habit { works: us(budget - 1), sleeps: us(1) }; crowd];
+        habits.push(BUSY);
+        let mut lane = Lane::new(&spec, &habits);
+        lane.late = us(late);
+        lane.run(us(100_000));
+        let bound = resume_after + (crowd as u64 + 1) * (budget + late);
+        prop_assert!(lane.longest_wait(us(100_000)) <= us(bound));
+    }
+
+    #[test]
+    fn the_one_with_budget_and_the_earliest_deadline_has_the_turn(
+        jobs in proptest::collection::vec((5u64..100, 4u64..20), 2..5)
+    ) {
+        let job = |(budget, times): &(u64, u64)| {
+            let period = us(budget * times.max(&(jobs.len() as u64)));
+            Job { period, budget: us(*budget), deadline: period }
+        };
+        let jobs: Vec<Job> = jobs.iter().map(job).collect();
+        let mut lane = Lane::new(&Spec::Edf { jobs: jobs.clone() }, &vec![BUSY; jobs.len()]);
+        lane.run(us(50_000));
+        // A model of its own: periods from the start, budgets used up by what ran.
+        let start = us(1_000);
+        let period_of = |at: usize, now: Nanos| now.since(start).0 / jobs[at].period.0;
+        let used = |at: usize, now: Nanos| -> Nanos {
+            let from = Nanos(start.0 + period_of(at, now) * jobs[at].period.0);
+            let parts = lane.ran.iter().filter(|ran| ran.member.at() == at && ran.from < now);
+            Nanos(parts.map(|ran| ran.to.min(now).since(ran.from.max(from)).0).sum())
+        };
+        let deadline = |at: usize, now: Nanos| {
+            let ready = used(at, now) < jobs[at].budget;
+            let end = start.0 + (period_of(at, now) + 1) * jobs[at].period.0;
+            ready.then_some(end)
+        };
+        for ran in lane.ran.iter().take(300) {
+            let first = (0..jobs.len()).filter_map(|at| deadline(at, ran.from)).min();
+            if let Some(first) = first {
+                prop_assert_eq!(deadline(ran.member.at(), ran.from), Some(first), "{:?}", ran);
+            }
+        }
+    }
+
+    #[test]
+    fn budgets_that_fit_are_met_by_each_deadline(
+        jobs in proptest::collection::vec((5u64..100, 1u64..20), 1..6)
+    ) {
+        let members = jobs.len() as u64;
+        let job = |(budget, times): &(u64, u64)| {
+            let period = us(budget * (members + times));
+            Job { period, budget: us(*budget), deadline: period }
+        };
+        let jobs: Vec<Job> = jobs.iter().map(job).collect();
+        let mut lane = Lane::new(&Spec::Edf { jobs: jobs.clone() }, &vec![BUSY; jobs.len()]);
+        lane.run(us(60_000));
+        for (at, job) in jobs.iter().enumerate() {
+            let mut from = us(1_000);
+            while from + job.period <= us(60_000) {
+                let to = from + job.period;
+                let own = lane.ran.iter().filter(|ran| ran.member.at() == at);
+                let got: u64 = own.map(|ran| ran.to.min(to).since(ran.from.max(from)).0).sum();
+                prop_assert!(got >= job.budget.0, "member {at} got {} from {from}", Nanos(got));
+                from = to;
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_gets_more_than_its_budget_while_one_with_budget_waits(
+        greedy in 5u64..100, other in 5u64..100, late in 0u64..20
+    ) {
+        // Both want the whole core, and their budgets take it up.
+        let period = us(greedy + other);
+        let job = |budget| Job { period, budget: us(budget), deadline: period };
+        let spec = Spec::Edf { jobs: vec![job(greedy), job(other)] };
+        let mut lane = Lane::new(&spec, &[BUSY, BUSY]);
+        lane.late = us(late);
+        lane.run(us(50_000));
+        let longest = lane.ran.iter().filter(|ran| ran.member == Member(0));
+        let longest = longest.map(|ran| ran.to.since(ran.from)).max().unwrap();
+        // One period's budget may follow the last one's without a gap.
+        prop_assert!(longest <= us(2 * greedy + 2 * late), "{longest}");
+    }
+
+    #[test]
+    fn shares_are_those_of_the_weights(
+        weights in proptest::collection::vec(1u32..20, 2..6), slice in 5u64..100
+    ) {
+        let spec = Spec::Fair { slice: us(slice), weights: weights.clone() };
+        let mut lane = Lane::new(&spec, &vec![BUSY; weights.len()]);
+        let length = us(slice) .0 * 20 * 500;
+        lane.run(Nanos(us(1_000).0 + length));
+        let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
+        let shares = lane.shares();
+        for (at, weight) in weights.iter().enumerate() {
+            let due = length / sum * u64::from(*weight);
+            let got = shares[&(at as u8)].0;
+            // To within a few slices over ten thousand of them.
+            prop_assert!(got.abs_diff(due) <= us(slice).0 * 8, "{at}: {got} for {due}");
+        }
+    }
+
+    #[test]
+    fn sleeping_earns_no_credit(slice in 5u64..100, sleeps in 100u64..5_000) {
+        let mut lane = Lane::new(
+            &Spec::Fair { slice: us(slice), weights: vec![1, 1] },
+            &[BUSY, Habit { works: us(2_000), sleeps: us(sleeps) }],
+        );
+        lane.run(us(100_000));
+        // While both are awake neither is ahead for more than its slices: the sleeper never takes its
+        // sleep back in one go.
+        let sleeper = lane.ran.iter().filter(|ran| ran.member == Member(1));
+        let longest = sleeper.map(|ran| ran.to.since(ran.from)).max().unwrap();
+        prop_assert!(longest <= us(2 * slice), "{longest}");
+    }
+}
+
+#[test]
+fn first_come_is_first_served_until_it_sleeps() {
+    let works = |works| Habit { works: us(works), sleeps: us(10_000) };
+    let mut lane = Lane::new(&Spec::Fifo, &[works(700), works(5), works(300)]);
+    lane.run(us(3_000));
+    assert_eq!(lane.order(), [0, 1, 2]);
+    assert_eq!(lane.shares().values().copied().collect::<Vec<_>>(), [us(700), us(5), us(300)]);
+}
+
+#[test]
+fn a_lane_of_one_sets_no_timer() {
+    let job = Job { period: us(100), budget: us(50), deadline: us(100) };
+    for spec in [
+        Spec::RoundRobin { slice: us(20) },
+        Spec::Table { slots: vec![Slot { member: Member(0), slice: us(20) }] },
+        Spec::Preemptive { budget: us(20), resume_after: us(100) },
+        Spec::Edf { jobs: vec![job] },
+        Spec::Fair { slice: us(20), weights: vec![1] },
+        Spec::Fifo,
+    ] {
+        let mut lane = Lane::new(&spec, &[BUSY]);
+        assert_eq!(lane.look(), Look::OnChange, "{}", spec.name());
+        lane.now += us(500);
+        assert_eq!(lane.look(), Look::OnChange, "{}", spec.name());
+    }
+}
+
+#[test]
+fn deciding_allocates_nothing() {
+    let job = |at: u64| Job { period: us(100 * (at + 8)), budget: us(50), deadline: us(100) };
+    let slots = (0..8).map(|member| Slot { member: Member(member), slice: us(20) }).collect();
+    for spec in [
+        Spec::RoundRobin { slice: us(20) },
+        Spec::Table { slots },
+        Spec::Preemptive { budget: us(20), resume_after: us(100) },
+        Spec::Edf { jobs: (0..8).map(job).collect() },
+        Spec::Fair { slice: us(20), weights: vec![2; 8] },
+        Spec::Fifo,
+    ] {
+        let mut policy = spec.build(8).unwrap();
+        let mut turn = None;
+        let before = counting::allocations();
+        for step in 0..10_000u64 {
+            let now = us(step * 13);
+            let asleep = Member((step / 7 % 8) as u8);
+            let runnable = Members::first_of(8).without(asleep);
+            let seen = Seen { now, runnable, turn };
+            turn = policy.decide(&seen).member.map(|member| (member, now));
+        }
+        assert_eq!(counting::allocations(), before, "{}", spec.name());
+    }
+}
