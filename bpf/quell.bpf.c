@@ -53,6 +53,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
 		tell_if_queued(gains - 1, task, generation, now);
 	}
+	tell_lane(task, QUELL_LANE_WAKES, now);
 	return 0;
 }
 
@@ -62,7 +63,7 @@ int BPF_PROG(on_wakeup_new, struct task_struct *p)
 {
 	__u64 handle = handle_of(p), now;
 	struct slot *s = slot_of(handle);
-	__u32 seq, gains;
+	__u32 seq, gains, task;
 
 	if (!s)
 		return 0;
@@ -72,10 +73,12 @@ int BPF_PROG(on_wakeup_new, struct task_struct *p)
 	s->awake_since = now;
 	s->core = p->thread_info.cpu;
 	gains = wait_begin(s, true, now);
+	task = s->task;
 	slot_unlock(s, seq);
 	mark_dirty(handle);
 	if (gains)
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
+	tell_lane(task, QUELL_LANE_WAKES, now);
 	return 0;
 }
 
@@ -105,7 +108,8 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 					bool preempt, unsigned int prev_state, __u64 now)
 {
 	unsigned int state = READ_ONCE(prev->__state);
-	__u32 seq, gains = 0;
+	__u32 seq, task, gains = 0;
+	bool sleeps = false;
 
 	if (!slot_lock(s, handle, &seq))
 		return 0;
@@ -120,10 +124,14 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 		s->state = QUELL_SLEEPING;
 		s->since = now;
 		s->transitions++;
+		sleeps = true;
 	}
 	s->pending = 0;
+	task = s->task;
 	slot_unlock(s, seq);
 	mark_dirty(handle);
+	if (sleeps)
+		tell_lane(task, QUELL_LANE_SLEEPS, now);
 	return gains;
 }
 

@@ -45,6 +45,7 @@ enum quell_event_kind {
 	QUELL_EVENT_LC_QUEUED,
 	QUELL_EVENT_CORE_IDLE,
 	QUELL_EVENT_STALL,
+	QUELL_EVENT_LANE,
 };
 
 /*
@@ -149,9 +150,16 @@ struct task {
 	__u64 waited;
 	/* It has no core of its own: each wait of LC threads is told; user space. */
 	__u32 unserved;
-	__u32 unused;
+	/*
+	 * It is a lane: QUELL_LANE_*, what its scheduler waits for; user space.
+	 * The event that tells clears it.
+	 */
+	__u32 lane;
 	__u64 reserved[5];
 };
+
+#define QUELL_LANE_SLEEPS 1
+#define QUELL_LANE_WAKES 2
 
 /* Wake-to-run times, counted in buckets. */
 struct histograms {

@@ -63,6 +63,27 @@ static __always_inline void tell_if_queued(__u32 set, __u32 task, __u32 generati
 	event_send(e, WAKE_HINT, now);
 }
 
+/*
+ * Tells the scheduler of a lane what it waits for. The exchange that ended the
+ * write of the slot orders it before the look at `lane`: either user space,
+ * which sets `lane` and then reads the slots, sees the change, or it is told.
+ */
+static __always_inline void tell_lane(__u32 task, __u32 what, __u64 now)
+{
+	struct task *t = bpf_map_lookup_elem(&tasks, &task);
+	struct event *e;
+
+	if (!t || !(READ_ONCE(t->lane) & what) || !atomic_xchg(&t->lane, 0))
+		return;
+	e = event_new(QUELL_EVENT_LANE);
+	if (!e) {
+		WRITE_ONCE(t->lane, QUELL_LANE_SLEEPS | QUELL_LANE_WAKES);
+		return;
+	}
+	e->task = task;
+	event_send(e, WAKE_NOW, now);
+}
+
 /* ---- slots; the caller holds the slot ---- */
 
 /* 1 + the set that counts this thread while it waits, or 0. */

@@ -51,7 +51,8 @@ pub struct Gate(Arc<AtomicBool>);
 impl Gate {
     /// Lets changes through, or not.
     pub fn set(&self, open: bool) {
-        // Relaxed: the gate is set and read by the daemon's one tick loop; nothing is published by it.
+        // Relaxed: nothing is published by the gate. The daemon's one tick loop sets and reads it; of lanes, the main
+        // thread sets it and a scheduler thread sees that at its next change.
         self.0.store(open, Ordering::Relaxed);
     }
 

@@ -32,6 +32,10 @@ const NANOS_PER_TICK: u64 = 10_000_000;
 /// How often a read is tried again while a writer is at it: one holds a slot for some 100 ns.
 const READ_TRIES: u32 = 1_000;
 
+/// What the scheduler of a lane waits for: [`Task::lane`].
+pub(super) const LANE_SLEEPS: u32 = 1;
+pub(super) const LANE_WAKES: u32 = 2;
+
 /// Data that lives in a mapped BPF array.
 ///
 /// # Safety
@@ -201,7 +205,7 @@ pub(super) struct Task {
     pub told_queued: AtomicU32,
     pub waited: AtomicU64,
     pub unserved: AtomicU32,
-    unused: AtomicU32,
+    pub lane: AtomicU32,
     reserved: [AtomicU64; 5],
 }
 

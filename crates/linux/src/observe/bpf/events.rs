@@ -26,6 +26,8 @@ pub(super) enum Raw {
     /// The thread became the leader of its process, and had this number before.
     Execed(ThreadRef, Tid),
     Stall(Stall),
+    /// What the scheduler of a lane waited for happened: it finds what in the slots.
+    Lane,
 }
 
 /// Reads the ring. Events wait in an inbox until they are asked for.
@@ -123,6 +125,7 @@ fn parse(bytes: &[u8]) -> Option<Raw> {
             stolen: Nanos(wide(bytes, 72)),
             process: Tid(word(bytes, 20) as i32),
         }),
+        7 => Raw::Lane,
         _ => return None,
     };
     Some(event)

@@ -37,7 +37,7 @@ mod views;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use libbpf_rs::MapHandle;
@@ -46,7 +46,9 @@ use quell_model::{Class, CoreId, CoreSet, Nanos, Snapshot, TaskId};
 pub use self::histogram::Histogram;
 pub use self::lineage::lineage;
 
-use self::abi::{KIND_BE, KIND_IDLE, KIND_LC, RUNNING, UNKNOWN, WatchArgs};
+use self::abi::{
+    KIND_BE, KIND_IDLE, KIND_LC, LANE_SLEEPS, LANE_WAKES, RUNNING, UNKNOWN, WatchArgs,
+};
 use self::cores::Cores;
 use self::events::{Events, Raw};
 use self::programs::Programs;
@@ -222,6 +224,26 @@ impl BpfObserver {
         self.sets.allow(task, cores, &self.programs);
     }
 
+    /// Brings [`Observer::threads`] up to date without summing anything up. Returns how many changes have been
+    /// seen so far: the same number twice means that nothing changed in between.
+    pub fn refresh(&mut self) -> u64 {
+        self.views.refresh(&self.programs.dirty, &self.programs.slots);
+        self.views.changes
+    }
+
+    /// Has [`Observer::wake_fd`] become readable once a thread of this place goes to sleep, or once one wakes up, or
+    /// neither: for the scheduler of a lane. Told once; whoever asks then looks at the slots
+    /// ([`BpfObserver::refresh`]) before it sleeps, for what happened before it asked is not told.
+    pub fn tell_lane(&self, place: TaskId, sleeps: bool, wakes: bool) {
+        let Some(task) = self.programs.tasks.get(place.at()) else { return };
+        let wanted = if sleeps { LANE_SLEEPS } else { 0 } | if wakes { LANE_WAKES } else { 0 };
+        if task.lane.load(Ordering::Relaxed) != wanted {
+            task.lane.store(wanted, Ordering::Relaxed);
+        }
+        // Before the slots are read; pairs with the exchange that ends each write of a slot.
+        fence(Ordering::SeqCst);
+    }
+
     /// The time so far during which an LC thread waited while a managed core that it may use was idle.
     /// Never runs backwards.
     pub fn idle_while_lc_waits(&mut self) -> Nanos {
@@ -354,7 +376,7 @@ impl BpfObserver {
                     sink(event);
                 }
                 Raw::Execed(thread, _) => sink(HostEvent::Execed(thread)),
-                Raw::Stall(_) => {}
+                Raw::Stall(_) | Raw::Lane => {}
             }
         }
     }

@@ -53,6 +53,8 @@ pub(super) struct Views {
     /// Reads that were tried again because a writer was at it, and those given up.
     pub retries: u64,
     pub torn: u64,
+    /// Slots that were copied.
+    pub changes: u64,
 }
 
 impl Views {
@@ -67,6 +69,7 @@ impl Views {
             renamed: Vec::new(),
             retries: 0,
             torn: 0,
+            changes: 0,
         }
     }
 
@@ -101,6 +104,7 @@ impl Views {
     }
 
     fn update(&mut self, slot: u32, copy: &SlotCopy) {
+        self.changes += 1;
         let known = self.at[slot as usize];
         if known != NONE && self.private[known as usize].used != copy.used {
             self.remove(slot);

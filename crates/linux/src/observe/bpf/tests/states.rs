@@ -1,5 +1,7 @@
 //! States, waits and waste of threads that are watched.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::*;
 
 #[test]
@@ -299,6 +301,54 @@ fn a_wait_of_lc_without_a_core_is_told_although_no_lc_runs() {
     observer.note_unserved(LC, true);
     eventually("its wait is told", || events(&mut observer).contains(&HostEvent::LcQueued(LC)));
     observer.wake_on_events(false);
+}
+
+#[test]
+fn the_scheduler_of_a_lane_is_told_once_what_it_waits_for_and_nothing_else() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let mut observer = observer();
+    let sleeper = Worker::sleeper(crowded());
+    observer.watch(sleeper.thread, BE, false, Children::Adopt).unwrap();
+    let rings = |observer: &BpfObserver| {
+        let fd = observer.wake_fd().unwrap();
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+    };
+    // Each time it wakes up, it goes to sleep again.
+    let wake = |observer: &mut BpfObserver| {
+        let before = find(observer, sleeper.thread).map_or(0, |view| view.transitions);
+        sleeper.wake();
+        eventually("it woke up and sleeps again", || {
+            observer.refresh();
+            find(observer, sleeper.thread).is_some_and(|view| {
+                view.state == ThreadState::Sleeping && view.transitions > before
+            })
+        });
+    };
+    eventually("it sleeps", || {
+        observer.refresh();
+        find(&observer, sleeper.thread).is_some_and(|view| view.state == ThreadState::Sleeping)
+    });
+    events(&mut observer);
+    wake(&mut observer);
+    assert!(!rings(&observer), "nobody asked");
+    for (sleeps, wakes) in [(true, false), (false, true), (true, true)] {
+        let before = observer.refresh();
+        observer.tell_lane(BE, sleeps, wakes);
+        assert_eq!(observer.refresh(), before, "nothing happened before it was asked");
+        wake(&mut observer);
+        assert!(rings(&observer));
+        events(&mut observer);
+        assert!(!rings(&observer), "once");
+        wake(&mut observer);
+        assert!(!rings(&observer), "it has to be asked for again");
+    }
+    observer.tell_lane(LC, true, true);
+    wake(&mut observer);
+    assert!(!rings(&observer), "another lane's threads are no news");
 }
 
 #[test]
