@@ -5,10 +5,12 @@
 //! * [`config`]: the TOML file, read in two stages: as typed, then as checked against a host.
 //! * [`client`]: one call, one reply.
 //! * [`exposition`]: the text of metrics pages.
+//! * [`lanes`]: lanes as typed.
 //! * [`protocol`]: JSON lines over a Unix socket, one request and one response a line.
 
 pub mod client;
 pub mod config;
 pub mod exposition;
+pub mod lanes;
 mod latency;
 pub mod protocol;

@@ -99,6 +99,9 @@ pub fn run(options: &RunOptions) -> Result<()> {
     let lock = lock(&options.run_dir)?;
     let recording = options.record.as_ref().map(RecordTo::create).transpose()?;
     let metrics = metrics(&checked.config.host, &options.file)?;
+    for line in crate::lanes::release(&options.run_dir)? {
+        eprintln!("{line}");
+    }
     if let Some(report) = recover_stale(&options.run_dir)? {
         eprintln!("a daemon before this one did not end in order; restored: {report}");
     }
@@ -427,16 +430,18 @@ pub fn dry_run(options: &RunOptions) -> Result<Vec<String>> {
     Ok(engine.rehearse(&checked.config, &checked.host.managed))
 }
 
-/// Gives everything back that a daemon which is gone left changed.
+/// Gives everything back that a daemon, or lanes, which are gone left changed.
 ///
 /// # Errors
 /// When a daemon runs (it restores by itself: `quell stop`) or the journal cannot be read.
 pub fn release(run_dir: &Path) -> Result<Vec<String>> {
-    let _lock = lock(run_dir).context("`quell stop` ends it and gives everything back")?;
-    Ok(match recover_stale(run_dir)? {
-        Some(report) => vec![format!("restored: {report}")],
-        None => vec!["nothing to restore".to_owned()],
-    })
+    let mut said = crate::lanes::release(run_dir)?;
+    let _lock = lock(run_dir).context("`quell stop` ends a daemon and gives everything back")?;
+    said.extend(recover_stale(run_dir)?.map(|report| format!("restored: {report}")));
+    if said.is_empty() {
+        said.push("nothing to restore".to_owned());
+    }
+    Ok(said)
 }
 
 /// Held by the one daemon of a run directory.
@@ -461,7 +466,7 @@ fn lock(run_dir: &Path) -> Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => bail!(
-            "a Quell daemon runs already in {}; `quell status` shows it, `quell apply` changes its tasks",
+            "a Quell daemon runs already in {}; `quell status` shows it, `quell apply` changes its tasks (or lanes run there: `quell lane status`)",
             run_dir.display()
         ),
         Err(TryLockError::Error(err)) => Err(err).with_context(|| path.display().to_string()),

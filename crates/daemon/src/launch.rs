@@ -38,6 +38,18 @@ impl Launched {
     /// When it cannot be started, or its output file or directory cannot be opened.
     pub fn spawn(launch: &Launch) -> io::Result<Launched> {
         let (out, err) = output(launch.output.as_deref())?;
+        Launched::spawn_to(launch, out, err)
+    }
+
+    /// As [`Launched::spawn`], with the output where this process has its own.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn spawn_here(launch: &Launch) -> io::Result<Launched> {
+        Launched::spawn_to(launch, Stdio::inherit(), Stdio::inherit())
+    }
+
+    fn spawn_to(launch: &Launch, out: Stdio, err: Stdio) -> io::Result<Launched> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(HELPER).arg("--").args(&launch.command);
         command.stdin(Stdio::null()).stdout(out).stderr(err);

@@ -1,6 +1,7 @@
 //! The daemon: the tick loop, tasks, control server and guardians.
 //!
 //! * [`run`]: from a configuration file to a running daemon, and back.
+//! * [`lanes`]: threads that take turns on a core, as a policy in user space says.
 //! * [`guardian`]: the two processes that restore the host if the daemon dies.
 //!
 //! Inside: the *engine* is the scheduler thread and owns observer, policy, executor and back end; the
@@ -14,6 +15,7 @@ mod descent;
 mod engine;
 mod events;
 pub mod guardian;
+pub mod lanes;
 mod latency;
 mod launch;
 mod mailbox;

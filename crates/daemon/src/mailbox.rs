@@ -82,6 +82,14 @@ impl<C> Postbox<C> {
         let _ = self.commands.send_timeout(command, POST_TIMEOUT);
     }
 
+    /// Leaves a command and wakes the thread for it, without waiting. `false` if there is no room, or nobody.
+    pub fn tell(&self, command: C) -> bool {
+        let sent = self.commands.try_send(command).is_ok();
+        // A bell that cannot be rung has been rung too often to be missed.
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        sent
+    }
+
     /// Sends a command that carries its own way back, and waits for the answer.
     ///
     /// # Errors

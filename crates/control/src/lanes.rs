@@ -1,0 +1,134 @@
+//! Lanes as typed: in a file, or on the command line.
+
+use serde::Deserialize;
+
+use crate::config::{CONFIG_BYTES_MAX, ConfigError};
+
+/// How the scheduler of a lane waits for the end of a turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LanePattern {
+    /// Asleep, on a timer, on the lane's own core.
+    #[default]
+    Shared,
+    /// Spinning on another core, for all lanes.
+    Dedicated,
+}
+
+/// What becomes of processes that a member creates. New threads always belong to the member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LaneChildren {
+    /// They belong to the member.
+    #[default]
+    Adopt,
+    /// They are left as a plain child of the program would be.
+    Leave,
+}
+
+/// A set of lanes as typed; what the texts mean is not checked yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LanesConfig {
+    /// How schedulers wait.
+    #[serde(default)]
+    pub pattern: LanePattern,
+    /// Where a dedicated scheduler spins; the lowest core without a lane if not said.
+    pub scheduler_core: Option<u16>,
+    /// What becomes of new processes.
+    #[serde(default)]
+    pub children: LaneChildren,
+    /// The lanes.
+    pub lane: Vec<LaneConfig>,
+}
+
+/// One lane as typed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaneConfig {
+    /// Its core.
+    pub core: u16,
+    /// The policy's name.
+    pub policy: Option<String>,
+    /// Length of a turn: round robin, table, fair.
+    pub slice: Option<String>,
+    /// Slots: `A,A,B,C`, or `A:50us,B:20us`.
+    pub table: Option<String>,
+    /// Length of a turn while others wait: preemptive.
+    pub budget: Option<String>,
+    /// How long the preempted wait at most: preemptive.
+    pub resume_after: Option<String>,
+    /// EDF: `A:10ms/2ms`, or with a deadline `A:10ms/2ms/8ms`.
+    pub jobs: Option<String>,
+    /// Fair: `A:3,B:1`.
+    pub weights: Option<String>,
+    /// Who runs there.
+    #[serde(default)]
+    pub member: Vec<MemberConfig>,
+}
+
+/// One member as typed: one of command, pid and tid.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemberConfig {
+    /// Its name; A, B, C and so on if not said.
+    pub name: Option<String>,
+    /// A program to start, for a shell.
+    pub command: Option<String>,
+    /// A process: all its threads.
+    pub pid: Option<i32>,
+    /// A thread alone.
+    pub tid: Option<i32>,
+}
+
+impl LanesConfig {
+    /// Reads a file of lanes from TOML; `file` is only for messages.
+    ///
+    /// # Errors
+    /// Names the file, the line and what is wrong.
+    pub fn parse(text: &str, file: &str) -> Result<LanesConfig, ConfigError> {
+        let error = |line, what: String| ConfigError {
+            file: file.to_owned(),
+            line,
+            what,
+            remedy: "see docs/lanes.md".to_owned(),
+        };
+        if text.len() > CONFIG_BYTES_MAX {
+            return Err(error(None, format!("longer than {CONFIG_BYTES_MAX} bytes")));
+        }
+        toml::from_str(text).map_err(|bad| {
+            let before = bad.span().and_then(|span| text.get(..span.start));
+            let line = before.map(|before| before.matches('\n').count() + 1);
+            error(line, bad.message().to_owned())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_file_of_lanes_reads_as_typed() {
+        let text = "pattern = \"dedicated\"\n[[lane]]\ncore = 1\npolicy = \"table\"\nslice = \"50us\"\n\
+                    table = \"A,B\"\n[[lane.member]]\ncommand = \"./a\"\n[[lane.member]]\npid = 7\n";
+        let config = LanesConfig::parse(text, "lanes.toml").unwrap();
+        assert_eq!(config.pattern, LanePattern::Dedicated);
+        assert_eq!(config.lane[0].member[1].pid, Some(7));
+    }
+
+    #[test]
+    fn what_is_unknown_is_named_with_its_line() {
+        let error = LanesConfig::parse("[[lane]]\ncore = 1\nsclice = \"5us\"\n", "f").unwrap_err();
+        assert_eq!(error.line, Some(3));
+        assert!(error.to_string().contains("sclice"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in ".{0,200}") {
+            let _ = LanesConfig::parse(&text, "f");
+        }
+    }
+}
