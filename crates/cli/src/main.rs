@@ -14,6 +14,7 @@ mod doctor;
 mod drain;
 mod generate;
 mod guardian;
+mod lane;
 mod launch;
 mod load;
 mod quantity;
@@ -50,6 +51,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+    Lane(lane::Args),
     Apply(apply::Args),
     Drain(drain::Args),
     Status(status::Args),
@@ -79,11 +81,15 @@ fn main() -> ExitCode {
     start_logging();
     let command = Cli::parse().command;
     // `top` gives the terminal back first, whichever pipe or socket was closed.
-    if !matches!(command, Command::Run(_) | Command::Guardian(_) | Command::Top(_)) {
+    if !matches!(
+        command,
+        Command::Run(_) | Command::Lane(_) | Command::Guardian(_) | Command::Top(_)
+    ) {
         end_quietly_on_closed_pipes();
     }
     let result = match command {
         Command::Run(args) => run::run(args),
+        Command::Lane(args) => lane::run(args),
         Command::Apply(args) => apply::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Status(args) => status::run(args),

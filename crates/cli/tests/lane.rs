@@ -1,0 +1,416 @@
+//! What `quell lane` promises, with real programs.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{FIFO, Ground, OTHER, Program, QUELL, eventually, scheduling, start_bound};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// SCHED_RR and SCHED_BATCH as in `stat`.
+const RR: i32 = 2;
+const BATCH: i32 = 3;
+
+const SPIN: &str = "while :; do :; done";
+
+/// A program that notes when it had a core: the stretches between gaps of more than a millisecond.
+const NOTE: &str = r#"
+import sys, time
+now = time.monotonic_ns
+notes, first = [], now()
+last, end = first, first + int(float(sys.argv[2]) * 1e9)
+while last < end:
+    t = now()
+    if t - last > 1_000_000:
+        notes.append((first, last))
+        first = t
+    last = t
+notes.append((first, last))
+open(sys.argv[1], "w").write("".join(f"{a} {b}\n" for a, b in notes))
+"#;
+
+/// Lanes that run, ended at the end.
+struct Lanes<'a> {
+    ground: &'a Ground,
+    child: Child,
+}
+
+impl<'a> Lanes<'a> {
+    /// Lanes on core 1, once all members are there.
+    fn run(ground: &'a Ground, args: &[&str]) -> Lanes<'a> {
+        let log = fs::File::create(ground.path().join("log")).unwrap();
+        let child = Command::new(QUELL)
+            .args(["lane", "run", "--quiet", "--json"])
+            .args(args)
+            .env("QUELL_RUN_DIR", ground.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut lanes = Lanes { ground, child };
+        eventually("the lanes run", || {
+            let ended = lanes.child.try_wait().unwrap().is_some();
+            assert!(
+                !ended,
+                "they ended: {}",
+                fs::read_to_string(ground.path().join("log")).unwrap()
+            );
+            lanes.status()["pid"].as_u64() == Some(u64::from(lanes.child.id()))
+        });
+        lanes
+    }
+
+    fn status(&self) -> Value {
+        let out = self.ground.quell(&["lane", "status", "--json"]);
+        let all: Value = serde_json::from_slice(&out.stdout).unwrap();
+        all[0].clone()
+    }
+
+    fn lane(&self) -> Value {
+        self.status()["lanes"][0].clone()
+    }
+
+    fn count(&self, what: &str) -> u64 {
+        self.lane()[what].as_u64().unwrap()
+    }
+
+    fn turns(&self, member: usize) -> u64 {
+        self.lane()["members"][member]["turns"].as_u64().unwrap()
+    }
+
+    /// Turns go on: each of these members gets one.
+    fn go_on(&self, members: &[usize]) {
+        for member in members {
+            let before = self.turns(*member);
+            eventually("it gets another turn", || self.turns(*member) > before);
+        }
+    }
+
+    /// No turn changes for a while.
+    fn stand_still(&self) {
+        eventually("turns stand still", || {
+            let before = self.count("switches");
+            std::thread::sleep(Duration::from_millis(200));
+            self.count("switches") == before
+        });
+    }
+
+    /// Waits for their end by themselves; what they say they did.
+    fn finish(mut self) -> Value {
+        eventually("the lanes end", || self.child.try_wait().unwrap().is_some());
+        let mut text = String::new();
+        std::io::Read::read_to_string(self.child.stdout.as_mut().unwrap(), &mut text).unwrap();
+        let log = fs::read_to_string(self.ground.path().join("log")).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{log}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Ends them as Ctrl-C does.
+    fn interrupt(self) -> Value {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+        self.finish()
+    }
+}
+
+impl Drop for Lanes<'_> {
+    fn drop(&mut self) {
+        if self.child.try_wait().unwrap().is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn spinner() -> Program {
+    start_bound(&["sh", "-c", SPIN])
+}
+
+fn all(pid: i32, policy: i32, cores: &str) -> bool {
+    let threads = scheduling(pid);
+    !threads.is_empty() && threads.iter().all(|(found, _, mask)| *found == policy && mask == cores)
+}
+
+/// On one of a lane's rungs: SCHED_RR with the turn, SCHED_FIFO without.
+fn elevated(pid: i32, cores: &str) -> bool {
+    let threads = scheduling(pid);
+    !threads.is_empty()
+        && threads.iter().all(|(found, _, mask)| [FIFO, RR].contains(found) && mask == cores)
+}
+
+fn signal(program: &Program, signal: Signal) {
+    kill_process(Pid::from_child(&program.0), signal).unwrap();
+}
+
+/// What three programs noted while all of them ran.
+struct Noted {
+    /// The members that had the core, in order.
+    order: Vec<usize>,
+    /// For how long each had it, in nanoseconds.
+    shares: Vec<u64>,
+}
+
+impl Noted {
+    fn read(notes: &[PathBuf]) -> Noted {
+        let read = |path: &PathBuf| -> Vec<(u64, u64)> {
+            let text = fs::read_to_string(path).unwrap();
+            let pair = |line: &str| {
+                let (from, to) = line.split_once(' ').unwrap();
+                (from.parse().unwrap(), to.parse().unwrap())
+            };
+            text.lines().map(pair).collect()
+        };
+        let notes: Vec<Vec<(u64, u64)>> = notes.iter().map(read).collect();
+        let begin = notes.iter().map(|stretches| stretches[0].0).max().unwrap();
+        let end = notes.iter().map(|stretches| stretches.last().unwrap().1).min().unwrap();
+        let mut all: Vec<(u64, u64, usize)> = Vec::new();
+        for (member, stretches) in notes.iter().enumerate() {
+            let whole = stretches.iter().filter(|(from, to)| *from > begin && *to < end);
+            all.extend(whole.map(|(from, to)| (*from, *to, member)));
+        }
+        all.sort_unstable();
+        let mut shares = vec![0; notes.len()];
+        all.iter().for_each(|(from, to, member)| shares[*member] += to - from);
+        let mut order: Vec<usize> = all.into_iter().map(|(_, _, member)| member).collect();
+        order.dedup();
+        Noted { order, shares }
+    }
+
+    /// Follows a cycle. A hypervisor that stops the core for a whole slot leaves its member out: that may happen now
+    /// and then.
+    fn follows(&self, cycle: &[usize]) -> bool {
+        let is_next = |before: usize, at: usize, member: usize| {
+            cycle[(at + cycle.len() - 1) % cycle.len()] == before && cycle[at] == member
+        };
+        let mut breaks = 0;
+        let mut place = None;
+        for pair in self.order.windows(2) {
+            let expected = place.map(|at: usize| (at + 1) % cycle.len());
+            place = expected.filter(|at| cycle[*at] == pair[1]).or_else(|| {
+                breaks += 1;
+                (0..cycle.len()).find(|at| is_next(pair[0], *at, pair[1]))
+            });
+        }
+        // The first place has to be found, and is a guess where a member has several.
+        self.order.len() > 30 && breaks <= 2 + self.order.len() / 20
+    }
+}
+
+/// A table of three programs that note when they run, and what the lane says at the end.
+fn table_of_three(ground: &Ground, table: &str, pattern: &str) -> (Noted, Value) {
+    let script = ground.path().join("note.py");
+    fs::write(&script, NOTE).unwrap();
+    let notes: Vec<PathBuf> = ["a", "b", "c"].iter().map(|name| ground.path().join(name)).collect();
+    let command =
+        |notes: &PathBuf| format!("exec python3 {} {} 1.5", script.display(), notes.display());
+    let commands: Vec<String> = notes.iter().map(command).collect();
+    let mut args =
+        vec!["--core", "1", "--table", table, "--slice", "5ms", "--pattern", pattern, "--"];
+    args.extend(commands.iter().map(String::as_str));
+    let status = Lanes::run(ground, &args).finish();
+    (Noted::read(&notes), status["lanes"][0].clone())
+}
+
+#[test]
+fn a_table_of_three_busy_loops_is_run_in_order_and_each_gets_its_slots() {
+    let ground = Ground::new();
+    let (noted, lane) = table_of_three(&ground, "A,A,B,C", "shared");
+    assert!(noted.follows(&[0, 1, 2]), "{:?}", noted.order);
+    // Two slots to one of each other.
+    let [a, b, c] = noted.shares[..] else { panic!("three members") };
+    assert!(2 * a > 3 * b && 2 * a > 3 * c, "{:?}", noted.shares);
+    let turns = |member: usize| lane["members"][member]["turns"].as_u64().unwrap() as usize;
+    assert!((0..3).all(|member| turns(member) >= noted.order.len() / 4), "{lane}");
+}
+
+#[test]
+fn a_scheduler_that_spins_on_another_core_keeps_the_order_too() {
+    let ground = Ground::new();
+    let (noted, lane) = table_of_three(&ground, "A,B,A,C", "dedicated");
+    assert!(noted.follows(&[0, 1, 0, 2]), "{:?}", noted.order);
+    assert!(lane["switches"].as_u64().unwrap() > 30, "{lane}");
+}
+
+#[test]
+fn a_sleeper_is_left_out_at_once_and_has_its_turn_when_it_wakes() {
+    let ground = Ground::new();
+    let spin = spinner();
+    // A pipe's reader sleeps until somebody writes.
+    let pipe = ground.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = format!("exec 3<>{0}; while read -r line <&3; do :; done", pipe.display());
+    let reader = start_bound(&["sh", "-c", &reader]);
+    let (a, b) = (spin.pid().to_string(), reader.pid().to_string());
+    let args = ["--core", "1", "--table", "A,B", "--slice", "20ms", "--pid", &a, "--pid", &b];
+    let lanes = Lanes::run(&ground, &args);
+    // The sleeper's slots take no time: nobody is switched to and fro for it.
+    lanes.stand_still();
+    assert_eq!(lanes.lane()["running"], "A");
+    for _ in 0..3 {
+        let before = lanes.turns(1);
+        fs::write(&pipe, "go\n").unwrap();
+        eventually("the reader has a turn", || lanes.turns(1) > before);
+        lanes.stand_still();
+        assert_eq!(lanes.lane()["running"], "A", "it sleeps again, and its slot is over");
+    }
+    lanes.interrupt();
+    assert!(all(spin.pid(), OTHER, "0-1") && all(reader.pid(), OTHER, "0-1"));
+}
+
+#[test]
+fn an_idle_lane_costs_its_scheduler_no_switch() {
+    let ground = Ground::new();
+    let members = [start_bound(&["sleep", "1000"]), start_bound(&["sleep", "1000"])];
+    let [a, b] = members.each_ref().map(|member| member.pid().to_string());
+    let lanes = Lanes::run(&ground, &["--core", "1", "--slice", "50us", "--pid", &a, "--pid", &b]);
+    let tid = lanes.status()["schedulers"][0]["tid"].as_i64().unwrap();
+    let switches = || {
+        let path = format!("/proc/{}/task/{tid}/status", lanes.child.id());
+        let status = fs::read_to_string(path).unwrap();
+        let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    eventually("it comes to rest", || {
+        let before = switches();
+        std::thread::sleep(Duration::from_millis(300));
+        switches() == before
+    });
+    let before = switches();
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!((before.len(), switches()), (2, before));
+    lanes.interrupt();
+}
+
+#[test]
+fn the_lane_goes_on_without_who_exits_is_stopped_or_changes_its_own_scheduling() {
+    let ground = Ground::new();
+    let mut members = [spinner(), spinner(), spinner(), spinner()];
+    let pids: Vec<String> = members.iter().map(|member| member.pid().to_string()).collect();
+    let mut args = vec!["--core", "1", "--slice", "2ms"];
+    pids.iter().for_each(|pid| args.extend(["--pid", pid]));
+    let lanes = Lanes::run(&ground, &args);
+    lanes.go_on(&[0, 1, 2, 3]);
+    assert!(members.iter().all(|member| elevated(member.pid(), "1")));
+
+    signal(&members[0], Signal::STOP);
+    lanes.go_on(&[1, 2, 3]);
+    let stopped = lanes.turns(0);
+    lanes.go_on(&[1, 2, 3]);
+    assert_eq!(lanes.turns(0), stopped, "who is stopped has no turn");
+    signal(&members[0], Signal::CONT);
+    lanes.go_on(&[0, 1]);
+
+    members[3].0.kill().unwrap();
+    members[3].0.wait().unwrap();
+    eventually("the lane knows that it ended", || lanes.count("threads") == 3);
+    lanes.go_on(&[0, 1, 2]);
+
+    // As it might do itself: its wish is respected.
+    let own = Command::new("chrt").args(["--batch", "-p", "0", &pids[2]]).status().unwrap();
+    assert!(own.success());
+    eventually("it left the lane", || lanes.count("threads") == 2);
+    let kept = scheduling(members[2].pid());
+    assert!(kept.iter().all(|(policy, _, cores)| *policy == BATCH && cores == "0-1"), "{kept:?}");
+    assert!(lanes.lane()["notes"][0].as_str().unwrap().contains(&pids[2]), "{}", lanes.lane());
+    lanes.go_on(&[0, 1]);
+
+    lanes.interrupt();
+    assert!(all(members[0].pid(), OTHER, "0-1") && all(members[1].pid(), OTHER, "0-1"));
+}
+
+#[test]
+fn children_take_turns_with_their_creator_or_are_left_alone() {
+    let ground = Ground::new();
+    for children in ["adopt", "leave"] {
+        let pid = ground.path().join(children);
+        let parent =
+            format!("sh -c '{SPIN}' & echo $! > {0}.new; mv {0}.new {0}; {SPIN}", pid.display());
+        let args = ["--core", "1", "--slice", "2ms", "--children", children, "--", SPIN, &parent];
+        let lanes = Lanes::run(&ground, &args);
+        eventually("it has a child", || pid.exists());
+        let child: i32 = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+        eventually("the child is where it belongs", || match children {
+            "adopt" => elevated(child, "1"),
+            _ => all(child, OTHER, "0-1"),
+        });
+        lanes.go_on(&[0, 1]);
+        lanes.interrupt();
+        eventually("what was started has ended", || {
+            let gone = !Path::new(&format!("/proc/{child}")).exists();
+            // Left alone, it is nobody's to end.
+            if children == "leave" && !gone {
+                let _ = kill_process(Pid::from_raw(child).unwrap(), Signal::KILL);
+            }
+            gone
+        });
+    }
+}
+
+#[test]
+fn whatever_kills_the_scheduler_no_thread_stays_elevated() {
+    let ground = Ground::new();
+    for pattern in ["shared", "dedicated"] {
+        let members = [spinner(), start_bound(&["sleep", "1000"]), spinner()];
+        let before: Vec<_> = members.iter().map(|member| scheduling(member.pid())).collect();
+        let pids: Vec<String> = members.iter().map(|member| member.pid().to_string()).collect();
+        let mut args = vec!["--core", "1", "--slice", "100us", "--pattern", pattern];
+        pids.iter().for_each(|pid| args.extend(["--pid", pid]));
+        let mut lanes = Lanes::run(&ground, &args);
+        lanes.go_on(&[0, 2]);
+        lanes.child.kill().unwrap();
+        lanes.child.wait().unwrap();
+        eventually("everything is as it was found", || {
+            members.iter().zip(&before).all(|(member, before)| scheduling(member.pid()) == *before)
+        });
+    }
+}
+
+#[test]
+fn every_policy_runs_busy_members() {
+    let ground = Ground::new();
+    let policies: [&[&str]; 5] = [
+        &["--policy", "round-robin", "--slice", "500us"],
+        &["--policy", "preemptive", "--budget", "500us", "--resume-after", "5ms"],
+        &["--jobs", "A:10ms/2ms,B:5ms/1ms/4ms"],
+        &["--weights", "A:3,B:1", "--slice", "500us"],
+        &["--table", "A:2ms,B:500us"],
+    ];
+    for policy in policies {
+        let args = [&["--core", "1"], policy, &["--", SPIN, SPIN]].concat();
+        let lanes = Lanes::run(&ground, &args);
+        lanes.go_on(&[0, 1]);
+        let status = lanes.interrupt();
+        assert!(status["lanes"][0]["floor_ns"].as_u64().unwrap() > 0, "{status}");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said_and_nothing_is_changed() {
+    let ground = Ground::new();
+    let refused = |args: &[&str]| {
+        let out = ground.quell(&[&["lane", "run"], args].concat());
+        assert!(!out.status.success());
+        String::from_utf8(out.stderr).unwrap()
+    };
+    assert!(refused(&["--core", "1"]).contains("name programs after `--`"));
+    assert!(refused(&["--core", "99", "--", "true"]).contains("no core 99"));
+    assert!(refused(&["--core", "1", "--slice", "1us", "--", "true"]).contains("out of range"));
+    assert!(refused(&["--core", "1", "--pid", "1"]).contains("pid 1"));
+    let me = std::process::id().to_string();
+    assert!(refused(&["--core", "1", "--pid", &me]).contains("parent"));
+    let member = start_bound(&["sleep", "1000"]);
+    let pid = member.pid().to_string();
+    let lanes = Lanes::run(&ground, &["--core", "1", "--pid", &pid]);
+    assert!(refused(&["--core", "1", "--", "true"]).contains("has a lane already"));
+    let config = ground.config("");
+    let out = ground.quell(&["run", config.to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&out.stderr).contains("lane status"));
+    lanes.interrupt();
+    assert!(all(member.pid(), OTHER, "0-1"));
+}
