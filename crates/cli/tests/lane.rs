@@ -371,6 +371,67 @@ fn whatever_kills_the_scheduler_no_thread_stays_elevated() {
     }
 }
 
+/// xorshift64*: what happens next.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % sides
+    }
+}
+
+/// The guardians of a process.
+fn guardians(pid: u32) -> Vec<i32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let is_one = |pid: &i32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "quell-guardian\n")
+    };
+    children.split_whitespace().map(|pid| pid.parse().unwrap()).filter(is_one).collect()
+}
+
+#[test]
+fn the_lane_outlives_random_kills_and_everything_is_given_back_at_its_own() {
+    let ground = Ground::new();
+    let busy = [SPIN, "while :; do /bin/true; done", "while :; do sleep 0.002; done", SPIN, SPIN];
+    for (seed, last) in [(3, Signal::INT), (5, Signal::KILL), (7, Signal::KILL)] {
+        let mut dice = Dice(seed);
+        let mut members: Vec<Program> =
+            busy.iter().map(|loops| start_bound(&["sh", "-c", loops])).collect();
+        let pids: Vec<String> = members.iter().map(|member| member.pid().to_string()).collect();
+        let mut args = vec!["--core", "1", "--slice", "300us"];
+        pids.iter().for_each(|pid| args.extend(["--pid", pid]));
+        let mut lanes = Lanes::run(&ground, &args);
+        for _ in 0..60 {
+            let at = dice.roll(members.len());
+            match dice.roll(8) {
+                0..3 => signal(&members[at], Signal::STOP),
+                3..6 => signal(&members[at], Signal::CONT),
+                6 if members.len() > 3 => drop(members.swap_remove(at)),
+                _ => {
+                    let pid = guardians(lanes.child.id()).first().copied();
+                    pid.map(|pid| kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL));
+                }
+            }
+            std::thread::sleep(Duration::from_millis(dice.roll(30) as u64));
+        }
+        members.iter().for_each(|member| signal(member, Signal::CONT));
+        assert!(lanes.child.try_wait().unwrap().is_none(), "the lane ended");
+        eventually("all that are left take turns", || {
+            let before = lanes.count("switches");
+            std::thread::sleep(Duration::from_millis(50));
+            lanes.count("switches") > before && lanes.count("threads") >= members.len() as u64
+        });
+        kill_process(Pid::from_child(&lanes.child), last).unwrap();
+        eventually("the lane ended", || lanes.child.try_wait().unwrap().is_some());
+        eventually("everything is as it was found", || {
+            members.iter().all(|member| all(member.pid(), OTHER, "0-1"))
+        });
+    }
+}
+
 #[test]
 fn every_policy_runs_busy_members() {
     let ground = Ground::new();

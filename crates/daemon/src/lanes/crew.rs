@@ -23,6 +23,9 @@ use super::counters::Counters;
 /// state may change at any time.
 const ROUNDS: u32 = 4;
 
+/// When a change that was refused for want of a guardian is tried again: one starts within milliseconds.
+const AGAIN_AFTER: Nanos = Nanos::from_millis(1);
+
 /// The two rungs of a lane's threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Rungs {
@@ -40,8 +43,8 @@ pub struct Lane {
     turn: Option<(Member, Nanos)>,
     /// Who is on the upper rung: stays there when the lane falls idle.
     raised: Option<Member>,
-    /// A change was refused: rungs have to be looked at one by one.
-    unsettled: bool,
+    /// Rungs have to be looked at one by one, at this time: a change was refused, or a thread is another one.
+    unsettled: Option<Nanos>,
     look: Look,
     /// Counts hand-overs: which of a member's threads comes first.
     rotation: usize,
@@ -58,7 +61,7 @@ impl Lane {
             policy,
             turn: None,
             raised: None,
-            unsettled: false,
+            unsettled: None,
             look: Look::OnChange,
             rotation: 0,
             seen: 0,
@@ -69,6 +72,11 @@ impl Lane {
     /// When its policy wants to be asked.
     pub fn look(&self) -> Look {
         self.look
+    }
+
+    /// When it has to be attended to, by time.
+    pub fn due(&self) -> Option<Nanos> {
+        self.look.at().into_iter().chain(self.unsettled).min()
     }
 }
 
@@ -158,7 +166,7 @@ impl Crew {
                 }
                 HostEvent::Exited(thread) => lock(&self.executor).forget(&thread),
                 HostEvent::Execed(_) => {
-                    self.lanes.iter_mut().for_each(|lane| lane.unsettled = true)
+                    self.lanes.iter_mut().for_each(|lane| lane.unsettled = Some(Nanos::ZERO))
                 }
                 HostEvent::Lost(_) => self.sweep(),
                 HostEvent::LcQueued(_) | HostEvent::CoreIdle(_) => {}
@@ -180,7 +188,9 @@ impl Crew {
         }
         match self.take(child, place.at(), Member(place.generation as u8)) {
             Ok(_) | Err(ActError::Gone(_)) => {}
-            Err(ActError::Unguarded) => self.lanes[place.at()].unsettled = true,
+            Err(ActError::Unguarded) => {
+                self.lanes[place.at()].unsettled = Some(clock::now() + AGAIN_AFTER)
+            }
             Err(err) => self.lose(child, &err.to_string()),
         }
     }
@@ -200,7 +210,7 @@ impl Crew {
 
     /// Asks a lane's policy, and does as it says. `due` is when it wanted to be asked, if it is asked by time.
     pub fn attend(&mut self, at: usize, mut due: Option<Nanos>) {
-        if self.lanes[at].unsettled {
+        if self.lanes[at].unsettled.is_some_and(|at| at <= clock::now()) {
             self.settle(at);
         }
         for _ in 0..ROUNDS {
@@ -261,7 +271,7 @@ impl Crew {
     /// Puts each thread on the rung that is its own, the raised first.
     fn settle(&mut self, at: usize) {
         let raised = self.lanes[at].raised;
-        self.lanes[at].unsettled = false;
+        self.lanes[at].unsettled = None;
         self.put(at, self.rungs.runs, |view| Some(member_of(view)) == raised);
         self.put(at, self.rungs.parked, |view| Some(member_of(view)) != raised);
         self.let_go();
@@ -299,7 +309,7 @@ impl Crew {
                 // Who is gone is told of by its event.
                 Ok(_) | Err(ActError::Gone(_)) => {}
                 Err(ActError::Unguarded) => {
-                    lane.unsettled = true;
+                    lane.unsettled = Some(clock::now() + AGAIN_AFTER);
                     lane.counters.not_guarded();
                 }
                 Err(ActError::Raced { .. }) => {
@@ -333,8 +343,7 @@ impl Crew {
 
     /// Whether something changed since a lane's policy was asked.
     pub fn has_news(&self, at: usize) -> bool {
-        let lane = &self.lanes[at];
-        lane.seen != self.changes || lane.unsettled
+        self.lanes[at].seen != self.changes
     }
 
     /// Counts how late a look by time was.

@@ -155,11 +155,11 @@ fn sleep(crew: &mut Crew, mailbox: &Mailbox<Command>, pulse: &Pulse) {
         if crew.has_news(0) {
             continue;
         }
-        let at = crew.lanes()[0].look().at();
+        let at = crew.lanes()[0].due();
         pulse.due(at.unwrap_or(Nanos::MAX));
         wait(crew, mailbox, at);
         let now = clock::now();
-        if let Some(at) = at.filter(|at| *at <= now) {
+        if let Some(at) = crew.lanes()[0].look().at().filter(|at| *at <= now) {
             due = Some(at);
             crew.note_late(0, now.since(at));
         }
@@ -207,7 +207,8 @@ fn spin(crew: &mut Crew, mailbox: &Mailbox<Command>, pulse: &Pulse) {
             if let Some(at) = due {
                 crew.note_late(lane, now.since(at));
             }
-            if due.is_some() || crew.has_news(lane) {
+            let by_time = crew.lanes()[lane].due().is_some_and(|at| at <= now);
+            if by_time || crew.has_news(lane) {
                 crew.attend(lane, due);
             }
         }
