@@ -45,6 +45,7 @@ fn fixed(ms: u64) -> Status {
         outcome: "done".into(),
         ran,
         idle_ms: Some(part(idle)),
+        request_us: None,
     };
     Status {
         version: "0.1.0".into(),
@@ -52,6 +53,7 @@ fn fixed(ms: u64) -> Status {
         pid: 7,
         uptime_s: 3_725,
         at_us: 5_000_000 + ms * 1_000,
+        memory: None,
         policy: "quell".into(),
         back_end: "elevation".into(),
         pattern: "shared".into(),
@@ -271,6 +273,7 @@ prop_compose! {
             running: known.then_some(running),
             lc_busy_percent: known.then_some(numbers[1]),
             idle_ms: known.then_some(numbers[2]),
+            request_us: known.then_some(numbers[0]),
         }
     }
 }
