@@ -52,6 +52,7 @@ version = 1
 policy = "caladan"
 bystanders = "move"
 kernel_delay_bound_us = 1000000
+hung_after_ms = 30000
 
 [host.controllers]
 bandwidth_limit_mb_s = 1000

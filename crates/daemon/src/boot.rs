@@ -248,7 +248,7 @@ fn assemble(
             BackEndKind::Cpuset => Box::new(Cpusets::new(sees_threads, freezes)),
         }
     };
-    let memory = Found::on_this_host(&config.memory, &checked.host.managed);
+    let memory = Found::on_this_host(&config.memory, &checked.host);
     let host_of = |caps| Host {
         topology: checked.topology.clone(),
         managed: checked.host.managed,

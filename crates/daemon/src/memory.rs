@@ -1,11 +1,12 @@
 //! Memory traffic on its way to the scheduler thread: a thread of its own reads it every so often, since reading
-//! may wait for locks of the kernel. It keeps to the unmanaged cores as every thread of the daemon does.
+//! may wait for locks of the kernel. It keeps to the unmanaged cores, as every thread of the daemon does.
 
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
-use quell_control::config::{MemoryConfig, MemorySource};
+use quell_control::config::{CheckedHost, MemoryConfig, MemorySource};
 use quell_linux::observe::memory::{Sources, Traffic, Wanted};
+use quell_linux::own;
 use quell_model::{CoreSet, Estimate, Nanos};
 
 /// The newest reading.
@@ -33,11 +34,13 @@ pub struct Found {
     sources: Sources,
     every: Nanos,
     core_numbers: usize,
+    /// Where the thread that reads may run.
+    unmanaged: CoreSet,
 }
 
 impl Found {
     /// Looks for what is wanted on this host; `None`: nothing is.
-    pub fn on_this_host(config: &MemoryConfig, cores: &CoreSet) -> Option<Found> {
+    pub fn on_this_host(config: &MemoryConfig, host: &CheckedHost) -> Option<Found> {
         let wanted = match &config.source {
             MemorySource::None => return None,
             MemorySource::Auto => Wanted::Any,
@@ -45,9 +48,9 @@ impl Found {
             MemorySource::Counters => Wanted::Counters,
             MemorySource::File(path) => Wanted::File(path.clone()),
         };
-        let core_numbers = cores.iter().last().map_or(0, |core| core.index() + 1);
-        let sources = Sources::find(&wanted, cores);
-        Some(Found { sources, every: config.every, core_numbers })
+        let core_numbers = host.managed.iter().last().map_or(0, |core| core.index() + 1);
+        let sources = Sources::find(&wanted, &host.managed);
+        Some(Found { sources, every: config.every, core_numbers, unmanaged: host.unmanaged })
     }
 
     /// Whether both the total and each core's part can be had.
@@ -65,7 +68,7 @@ impl Found {
     /// # Errors
     /// When there is no thread to be had.
     pub fn start(self) -> std::io::Result<Gauge> {
-        let Found { mut sources, every, core_numbers } = self;
+        let Found { mut sources, every, core_numbers, unmanaged } = self;
         let mut read = Traffic { by_core: vec![None; core_numbers], ..Traffic::default() };
         let newest = Arc::new(Mutex::new(Newest { traffic: read.clone(), problem: None }));
         let gauge = Gauge {
@@ -76,6 +79,9 @@ impl Found {
         };
         let newest = Arc::downgrade(&newest);
         std::thread::Builder::new().name("quell-memory".into()).spawn(move || {
+            // It starts before the manager keeps itself, and what it creates, to these. If it may not, it disturbs
+            // no more than any other bystander.
+            let _ = own::keep_to(&unmanaged);
             while let Some(newest) = newest.upgrade() {
                 let result = sources.read(&mut read);
                 let mut newest = newest.lock().unwrap_or_else(PoisonError::into_inner);
