@@ -433,6 +433,25 @@ fn the_lane_outlives_random_kills_and_everything_is_given_back_at_its_own() {
 }
 
 #[test]
+fn a_slice_shorter_than_a_hand_over_still_lets_each_member_run() {
+    let ground = Ground::new();
+    let folder = ground.path().display();
+    let count =
+        |name: &str| format!("i=0; while :; do i=$((i+1)); echo $i > {folder}/{name}; done");
+    let (a, b) = (count("a"), count("b"));
+    let lanes = Lanes::run(&ground, &["--core", "1", "--slice", "5us", "--", &a, &b]);
+    for name in ["a", "b"] {
+        let read = || fs::read_to_string(ground.path().join(name)).unwrap_or_default();
+        eventually("it gets on", || {
+            let before = read();
+            std::thread::sleep(Duration::from_millis(50));
+            read() != before
+        });
+    }
+    lanes.interrupt();
+}
+
+#[test]
 fn every_policy_runs_busy_members() {
     let ground = Ground::new();
     let policies: [&[&str]; 5] = [

@@ -46,6 +46,8 @@ pub struct Lane {
     /// Rungs have to be looked at one by one, at this time: a change was refused, or a thread is another one.
     unsettled: Option<Nanos>,
     look: Look,
+    /// The turn was given since the scheduler last slept.
+    fresh: bool,
     /// Counts hand-overs: which of a member's threads comes first.
     rotation: usize,
     /// The changes that were seen when its policy was last asked.
@@ -63,6 +65,7 @@ impl Lane {
             raised: None,
             unsettled: None,
             look: Look::OnChange,
+            fresh: false,
             rotation: 0,
             seen: 0,
             counters,
@@ -261,6 +264,7 @@ impl Crew {
         lane.raised = Some(next);
         let now = clock::now();
         lane.turn = Some((next, now));
+        lane.fresh = true;
         lane.counters.began(next);
         if before.is_some() {
             lane.counters.handed_over(now.since(decided), due.map(|due| now.since(due)));
@@ -334,6 +338,23 @@ impl Crew {
     pub fn ask_to_be_told(&self, at: usize) {
         let place = TaskId { index: at as u32, generation: 0 };
         self.observer.tell_lane(place, true, self.lanes[at].look.on_wake());
+    }
+
+    /// A scheduler on the lane's own core is about to sleep: only now can the member run whose turn it is. Its turn counts
+    /// from here, or a slice that is shorter than a hand-over would be over before it began, and nobody would ever run.
+    pub fn let_run(&mut self, at: usize) {
+        let lane = &mut self.lanes[at];
+        let Some((member, since)) = lane.turn.filter(|_| std::mem::take(&mut lane.fresh)) else {
+            return;
+        };
+        let now = clock::now();
+        let later = |at: Nanos| at + now.since(since);
+        lane.turn = Some((member, now));
+        lane.look = match lane.look {
+            Look::OnChange => Look::OnChange,
+            Look::At(at) => Look::At(later(at)),
+            Look::AtOrOnWake(at) => Look::AtOrOnWake(later(at)),
+        };
     }
 
     /// Brings what is seen up to date.

@@ -155,6 +155,7 @@ fn sleep(crew: &mut Crew, mailbox: &Mailbox<Command>, pulse: &Pulse) {
         if crew.has_news(0) {
             continue;
         }
+        crew.let_run(0);
         let at = crew.lanes()[0].due();
         pulse.due(at.unwrap_or(Nanos::MAX));
         wait(crew, mailbox, at);
