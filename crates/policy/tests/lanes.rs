@@ -82,9 +82,11 @@ impl Lane {
         }
     }
 
-    /// Asks the policy, and gives the turn as it says.
+    /// Asks the policy, and gives the turn as it says. While a switch goes on members wake up and periods begin, and
+    /// it may well choose another; not for ever, and not if no time passes.
     fn look(&mut self) -> Look {
-        for _ in 0..3 {
+        let most = if self.switch == Nanos::ZERO { 3 } else { 16 };
+        for _ in 0..most {
             self.wake();
             let seen = Seen { now: self.now, runnable: self.runnable(), turn: self.turn };
             let turn = self.policy.decide(&seen);
