@@ -23,6 +23,7 @@ mod flight;
 mod host;
 mod label;
 mod managed;
+mod options;
 mod report;
 mod sampler;
 mod seating;
@@ -33,7 +34,6 @@ mod waiters;
 mod waste;
 mod window;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Permille, What};
@@ -54,6 +54,7 @@ pub use facts::facts;
 pub use flight::Flight;
 pub use label::Label;
 pub use managed::{Managed, ManagedThread};
+pub use options::Options;
 pub use report::{Blind, Finding, Report, Verdict, Waiter, Waste};
 pub use sampler::Sampler;
 pub use standing::{Grade, Policy};
@@ -62,39 +63,6 @@ pub use standing::{Grade, Policy};
 const LISTED_MAX: usize = 1000;
 /// Findings that wait to be told.
 const ALERTS_MAX: usize = 100;
-
-/// What counts as a violation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// M: what is repaired within it is no violation.
-    pub window: Nanos,
-    /// How much of the window must be wasted.
-    pub share: Permille,
-    /// The paper's form: waste begins anew at each interruption, however short.
-    pub strict: bool,
-    /// The checker's own threads: discounted.
-    pub own: BTreeSet<i32>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            window: Nanos::from_millis(100),
-            share: Permille(800),
-            strict: false,
-            own: BTreeSet::new(),
-        }
-    }
-}
-
-impl Options {
-    /// The share of the window that must be wasted. The strict form starts again at each interruption, so it asks
-    /// for all of it, but for the part that a sliding window may lack.
-    fn share_of_window(&self) -> Permille {
-        const FULL: Permille = Permille(950);
-        if self.strict { FULL } else { self.share.min(FULL) }
-    }
-}
 
 /// One kind of standing in one queue.
 #[derive(Clone, Debug)]

@@ -227,17 +227,20 @@ impl Waiters {
 
     /// Who stands in some way now, and for how long within the queue's episode: the longest first, so many at most.
     pub(super) fn names(&self, on: CoreId, kind: Kind, most: usize) -> Vec<(i32, Nanos)> {
-        let is_meant =
-            |group: &&Group| group.standing.as_ref().is_some_and(|it| Kind::of(it) == kind);
         let mut names = Vec::new();
-        for group in self.queues.get(on.index()).into_iter().flatten().filter(is_meant) {
+        for (place, group) in self.queues.get(on.index()).into_iter().flatten().enumerate() {
+            if group.standing.as_ref().is_none_or(|standing| Kind::of(standing) != kind) {
+                continue;
+            }
             let old = group.wasted.iter().map(|(_, thread)| *thread);
-            let members = old.chain(group.fresh.iter().copied());
-            let stood = members.filter_map(|thread| {
-                let time = group.stood(self.seats.get(&thread)?)[kind as usize];
-                (time > Nanos::ZERO).then_some((thread, time))
-            });
-            names.extend(stood.take(most));
+            // Those that left may stand among the fresh, and those that came back, twice.
+            let members: BTreeSet<i32> = old.chain(group.fresh.iter().copied()).collect();
+            names.extend(members.into_iter().filter_map(|thread| {
+                let seat = self.seats.get(&thread)?;
+                let time = group.stood(seat)[kind as usize];
+                let sits = (seat.on, seat.group) == (on, place);
+                (sits && time > Nanos::ZERO).then_some((thread, time))
+            }));
         }
         names.sort_by_key(|(thread, time)| (std::cmp::Reverse(*time), *thread));
         names.truncate(most);

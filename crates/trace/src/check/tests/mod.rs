@@ -5,10 +5,10 @@ mod grades;
 mod properties;
 mod stream;
 
-use quell_model::{Activity, CoreSet, Left, Nanos, Source};
+use quell_model::{Activity, CoreSet, Left, Nanos, Rank, Source};
 
 use super::*;
-use stream::{Stream, fair, ms, on};
+use stream::{Stream, fair, ms, on, runner};
 
 #[test]
 fn a_waiter_beside_an_idle_core_is_a_violation_of_grade_a() {
@@ -77,6 +77,25 @@ fn waiters_are_named_with_what_each_waited_whoever_came_first() {
     let waited: Vec<(i32, f64)> =
         found.waiters.iter().map(|waiter| (waiter.thread, waiter.wasted_ms)).collect();
     assert_eq!(waited, [(13, 250.0), (12, 200.0)], "{report}");
+}
+
+#[test]
+fn who_comes_and_goes_before_others_is_named_once_and_where_it_waits() {
+    let mut stream = Stream::of(2);
+    stream.show(runner(11, "realtime", Rank::realtime(1)), 1, Activity::Running, "0-1");
+    stream.show(fair(12, "waiter"), 1, Activity::Waiting, "0-1");
+    stream.show(fair(13, "waiter"), 1, Activity::Waiting, "0-1");
+    stream.keyframe();
+    // Its affinity sends it to another group of waiters and back, while 13 stays behind it.
+    for list in ["1", "0-1", "1", "0-1"] {
+        stream.after(10).allowed(12, list);
+    }
+    stream.idle(300);
+    let report = stream.check();
+    let [found] = report.explained.as_slice() else { panic!("{report}") };
+    let waited: Vec<(i32, f64)> =
+        found.waiters.iter().map(|waiter| (waiter.thread, waiter.wasted_ms)).collect();
+    assert_eq!(waited, [(13, 340.0), (12, 320.0)], "{report}");
 }
 
 #[test]
