@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Programs that user space calls: to watch a thread, to let go of it, and to
- * settle what a core does now. They follow the tracepoints, whose switch_in()
+ * settle what a core does now. They follow the tracepoints, whose catch_up()
  * they share.
  */
 #ifndef QUELL_CALLS_H
@@ -11,6 +11,10 @@
 
 extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym;
 extern void bpf_task_release(struct task_struct *p) __ksym;
+
+/* kernel/sched/sched.h */
+#define TASK_ON_RQ_QUEUED 1
+#define TASK_ON_RQ_MIGRATING 2
 
 /* Moves a watched thread to another task or class; its core is settled after. */
 static __always_inline void slot_retask(struct slot *s, __u64 handle, struct watch_args *args,
@@ -37,36 +41,44 @@ static __always_inline void slot_retask(struct slot *s, __u64 handle, struct wat
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
 }
 
+/* It stands in a queue, and wants to run: kernels since 6.12 leave some that sleep there for a while. */
+static __always_inline bool is_queued(struct task_struct *p)
+{
+	if (bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed)
+		return false;
+	return READ_ONCE(p->on_rq) == TASK_ON_RQ_QUEUED;
+}
+
 /*
- * What the thread does, from its own fields, where no event has told yet. One
- * that is on a core stays UNKNOWN: only that core can tell (`settle`). One
- * that is not cannot get there unseen, for its handle is stored already.
+ * What the thread does, from its own fields, where no event has told yet, or
+ * where it is said to wait and sleeps. One that is on a core is left as it is:
+ * only that core can tell (`settle`). One that is not cannot get there unseen,
+ * for its handle is stored already.
  */
 static __always_inline void slot_seed(struct slot *s, __u64 handle, struct task_struct *p,
 				      __u64 now)
 {
-	unsigned int state = READ_ONCE(p->__state);
-	bool queued = READ_ONCE(p->on_rq) == 1;
-	__u32 seq, gains = 0;
+	__u32 seq, gains = 0, loses = 0;
+	bool awake;
 
-	if (READ_ONCE(p->on_cpu))
+	if (READ_ONCE(p->on_cpu) || !slot_lock(s, handle, &seq))
 		return;
-	if (bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed)
-		queued = false;
-	if (!slot_lock(s, handle, &seq))
-		return;
-	if (s->state == QUELL_UNKNOWN) {
-		if (state & TASK_WAKING || queued) {
-			gains = wait_begin(s, false, now);
-		} else {
-			s->state = QUELL_SLEEPING;
-			s->since = now;
-		}
+	awake = READ_ONCE(p->__state) & TASK_WAKING || READ_ONCE(p->on_rq) == TASK_ON_RQ_MIGRATING || is_queued(p);
+	if (s->state == QUELL_UNKNOWN && awake) {
+		gains = wait_begin(s, false, now);
+	} else if (s->state == QUELL_UNKNOWN || (s->state == QUELL_WAITING && !awake)) {
+		if (s->state == QUELL_WAITING)
+			loses = wait_end(s, now);
+		s->state = QUELL_SLEEPING;
+		s->since = now;
+		s->transitions++;
 	}
 	slot_unlock(s, seq);
 	mark_dirty(handle);
 	if (gains)
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
+	if (loses)
+		set_add(loses - 1, -QUELL_WAITING_ONE, now);
 }
 
 /* Ends a slot's use, whatever its state. */
@@ -137,7 +149,10 @@ out:
 	return err;
 }
 
-/* Seeds the slot of a thread that `settle` did not find on its core. */
+/*
+ * Seeds the slot of a thread that `settle` did not find on its core, or that is
+ * said to wait for long.
+ */
 SEC("syscall")
 int seed(struct watch_args *args)
 {
@@ -189,20 +204,9 @@ int settle(void *ctx)
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct core *core = bpf_map_lookup_elem(&cores, &cpu);
 	struct core_order *order = bpf_map_lookup_elem(&orders, &cpu);
-	__u64 now = bpf_ktime_get_ns(), handle = 0;
-	struct turn turn = {};
-	struct slot *s;
 
-	if (!core || !order)
-		return 0;
-	if (p->pid)
-		handle = handle_of(p);
-	else
-		turn.kind = QUELL_IDLE;
-	s = slot_of(handle);
-	if (s)
-		switch_in(s, handle, core, &turn, cpu, now);
-	core_turn(core, cpu, READ_ONCE(order->sets), &turn, now);
+	if (core && order)
+		catch_up(core, order, p, cpu, bpf_ktime_get_ns());
 	return 0;
 }
 

@@ -160,9 +160,12 @@ static __always_inline void switch_dead(struct slot *s, __u64 handle, struct tas
 	}
 }
 
-/* The thread gets the core: fills in what the core turns to. */
+/*
+ * The thread gets the core, or is found on it: fills in what the core turns to.
+ * How long a thread that is found there waited is not known.
+ */
 static __always_inline void switch_in(struct slot *s, __u64 handle, struct core *core,
-				      struct turn *turn, __u32 cpu, __u64 now)
+				      struct turn *turn, bool found, __u32 cpu, __u64 now)
 {
 	struct totals *t = totals_page();
 	__u32 seq, state;
@@ -173,7 +176,7 @@ static __always_inline void switch_in(struct slot *s, __u64 handle, struct core 
 		return;
 	state = s->state;
 	since = s->since;
-	woken = state == QUELL_WAITING && s->woken;
+	woken = state == QUELL_WAITING && s->woken && !found;
 	if (state == QUELL_WAITING) {
 		turn->loses = wait_end(s, now);
 	} else if (state == QUELL_SLEEPING) {
@@ -198,6 +201,75 @@ static __always_inline void switch_in(struct slot *s, __u64 handle, struct core 
 		count_wake_to_run(core, turn->task, since, now);
 }
 
+/* How it left is not known. It is taken for asleep; its next wake-up or switch tells better. */
+static __always_inline void leave_unseen(struct slot *s, __u64 handle, __u32 cpu, __u64 now)
+{
+	__u32 seq, task;
+	bool leaves;
+
+	if (!slot_lock(s, handle, &seq))
+		return;
+	leaves = s->state == QUELL_RUNNING && s->core == cpu;
+	if (leaves) {
+		run_end(s, now);
+		s->state = QUELL_SLEEPING;
+		s->since = now;
+		s->pending = 0;
+		s->transitions++;
+	}
+	task = s->task;
+	slot_unlock(s, seq);
+	if (!leaves)
+		return;
+	mark_dirty(handle);
+	tell_lane(task, QUELL_LANE_SLEEPS, now);
+}
+
+static __always_inline __u64 handle_on(struct core *core)
+{
+	return core->slot ? make_handle(core->slot - 1, core->use) : 0;
+}
+
+/*
+ * Brings a core's entry, and the slots that it is about, to what holds: the
+ * thread `p` has the core. Returns whether that had not been told.
+ */
+static __always_inline bool catch_up(struct core *core, struct core_order *order,
+				     struct task_struct *p, __u32 cpu, __u64 now)
+{
+	__u64 told = handle_on(core), handle = 0;
+	struct turn turn = {};
+	struct slot *s;
+
+	core->running = p->pid;
+	if (p->pid)
+		handle = handle_of(p);
+	else
+		turn.kind = QUELL_IDLE;
+	s = slot_of(told);
+	if (s && told != handle)
+		leave_unseen(s, told, cpu, now);
+	s = slot_of(handle);
+	if (s)
+		switch_in(s, handle, core, &turn, true, cpu, now);
+	core_turn(core, cpu, READ_ONCE(order->sets), &turn, now);
+	return told != handle;
+}
+
+/*
+ * A switch may be missed: some guests have threads of their hypervisor's, the
+ * switch away from which no tracepoint tells, and the kernel leaves out a
+ * program that is running already on that CPU.
+ */
+static __always_inline void missed_switch(struct core *core, struct core_order *order,
+					  struct task_struct *p, __u32 cpu, __u64 now)
+{
+	struct totals *t = totals_page();
+
+	if (catch_up(core, order, p, cpu, now) && t)
+		atomic_add(&t->missed_switches, 1);
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next,
 	     unsigned int prev_state)
@@ -209,6 +281,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	__u32 sets_now, task, generation;
 	struct turn turn = {};
 	struct slot *s;
+	bool missed;
 
 	if (!core || !order)
 		return 0;
@@ -217,14 +290,20 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		handle_next = handle_of(next);
 	else
 		turn.kind = QUELL_IDLE;
+	handle_prev = handle_on(core);
+	missed = core->running != prev->pid;
 	/* A thread that began to be watched as it died is known to its storage alone. */
-	handle_prev = core->slot ? make_handle(core->slot - 1, core->use) : 0;
-	if (!handle_prev && prev_state & TASK_DEAD)
-		handle_prev = handle_of(prev);
-	if (!handle_prev && !handle_next && !sets_now && !core->sets)
+	if (missed || (!handle_prev && prev_state & TASK_DEAD))
+		handle_prev = prev->pid ? handle_of(prev) : 0;
+	if (!handle_prev && !handle_next && !sets_now && !core->sets && !core->slot) {
+		core->running = next->pid;
 		return 0;
+	}
 
 	now = bpf_ktime_get_ns();
+	if (missed)
+		missed_switch(core, order, prev, cpu, now);
+	core->running = next->pid;
 	if (sets_now)
 		note_steal(core, prev, next, cpu, now);
 	task = core->task;
@@ -238,7 +317,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	}
 	s = slot_of(handle_next);
 	if (s)
-		switch_in(s, handle_next, core, &turn, cpu, now);
+		switch_in(s, handle_next, core, &turn, false, cpu, now);
 	core_turn(core, cpu, sets_now, &turn, now);
 	if (turn.gains)
 		tell_if_queued(turn.gains - 1, task, generation, now);

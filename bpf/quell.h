@@ -109,7 +109,10 @@ struct core {
 	/* The sets in which this core is counted now. */
 	__u32 sets;
 	__u64 steal;
-	__u64 reserved[3];
+	/* The thread that has it, watched or not; 0: idle. */
+	__s32 running;
+	__u32 reserved0;
+	__u64 reserved[2];
 };
 
 /* What user space wants of a core. */
@@ -208,7 +211,9 @@ struct totals {
 	/* A thread ran although its wake-up was not seen. */
 	__u64 missed_wakes;
 	__u64 watched;
-	__u64 reserved1[2];
+	/* A watched thread got or left a core, and no switch had told. */
+	__u64 missed_switches;
+	__u64 reserved1;
 };
 
 #define QUELL_FORKED_PROCESS 1

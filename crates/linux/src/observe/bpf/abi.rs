@@ -100,6 +100,13 @@ pub(super) struct SlotCopy {
 }
 
 impl Slot {
+    /// What a missed switch leaves behind: the thread is said to wait since then.
+    #[cfg(test)]
+    pub fn plant_wait(&self, since: Nanos) {
+        self.state.store(WAITING, Ordering::Relaxed);
+        self.since.store(since.0, Ordering::Relaxed);
+    }
+
     /// A coherent copy, and how often it had to be tried again. `None` if a writer never left.
     pub fn read(&self) -> (Option<SlotCopy>, u32) {
         coherent(&self.seq, READ_TRIES, || SlotCopy {
@@ -139,7 +146,9 @@ pub(super) struct Core {
     be_task: AtomicU32,
     sets: AtomicU32,
     steal: AtomicU64,
-    reserved: [AtomicU64; 3],
+    running: AtomicU32,
+    reserved0: AtomicU32,
+    reserved: [AtomicU64; 2],
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct core`.
@@ -161,6 +170,13 @@ pub(super) struct CoreCopy {
 }
 
 impl Core {
+    /// What a missed switch leaves behind: another thread, not watched, is said to have the core.
+    #[cfg(test)]
+    pub fn plant_stranger(&self) {
+        self.slot.store(0, Ordering::Relaxed);
+        self.running.store(u32::MAX, Ordering::Relaxed);
+    }
+
     /// As [`Slot::read`].
     pub fn read(&self) -> (Option<CoreCopy>, u32) {
         coherent(&self.seq, READ_TRIES, || CoreCopy {
@@ -264,7 +280,8 @@ pub(super) struct Totals {
     pub contended: AtomicU64,
     pub missed_wakes: AtomicU64,
     pub watched: AtomicU64,
-    reserved1: [AtomicU64; 2],
+    pub missed_switches: AtomicU64,
+    reserved1: AtomicU64,
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct totals`.

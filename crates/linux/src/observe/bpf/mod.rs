@@ -47,7 +47,7 @@ pub use self::histogram::Histogram;
 pub use self::lineage::lineage;
 
 use self::abi::{
-    KIND_BE, KIND_IDLE, KIND_LC, LANE_SLEEPS, LANE_WAKES, RUNNING, UNKNOWN, WatchArgs,
+    KIND_BE, KIND_IDLE, KIND_LC, LANE_SLEEPS, LANE_WAKES, RUNNING, UNKNOWN, WAITING, WatchArgs,
 };
 use self::cores::Cores;
 use self::events::{Events, Raw};
@@ -64,8 +64,14 @@ const SETTLE_TRIES: u32 = 4;
 /// How many times the ring is emptied in one go: nothing here may take unbounded time.
 const DRAIN_ROUNDS: u32 = 8;
 
-/// How often the kernel is asked whether programs were left out.
+/// How often the kernel is asked whether programs were left out, and what threads do that wait for long.
 const MISSES_LOOK: Nanos = Nanos::from_millis(500);
+
+/// A wait of this length may be none: a switch that was missed leaves one behind.
+const DOUBTFUL_WAIT: Nanos = Nanos::from_millis(500);
+
+/// How many threads that wait for long are asked in one go.
+const DOUBTS_MAX: usize = 16;
 
 /// The sizes of the observer's tables, and what it reports.
 #[derive(Clone, Debug)]
@@ -162,6 +168,9 @@ pub struct Health {
     pub contended: u64,
     /// Threads that ran without a wake-up having been seen.
     pub missed_wakes: u64,
+    /// Threads that got or left a core without a switch having been seen: some guests have threads of their
+    /// hypervisor's, the switch away from which no tracepoint tells.
+    pub missed_switches: u64,
     /// Reads that were tried again because a writer was at it; harmless.
     pub retries: u64,
     /// Reads given up, tried again at the next tick.
@@ -349,6 +358,7 @@ impl BpfObserver {
             recursion_misses: self.recursion_misses,
             contended: load(&totals.contended),
             missed_wakes: load(&totals.missed_wakes),
+            missed_switches: load(&totals.missed_switches),
             retries: self.views.retries + self.cores.retries,
             torn: self.views.torn,
             coarse_sets: self.sets.coarse,
@@ -360,11 +370,24 @@ impl BpfObserver {
         if now >= self.misses_due {
             self.misses_due = now + MISSES_LOOK;
             self.recursion_misses = self.programs.recursion_misses();
+            self.ask_who_waits_for_long(now);
         }
         let lost = self.counted().lost();
         let new = lost.saturating_sub(self.lost_told);
         self.lost_told = lost;
         (new > 0).then_some(HostEvent::Lost(new))
+    }
+
+    /// Where a switch was missed, a thread may be said to wait that runs or sleeps; a thread that has the core
+    /// from then on tells nothing by itself.
+    fn ask_who_waits_for_long(&mut self, now: Nanos) {
+        let mut cores = CoreSet::EMPTY;
+        for thread in self.views.waiting_since_before(now.since(DOUBTFUL_WAIT), DOUBTS_MAX) {
+            if let Ok((WAITING, core)) = self.programs.call("seed", Self::args(thread)) {
+                cores.insert(CoreId(core as u16));
+            }
+        }
+        cores.iter().for_each(|core| self.programs.settle(core));
     }
 
     /// Hands over what is in the inbox.

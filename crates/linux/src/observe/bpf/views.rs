@@ -50,6 +50,8 @@ pub(super) struct Views {
     before: Vec<Before>,
     /// Threads whose number or start time changed when they replaced their program.
     renamed: Vec<ThreadRef>,
+    /// The word of `awake` where the last look at long waits ended.
+    asked: usize,
     /// Reads that were tried again because a writer was at it, and those given up.
     pub retries: u64,
     pub torn: u64,
@@ -67,6 +69,7 @@ impl Views {
             members: vec![0; tasks],
             before: vec![Before::default(); tasks],
             renamed: Vec::new(),
+            asked: 0,
             retries: 0,
             torn: 0,
             changes: 0,
@@ -168,6 +171,29 @@ impl Views {
         if let Some(members) = self.members.get_mut(task.at()).filter(|_| !guest) {
             *members = members.saturating_add_signed(change);
         }
+    }
+
+    /// Threads that wait since before then: about `most` of them, and others with the next call.
+    pub fn waiting_since_before(&mut self, then: Nanos, most: usize) -> Vec<ThreadRef> {
+        let mut found = Vec::new();
+        let words = self.awake.len();
+        for _ in 0..words {
+            self.asked = (self.asked + 1) % words;
+            let mut bits = self.awake[self.asked];
+            while bits != 0 {
+                let slot = self.asked * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let view = &self.views[self.at[slot] as usize];
+                if view.state == ThreadState::Waiting && view.since < then {
+                    found.push(view.thread);
+                }
+            }
+            if found.len() >= most {
+                break;
+            }
+        }
+        found.truncate(most);
+        found
     }
 
     /// Fills in the observed fields of the Snapshot's tasks. Returns whether any thread waits.

@@ -1,5 +1,7 @@
 //! States, waits and waste of threads that are watched.
 
+use std::sync::atomic::Ordering;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
@@ -363,4 +365,60 @@ fn the_cost_of_the_programs_is_measured_while_asked_for() {
     drop(measurement);
     let switch = observer.cost().into_iter().find(|cost| cost.event == "sched_switch").unwrap();
     assert!(switch.runs > 0 && !switch.time.is_zero());
+}
+
+/// Says of a thread that it waits since the clock's beginning, and of its core that another has it.
+fn miss_its_switch(observer: &mut BpfObserver, thread: ThreadRef) {
+    let core = find(observer, thread).unwrap().core;
+    let slots = observer.programs.slots.iter();
+    let slot = slots
+        .enumerate()
+        .find(|(_, slot)| slot.read().0.and_then(|copy| copy.thread) == Some(thread));
+    let (at, slot) = slot.unwrap();
+    observer.programs.cores[core.index()].plant_stranger();
+    slot.plant_wait(Nanos(1));
+    observer.programs.dirty[at / 64].fetch_or(1 << (at % 64), Ordering::Relaxed);
+}
+
+#[test]
+fn a_sleeper_that_a_missed_switch_left_waiting_is_found_asleep() {
+    if no_bpf() {
+        return;
+    }
+    let mut observer = observer();
+    let sleeper = Worker::sleeper(crowded());
+    observer.watch(sleeper.thread, LC, true, Children::Adopt).unwrap();
+    eventually("it sleeps", || state(&mut observer, sleeper.thread) == Some(ThreadState::Sleeping));
+    miss_its_switch(&mut observer, sleeper.thread);
+    let mut seen = snapshot();
+    observer.read(&mut seen);
+    assert_eq!(seen.tasks[0].waiting, 1, "it is said to wait");
+    eventually("it is found asleep", || {
+        events(&mut observer);
+        state(&mut observer, sleeper.thread) == Some(ThreadState::Sleeping)
+    });
+    sleeper.wake();
+    eventually("its next run is seen", || {
+        observer.read(&mut seen);
+        observer.wake_to_run(LC).count() == 1
+    });
+}
+
+#[test]
+fn a_runner_that_a_missed_switch_left_waiting_is_found_running_or_seen_as_it_leaves() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let mut observer = observer();
+    let spinner = Worker::spinner(crowded());
+    observer.watch(spinner.thread, LC, true, Children::Adopt).unwrap();
+    eventually("it runs", || state(&mut observer, spinner.thread) == Some(ThreadState::Running));
+    for _ in 0..20 {
+        miss_its_switch(&mut observer, spinner.thread);
+        eventually("it runs, as is seen", || {
+            events(&mut observer);
+            state(&mut observer, spinner.thread) == Some(ThreadState::Running)
+        });
+    }
 }
