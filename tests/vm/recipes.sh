@@ -55,7 +55,7 @@ measure() {
     quell check --json /tmp/recipe.pftrace >/tmp/report.json 2>/tmp/report.err
     status=$?
     echo "$before $after $(field /tmp/report.json threads_s) $(field /tmp/report.json cores_s) \
-        $(field /tmp/report.json judged_s) $((status == 1))" | xargs | awk -v name="$1" '
+        $(field /tmp/report.json judged_s)" | xargs | awk -v name="$1" '
         function row(metric, value) {printf "@@row %s|%s|%.2f@@\n", name, metric, value}
         {
             idle = ($5 - $2) / ($4 - $1)
@@ -66,7 +66,6 @@ measure() {
             row("wasted", $9 ? $7 / $9 : 0)
             row("wasted_core_s", $8)
             row("judged_s", $9)
-            row("seen", $10)
         }'
     violations /tmp/report.json | awk -v name="$1" -v verdict="$(field /tmp/report.json verdict)" '
         {found[$5 " " $6]++; if ($4 > most) {most = $4; worst = "core " $1 " beside idle cores " $7}}
