@@ -1,0 +1,25 @@
+//! A lane inside a program: its own threads take turns on one core, in an order that the program decides.
+//!
+//! Four levels of `SCHED_FIFO` order the threads of a lane, lowest first: parked workers, a dispatcher that chooses
+//! among them, the chosen worker ("running"), and a switcher that sleeps on a timer and ends turns ([`Level`]).
+//! Threads enter ([`Lane::enter`]) and leave; while they are in, any thread of the program may raise and lower them
+//! by their [`Member`]s. `include/quell_lane.h` is the same for C and C++; `docs/lanes.md` is the guide.
+//!
+//! Only threads of the own process are changed, and the kernel forgets what it knew of them when they end: whatever
+//! ends the program, nothing is left behind, so no journal and no guardian is needed. Nothing here panics or ends
+//! the program; what the host refuses is a [`LaneError`] that says what is missing.
+//!
+//! A thread that enters while another one polls on the core gets no further until that one sleeps: let all threads
+//! enter before the dispatcher begins. A thread made by one that is in a lane starts under `SCHED_OTHER`, but on the
+//! lane's core.
+
+mod error;
+mod lane;
+mod level;
+mod rights;
+mod sys;
+mod turn;
+
+pub use error::LaneError;
+pub use lane::{Entered, Expiry, Lane, Member, Preempted};
+pub use level::{Level, PRIORITY_MAX, Priorities};

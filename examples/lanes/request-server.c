@@ -1,0 +1,622 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * A request server without head-of-line blocking: a short request does not wait for a long one that came before it,
+ * although one core serves both and its workers are plain pthreads that know nothing of each other.
+ *
+ *     cc -O2 -pthread -I crates/lane/include -o request-server examples/lanes/request-server.c
+ *     ./request-server --ring /dev/shm/requests --core 1 [--workers 128] [--budget 5] [--requests-max N] [--for S]
+ *                      [--nap US]
+ *
+ * Requests come through a file in memory that a client makes (request_ring.h, request-client.c). All threads but the
+ * first share one core, and the levels of quell_lane.h say who has it:
+ *
+ *   - the dispatcher polls the ring. It gives a request to a worker that sleeps and wakes it: the worker is above
+ *     it, so that the dispatcher goes on when the worker has done its request and sleeps again, or was preempted.
+ *   - the switcher sleeps on the lane's timer, which is armed for the budget at each turn: by the worker for its first
+ *     one, by the dispatcher when it has one go on. When it expires, the switcher parks the worker: below the
+ *     dispatcher, which then looks for new requests.
+ *   - a parked worker goes on where it was when nothing new waits, or after a few new ones: nobody starves.
+ *
+ * --budget 0 is the same server without preemption: first come, first served. --nap has an idle dispatcher sleep so
+ * many microseconds between looks instead of polling. SIGINT and SIGTERM end it when it has answered what it took.
+ */
+#include "quell_lane.h"
+
+#include "request_ring.h"
+
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define WORKERS_MAX 4096
+/* A few calls deep; the usual 8 MB would be locked for each worker. */
+#define STACK_BYTES (64 * 1024)
+/* After so many new requests in a row one turn goes to the worker that is parked longest. */
+#define FRESH_IN_A_ROW 8
+/* Tries of how long it takes until a worker whose turn is armed runs, and for a time that is before the next tick: only
+ * then the kernel has to set the hardware's timer. */
+#define PROBES 101
+#define PROBE_NS 200000u
+/* Who was preempted so often in one request gets more time: the floor may have been measured on a better day. */
+#define PATIENT_TURNS 256
+/* How long nothing comes until the dispatcher naps, if it does. */
+#define IDLE_NS 1000000u
+#define PAGE_BYTES 4096
+
+struct worker {
+	struct quell_lane_thread lane;
+	pthread_t thread;
+	struct request request;
+	uint64_t done_ns;
+	uint32_t go; /* a futex. 1: there is a request, or the end */
+	uint32_t done; /* by the worker: its request is */
+	uint32_t parked; /* by the switcher: it was preempted */
+	uint32_t preempted; /* how often, in this request */
+	uint32_t quit;
+	uint32_t probes; /* of the floors, left to do */
+	uint64_t arming_ns; /* of the last probe */
+	struct worker *next; /* in one of the dispatcher's two queues */
+};
+
+struct queue {
+	struct worker *first, *last;
+};
+
+static struct {
+	/* Options. */
+	const char *path;
+	long core, workers;
+	uint64_t budget_ns, nap_ns, requests_max, for_ns;
+	/* The ring. Its own counters are kept here: what a client scribbles over them changes nothing. */
+	struct request_ring *ring;
+	uint32_t capacity;
+	uint64_t request_tail, response_head;
+	/* The threads. */
+	struct quell_lane lane;
+	struct worker *worker;
+	struct worker *current; /* whose turn it is: written by the dispatcher, read by the switcher */
+	pthread_t main_thread, dispatcher_thread, switcher_thread;
+	sem_t entered;
+	bool stop;
+	/* The dispatcher's. */
+	struct queue idle, parked;
+	uint64_t in_work, fresh_in_a_row;
+	uint64_t spins_per_us;
+	uint64_t first_floor_ns, floor_ns; /* what a turn loses before its worker works: the first one, later ones */
+	/* What happened. */
+	uint64_t served, preemptions, in_vain;
+	const char *failed; /* in words */
+	int failed_errno;
+} server = { .core = -1, .workers = 128, .budget_ns = 5000 };
+
+static void die(const char *what, const char *why)
+{
+	fprintf(stderr, "request-server: %s: %s\n", what, why);
+	exit(1);
+}
+
+/* A thread of the lane failed: the first thread says so and ends the server. */
+static void fail(const char *what)
+{
+	int error = errno;
+
+	if (!__atomic_exchange_n(&server.failed, what, __ATOMIC_ACQ_REL))
+		__atomic_store_n(&server.failed_errno, error, __ATOMIC_RELEASE);
+	pthread_kill(server.main_thread, SIGTERM);
+}
+
+static long futex(uint32_t *word, int operation, uint32_t value)
+{
+	return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
+}
+
+/* ---- Work. It is counted, not timed: a worker that was preempted has as much left as before. ---- */
+
+static void spin(uint64_t times)
+{
+	for (; times; times--)
+		__asm__ volatile("" ::: "memory");
+}
+
+/* The most that fitted into a microsecond in several tries: what disturbs a try makes it slower, never faster. */
+static uint64_t calibrate(void)
+{
+	const uint64_t times = 200000;
+	uint64_t best = UINT64_MAX;
+
+	for (int n = 0; n < 50; n++) {
+		uint64_t begin = quell_lane_now(), took;
+		spin(times);
+		took = quell_lane_now() - begin;
+		if (took && took < best)
+			best = took;
+	}
+	return times * 1000 / best + 1;
+}
+
+static void serve(const struct request *request)
+{
+	uint64_t ns = request->service_ns;
+
+	if (ns > REQUEST_RING_SERVICE_NS_MAX)
+		ns = REQUEST_RING_SERVICE_NS_MAX;
+	spin(ns * server.spins_per_us / 1000);
+}
+
+/* ---- A worker. ---- */
+
+/* As after an expiry: a timer that still runs would be cancelled first, which takes as long again. */
+static void clear_timer(void)
+{
+	struct itimerspec none;
+
+	memset(&none, 0, sizeof(none));
+	timerfd_settime(server.lane.timer, 0, &none, NULL);
+}
+
+/* Parks itself and notes when it runs again, and how long it takes to arm a turn. */
+static void be_probed(struct worker *own)
+{
+	for (; own->probes; own->probes--) {
+		if (quell_lane_set(&server.lane, &own->lane, QUELL_LANE_PARKED) < 0)
+			fail("a worker cannot be parked");
+		own->done_ns = quell_lane_now();
+		clear_timer();
+		own->arming_ns = quell_lane_now();
+		if (quell_lane_arm(&server.lane, PROBE_NS) < 0)
+			fail("a turn cannot be armed");
+		own->arming_ns = quell_lane_now() - own->arming_ns;
+		quell_lane_disarm(&server.lane);
+		clear_timer();
+	}
+}
+
+/* From its arming until its disarming a request can be preempted, wherever it is. */
+static void serve_in_turns(struct worker *own)
+{
+	if (server.budget_ns && quell_lane_arm(&server.lane, server.budget_ns + server.first_floor_ns) < 0)
+		fail("a turn cannot be armed");
+	serve(&own->request);
+	quell_lane_disarm(&server.lane);
+	own->done_ns = quell_lane_now();
+}
+
+static void *work(void *data)
+{
+	struct worker *own = data;
+
+	/* Asleep on the level on which it will run: to be woken is its turn, without another system call. */
+	if (quell_lane_enter(&server.lane, &own->lane, QUELL_LANE_RUNNING) < 0)
+		fail("a worker cannot enter the lane");
+	sem_post(&server.entered);
+	for (;;) {
+		while (!__atomic_load_n(&own->go, __ATOMIC_ACQUIRE))
+			futex(&own->go, FUTEX_WAIT, 0);
+		__atomic_store_n(&own->go, 0, __ATOMIC_RELAXED);
+		if (__atomic_load_n(&own->quit, __ATOMIC_ACQUIRE))
+			break;
+		if (own->probes)
+			be_probed(own);
+		else
+			serve_in_turns(own);
+		__atomic_store_n(&own->done, 1, __ATOMIC_RELEASE);
+	}
+	if (own->lane.tid && quell_lane_leave(&server.lane, &own->lane) < 0)
+		fail("a worker cannot leave the lane");
+	return NULL;
+}
+
+/* ---- The switcher. ---- */
+
+static void *switch_turns(void *data)
+{
+	struct quell_lane_thread own;
+	int over;
+
+	(void)data;
+	if (quell_lane_enter(&server.lane, &own, QUELL_LANE_SWITCHER) < 0)
+		fail("the switcher cannot enter the lane");
+	sem_post(&server.entered);
+	while ((over = quell_lane_wait(&server.lane, &server.in_vain)) > 0) {
+		struct worker *worker = __atomic_load_n(&server.current, __ATOMIC_ACQUIRE);
+		int parked = worker ? quell_lane_preempt(&server.lane, &worker->lane, server.budget_ns) : 0;
+
+		if (parked > 0)
+			__atomic_store_n(&worker->parked, 1, __ATOMIC_RELEASE);
+		else if (parked < 0)
+			fail("a worker cannot be parked");
+	}
+	if (over < 0)
+		fail("the timer failed");
+	if (own.tid && quell_lane_leave(&server.lane, &own) < 0)
+		fail("the switcher cannot leave the lane");
+	return NULL;
+}
+
+/* ---- The dispatcher. ---- */
+
+static void put(struct queue *queue, struct worker *worker)
+{
+	worker->next = NULL;
+	if (queue->first)
+		queue->last->next = worker;
+	else
+		queue->first = worker;
+	queue->last = worker;
+}
+
+static struct worker *take(struct queue *queue)
+{
+	struct worker *worker = queue->first;
+
+	if (worker)
+		queue->first = worker->next;
+	return worker;
+}
+
+/* Whether a request waits that can be taken: its response will have room. */
+static bool request_waits(void)
+{
+	uint64_t waiting = __atomic_load_n(&server.ring->request_head, __ATOMIC_ACQUIRE) - server.request_tail;
+	uint64_t unread = server.response_head - __atomic_load_n(&server.ring->response_tail, __ATOMIC_ACQUIRE);
+
+	if (waiting > server.capacity || unread > server.capacity) {
+		errno = EPROTO;
+		fail("the client broke the ring");
+		return false;
+	}
+	return waiting && unread + server.in_work < server.capacity;
+}
+
+static void take_request(struct request *request)
+{
+	*request = request_ring_requests(server.ring)[server.request_tail & (server.capacity - 1)];
+	__atomic_store_n(&server.ring->request_tail, ++server.request_tail, __ATOMIC_RELEASE);
+}
+
+static void respond(const struct worker *worker)
+{
+	struct response *responses = request_ring_responses(server.ring, server.capacity);
+	struct response response = {
+		.id = worker->request.id,
+		.sent_ns = worker->request.sent_ns,
+		.done_ns = worker->done_ns,
+		.preempted = worker->preempted,
+	};
+
+	responses[server.response_head & (server.capacity - 1)] = response;
+	__atomic_store_n(&server.ring->response_head, ++server.response_head, __ATOMIC_RELEASE);
+	server.served++;
+}
+
+/* The worker whose turn is next: it has a request. NULL: there is nothing to do. */
+static struct worker *choose(bool taking)
+{
+	bool fresh = taking && server.idle.first && request_waits();
+	struct worker *worker;
+
+	if (server.parked.first && (!fresh || server.fresh_in_a_row >= FRESH_IN_A_ROW)) {
+		server.fresh_in_a_row = 0;
+		return take(&server.parked);
+	}
+	if (!fresh)
+		return NULL;
+	server.fresh_in_a_row++;
+	worker = take(&server.idle);
+	take_request(&worker->request);
+	worker->preempted = 0;
+	server.in_work++;
+	return worker;
+}
+
+static void wake(struct worker *worker)
+{
+	__atomic_store_n(&worker->done, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&worker->go, 1, __ATOMIC_RELEASE);
+	futex(&worker->go, FUTEX_WAKE, 1);
+}
+
+static int by_value(const void *left, const void *right)
+{
+	uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+
+	return (a > b) - (a < b);
+}
+
+/*
+ * How long it takes here from when a turn is armed until its worker works: a turn that is shorter would bring its worker
+ * nowhere, and on a virtual machine that may be the whole budget. So it comes on top of the budget.
+ */
+static void measure_floors(struct worker *worker)
+{
+	uint64_t arming[PROBES], raising[PROBES];
+
+	worker->probes = PROBES;
+	wake(worker);
+	for (int n = 0; n < PROBES; n++) {
+		uint64_t begin = quell_lane_now();
+		if (quell_lane_run(&server.lane, &worker->lane, PROBE_NS) < 0)
+			fail("a worker cannot have its turn");
+		raising[n] = worker->done_ns - begin;
+		arming[n] = worker->arming_ns;
+	}
+	qsort(arming, PROBES, sizeof(arming[0]), by_value);
+	qsort(raising, PROBES, sizeof(raising[0]), by_value);
+	server.first_floor_ns = arming[PROBES / 2];
+	server.floor_ns = raising[PROBES / 2];
+}
+
+/* A turn: returns when the worker is done, preempted, or asleep within its request (a page fault, a lock). */
+static void give_turn(struct worker *worker)
+{
+	__atomic_store_n(&worker->parked, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&server.current, worker, __ATOMIC_RELEASE);
+	if (worker->preempted) {
+		uint64_t more = server.floor_ns * (1 + worker->preempted / PATIENT_TURNS);
+		if (quell_lane_run(&server.lane, &worker->lane, server.budget_ns + more) < 0)
+			fail("a worker cannot have its turn");
+	} else {
+		wake(worker);
+	}
+}
+
+/* What became of a turn. */
+static void end_turn(struct worker *worker)
+{
+	/* Without preemption the next request waits for this one, even while it sleeps. */
+	while (!server.budget_ns && !__atomic_load_n(&worker->done, __ATOMIC_ACQUIRE))
+		;
+	quell_lane_disarm(&server.lane);
+	if (__atomic_load_n(&worker->done, __ATOMIC_ACQUIRE)) {
+		/* It was preempted after all that counts, and is on its way to sleep: its level is put right. */
+		if (__atomic_load_n(&worker->parked, __ATOMIC_ACQUIRE) &&
+		    quell_lane_set(&server.lane, &worker->lane, QUELL_LANE_RUNNING) < 0)
+			fail("a worker cannot be raised");
+		respond(worker);
+		server.in_work--;
+		put(&server.idle, worker);
+		return;
+	}
+	/* One that sleeps within its request makes way like one that was preempted. */
+	if (!__atomic_load_n(&worker->parked, __ATOMIC_ACQUIRE) &&
+	    quell_lane_set(&server.lane, &worker->lane, QUELL_LANE_PARKED) < 0)
+		fail("a worker cannot be parked");
+	worker->preempted++;
+	server.preemptions++;
+	put(&server.parked, worker);
+}
+
+/* Whether the client closed the ring and everything is answered, or as much as was asked for. */
+static bool is_over(void)
+{
+	if (server.requests_max && server.served >= server.requests_max)
+		return true;
+	return __atomic_load_n(&server.ring->closing, __ATOMIC_ACQUIRE) && !server.in_work &&
+	       __atomic_load_n(&server.ring->request_head, __ATOMIC_ACQUIRE) == server.request_tail;
+}
+
+static void nap(void)
+{
+	struct timespec time = { .tv_nsec = (long)server.nap_ns };
+
+	clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
+}
+
+static void serve_all(void)
+{
+	uint64_t idle_since = 0;
+
+	for (;;) {
+		bool stop = __atomic_load_n(&server.stop, __ATOMIC_ACQUIRE);
+		bool enough = server.requests_max && server.served + server.in_work >= server.requests_max;
+		struct worker *worker = choose(!stop && !enough);
+
+		if (worker) {
+			idle_since = 0;
+			give_turn(worker);
+			end_turn(worker);
+		} else if (stop || is_over()) {
+			return;
+		} else if (server.nap_ns) {
+			uint64_t now = quell_lane_now();
+			if (!idle_since)
+				idle_since = now;
+			else if (now - idle_since > IDLE_NS)
+				nap();
+		}
+	}
+}
+
+static void *dispatch(void *data)
+{
+	struct quell_lane_thread own;
+
+	(void)data;
+	if (quell_lane_enter(&server.lane, &own, QUELL_LANE_DISPATCHER) < 0) {
+		fail("the dispatcher cannot enter the lane");
+	} else {
+		server.spins_per_us = calibrate();
+		if (server.budget_ns)
+			measure_floors(&server.worker[0]);
+		__atomic_store_n(&server.ring->server, REQUEST_SERVER_READY, __ATOMIC_RELEASE);
+		serve_all();
+	}
+	/* Workers and switcher are above it and end at once. */
+	for (long n = 0; n < server.workers; n++) {
+		__atomic_store_n(&server.worker[n].quit, 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&server.worker[n].go, 1, __ATOMIC_RELEASE);
+		futex(&server.worker[n].go, FUTEX_WAKE, 1);
+	}
+	quell_lane_stop(&server.lane);
+	if (own.tid && quell_lane_leave(&server.lane, &own) < 0)
+		fail("the dispatcher cannot leave the lane");
+	pthread_kill(server.main_thread, SIGTERM);
+	return NULL;
+}
+
+/* ---- The first thread: options, start and end. ---- */
+
+static double number(const char *option, const char *text, double low, double high)
+{
+	char *end;
+	double value = strtod(text, &end);
+
+	if (end == text || *end || !(value >= low && value <= high)) {
+		fprintf(stderr, "request-server: --%s: `%s` is not from %g to %g\n", option, text, low, high);
+		exit(2);
+	}
+	return value;
+}
+
+static void read_options(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "ring", required_argument, NULL, 'r' },     { "core", required_argument, NULL, 'c' },
+		{ "workers", required_argument, NULL, 'w' },  { "budget", required_argument, NULL, 'b' },
+		{ "nap", required_argument, NULL, 'n' },      { "requests-max", required_argument, NULL, 'm' },
+		{ "for", required_argument, NULL, 'f' },      { NULL, 0, NULL, 0 },
+	};
+	int option;
+
+	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (option) {
+		case 'r': server.path = optarg; break;
+		case 'c': server.core = (long)number("core", optarg, 0, QUELL_LANE_CORES_MAX - 1); break;
+		case 'w': server.workers = (long)number("workers", optarg, 1, WORKERS_MAX); break;
+		case 'b': server.budget_ns = (uint64_t)(number("budget", optarg, 0, 1e6) * 1e3); break;
+		case 'n': server.nap_ns = (uint64_t)(number("nap", optarg, 0, 1e5) * 1e3); break;
+		case 'm': server.requests_max = (uint64_t)number("requests-max", optarg, 1, 1e15); break;
+		case 'f': server.for_ns = (uint64_t)(number("for", optarg, 0.001, 1e6) * 1e9); break;
+		default: exit(2);
+		}
+	}
+	if (!server.path || server.core < 0 || optind != argc) {
+		fprintf(stderr, "usage: request-server --ring FILE --core N [--workers N] [--budget US] [--nap US]\n"
+				"                      [--requests-max N] [--for SECONDS]\n");
+		exit(2);
+	}
+}
+
+static void open_ring(void)
+{
+	struct request_ring head;
+	struct stat found;
+	const char *flaw;
+	int file = open(server.path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+
+	if (file < 0 || fstat(file, &found) < 0)
+		die(server.path, strerror(errno));
+	memset(&head, 0, sizeof(head));
+	if (pread(file, &head, sizeof(head), 0) < 0)
+		die(server.path, strerror(errno));
+	flaw = request_ring_flaw(&head, (uint64_t)found.st_size);
+	if (flaw)
+		die(server.path, flaw);
+	server.capacity = head.capacity;
+	server.request_tail = head.request_tail;
+	server.response_head = head.response_head;
+	server.ring = mmap(NULL, request_ring_bytes(head.capacity), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (server.ring == MAP_FAILED)
+		die(server.path, strerror(errno));
+	close(file);
+}
+
+/* This thread leaves the core to the lane, where it can: beside a dispatcher that polls it would hardly run. */
+static void step_aside(void)
+{
+	struct quell_lane_cores others = server.lane.allowed;
+	size_t word = (size_t)server.core / QUELL_LANE_WORD_BITS;
+
+	others.words[word] &= ~(1ul << ((size_t)server.core % QUELL_LANE_WORD_BITS));
+	if (quell_lane_set_cores(&others) < 0)
+		fprintf(stderr, "request-server: there is no other core: signals will be late\n");
+}
+
+static void start(pthread_t *thread, void *(*body)(void *), void *data)
+{
+	pthread_attr_t attr;
+	size_t least = (size_t)sysconf(_SC_THREAD_STACK_MIN);
+	int error;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, least > STACK_BYTES ? least : STACK_BYTES);
+	error = pthread_create(thread, &attr, body, data);
+	pthread_attr_destroy(&attr);
+	if (error)
+		die("a thread", strerror(error));
+}
+
+static void start_all(void)
+{
+	server.worker = calloc((size_t)server.workers, sizeof(*server.worker));
+	if (!server.worker)
+		die("workers", strerror(errno));
+	for (long n = 0; n < server.workers; n++) {
+		start(&server.worker[n].thread, work, &server.worker[n]);
+		put(&server.idle, &server.worker[n]);
+	}
+	start(&server.switcher_thread, switch_turns, NULL);
+	/* The dispatcher last: on a core where it polls nobody below it would get as far as to enter. */
+	for (long n = 0; n < server.workers + 1; n++)
+		while (sem_wait(&server.entered) < 0)
+			;
+	/* Only asked for: a page fault would be a worker's sleep in the midst of a request. */
+	mlockall(MCL_CURRENT);
+	start(&server.dispatcher_thread, dispatch, NULL);
+}
+
+/* Until a signal, the end of the time, or the dispatcher's own end. */
+static void wait_for_end(const sigset_t *signals)
+{
+	struct timespec time = {
+		.tv_sec = (time_t)(server.for_ns / 1000000000u),
+		.tv_nsec = (long)(server.for_ns % 1000000000u),
+	};
+	int got;
+
+	do
+		got = server.for_ns ? sigtimedwait(signals, NULL, &time) : sigwaitinfo(signals, NULL);
+	while (got < 0 && errno == EINTR);
+	__atomic_store_n(&server.stop, true, __ATOMIC_RELEASE);
+	pthread_join(server.dispatcher_thread, NULL);
+	for (long n = 0; n < server.workers; n++)
+		pthread_join(server.worker[n].thread, NULL);
+	pthread_join(server.switcher_thread, NULL);
+	__atomic_store_n(&server.ring->server, REQUEST_SERVER_ENDED, __ATOMIC_RELEASE);
+}
+
+int main(int argc, char **argv)
+{
+	sigset_t signals;
+
+	read_options(argc, argv);
+	open_ring();
+	if (quell_lane_open(&server.lane, (int)server.core, NULL) < 0)
+		die("no lane", server.lane.why);
+	/* Blocked before any other thread is: this one waits for them. */
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGTERM);
+	pthread_sigmask(SIG_BLOCK, &signals, NULL);
+	step_aside();
+	server.main_thread = pthread_self();
+	sem_init(&server.entered, 0, 0);
+	start_all();
+	wait_for_end(&signals);
+	quell_lane_close(&server.lane);
+	if (server.failed)
+		die(server.failed, strerror(server.failed_errno));
+	printf("{\"served\": %" PRIu64 ", \"preemptions\": %" PRIu64 ", \"expiries_in_vain\": %" PRIu64
+	       ", \"spins_per_us\": %" PRIu64 ", \"first_floor_ns\": %" PRIu64 ", \"floor_ns\": %" PRIu64 "}\n",
+	       server.served, server.preemptions, server.in_vain, server.spins_per_us, server.first_floor_ns,
+	       server.floor_ns);
+	return 0;
+}
