@@ -20,15 +20,43 @@ struct Habit {
     works: Nanos,
     /// Zero: never.
     sleeps: Nanos,
+    /// It exits when it has worked so often.
+    lives: u32,
 }
 
-const BUSY: Habit = Habit { works: Nanos::MAX, sleeps: Nanos::ZERO };
+impl Habit {
+    const fn of(works: Nanos, sleeps: Nanos) -> Habit {
+        Habit { works, sleeps, lives: u32::MAX }
+    }
+}
+
+const BUSY: Habit = Habit::of(Nanos::MAX, Nanos::ZERO);
 
 struct Actor {
     habit: Habit,
     left: Nanos,
-    /// When it wakes up, if it sleeps.
+    /// How often it works from now on.
+    lives: u32,
+    /// When it wakes up, if it sleeps; never, if it exited.
     wakes: Option<Nanos>,
+}
+
+/// A reason to choose anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Woke(Member),
+    Slept(Member),
+    Exited(Member),
+    /// The time has come at which the policy wanted to be asked, or has passed.
+    Due,
+}
+
+/// Somebody lost the turn, or nobody had it.
+#[derive(Clone, Debug)]
+struct Change {
+    from: Option<Member>,
+    /// All that happened since the policy was last asked and that it wanted to know of.
+    reasons: Vec<Event>,
 }
 
 /// A stretch of a turn.
@@ -47,24 +75,38 @@ struct Lane {
     actors: Vec<Actor>,
     now: Nanos,
     turn: Option<(Member, Nanos)>,
+    /// When the policy wants to be asked next.
+    look: Look,
     late: Nanos,
     switch: Nanos,
     ran: Vec<Ran>,
+    /// What happened since the policy was last asked.
+    happened: Vec<Event>,
+    changes: Vec<Change>,
     /// Looks that were asked for by a time that had passed.
     stuck: u32,
 }
 
 impl Lane {
     fn new(spec: &Spec, habits: &[Habit]) -> Lane {
-        let actor = |habit: &Habit| Actor { habit: *habit, left: habit.works, wakes: None };
+        let actor = |habit: &Habit| Actor {
+            habit: *habit,
+            left: habit.works,
+            lives: habit.lives,
+            wakes: None,
+        };
         Lane {
             policy: spec.build(habits.len()).unwrap(),
             actors: habits.iter().map(actor).collect(),
             now: us(1_000),
             turn: None,
+            look: Look::OnChange,
             late: Nanos::ZERO,
             switch: Nanos::ZERO,
             ran: Vec::new(),
+            // The members are there.
+            happened: (0..habits.len()).map(|at| Event::Woke(Member(at as u8))).collect(),
+            changes: Vec::new(),
             stuck: 0,
         }
     }
@@ -75,35 +117,59 @@ impl Lane {
     }
 
     fn wake(&mut self) {
-        for actor in &mut self.actors {
-            if actor.wakes.is_some_and(|at| at <= self.now) {
+        for (at, actor) in self.actors.iter_mut().enumerate() {
+            if actor.wakes.is_some_and(|wakes| wakes <= self.now) {
                 (actor.wakes, actor.left) = (None, actor.habit.works);
+                self.happened.push(Event::Woke(Member(at as u8)));
             }
         }
     }
 
-    /// Asks the policy, and gives the turn as it says. While a switch goes on members wake up and periods begin, and
-    /// it may well choose another; not for ever, and not if no time passes.
+    /// What the policy may choose anew for: whoever wakes up is a reason if it wanted to know, or if nobody could run.
+    fn reasons(&mut self) -> Vec<Event> {
+        let mut happened = std::mem::take(&mut self.happened);
+        if self.look.at().is_some_and(|at| at <= self.now) {
+            happened.push(Event::Due);
+        }
+        let tells_of_wakes = self.look.on_wake() || self.turn.is_none();
+        happened.retain(|event| tells_of_wakes || !matches!(event, Event::Woke(_)));
+        happened
+    }
+
+    /// Asks the policy, and gives the turn as it says; again after each switch, in which members may wake up, sleep
+    /// and exit and periods may begin.
     fn look(&mut self) -> Look {
-        let most = if self.switch == Nanos::ZERO { 3 } else { 16 };
-        for _ in 0..most {
+        loop {
             self.wake();
+            let reasons = self.reasons();
             let seen = Seen { now: self.now, runnable: self.runnable(), turn: self.turn };
             let turn = self.policy.decide(&seen);
             assert_eq!(turn.member.is_none(), seen.runnable.is_empty(), "work conservation");
             assert!(turn.member.is_none_or(|member| seen.runnable.contains(member)));
             self.stuck += u32::from(turn.look.at().is_some_and(|at| at <= self.now));
-            if turn.member == self.turn.map(|(member, _)| member) {
+            self.look = turn.look;
+            let from = self.turn.map(|(member, _)| member);
+            if turn.member == from {
                 return turn.look;
             }
-            self.now += self.switch;
-            self.turn = turn.member.map(|member| (member, self.now));
+            assert!(!reasons.is_empty(), "{seen:?} and nothing happened, but now it says {turn:?}");
+            self.changes.push(Change { from, reasons });
+            self.give(turn.member);
             // Asked again once the switch is done, as a lane does.
             if self.turn.is_none() {
                 return turn.look;
             }
         }
-        panic!("the policy cannot make up its mind");
+    }
+
+    /// The member that is raised runs before the switch is over, and may go to sleep by then.
+    fn give(&mut self, to: Option<Member>) {
+        let raised = self.now + Nanos(self.switch.0 / 2);
+        self.now += self.switch;
+        self.turn = to.map(|member| (member, self.now));
+        if let Some(member) = to.filter(|_| raised < self.now) {
+            self.work(member, raised);
+        }
     }
 
     /// Runs until `end`.
@@ -125,15 +191,22 @@ impl Lane {
         }
     }
 
+    /// A member has the core from then until now, or until it goes to sleep.
     fn work(&mut self, member: Member, from: Nanos) {
-        let ran = self.now.since(from);
         let runnable = self.runnable();
         let actor = &mut self.actors[member.at()];
+        let ran = self.now.since(from).min(actor.left);
         actor.left = actor.left - ran;
         if actor.left == Nanos::ZERO {
-            actor.wakes = Some(self.now + actor.habit.sleeps);
+            actor.lives -= 1;
+            let (wakes, event) = match actor.lives {
+                0 => (Nanos::MAX, Event::Exited(member)),
+                _ => (from + ran + actor.habit.sleeps, Event::Slept(member)),
+            };
+            actor.wakes = Some(wakes);
+            self.happened.push(event);
         }
-        self.ran.push(Ran { member, from, to: self.now, runnable });
+        self.ran.push(Ran { member, from, to: from + ran, runnable });
     }
 
     /// What each member got.
@@ -170,8 +243,11 @@ impl Lane {
 }
 
 fn habits(busy_too: bool) -> impl Strategy<Value = Vec<Habit>> {
-    let habit = (1u64..3_000, 1u64..3_000, any::<bool>()).prop_map(move |(works, sleeps, busy)| {
-        if busy && busy_too { BUSY } else { Habit { works: us(works), sleeps: us(sleeps) } }
+    let lives = prop_oneof![Just(u32::MAX), 1u32..9];
+    let habit = (1u64..3_000, 1u64..3_000, any::<bool>(), lives);
+    let habit = habit.prop_map(move |(works, sleeps, busy, lives)| match busy && busy_too {
+        true => BUSY,
+        false => Habit { lives, ..Habit::of(us(works), us(sleeps)) },
     });
     proptest::collection::vec(habit, 1..7)
 }
@@ -209,8 +285,8 @@ fn lanes() -> impl Strategy<Value = (Vec<Habit>, Spec)> {
 
 proptest! {
     #[test]
-    fn whoever_can_run_is_run_and_each_look_lies_ahead(
-        (habits, spec) in lanes(), late in 0u64..40, switch in 0u64..10
+    fn whoever_can_run_is_run_each_look_lies_ahead_and_each_change_has_a_reason(
+        (habits, spec) in lanes(), late in 0u64..40, switch in 0u64..60
     ) {
         let mut lane = Lane::new(&spec, &habits);
         (lane.late, lane.switch) = (us(late), us(switch));
@@ -218,6 +294,13 @@ proptest! {
         prop_assert_eq!(lane.stuck, 0);
         let busy: u64 = lane.shares().values().map(|share| share.0).sum();
         prop_assert!(busy > 0);
+        for change in &lane.changes {
+            let is_one = |event: &Event| match event {
+                Event::Slept(who) | Event::Exited(who) => change.from == Some(*who),
+                Event::Woke(_) | Event::Due => true,
+            };
+            prop_assert!(change.reasons.iter().any(is_one), "{change:?}");
+        }
     }
 
     #[test]
@@ -249,7 +332,7 @@ proptest! {
         let awake = |member: &u8| *member == 0 || asleep & (1 << member) == 0;
         let habit = |member: u8| match awake(&member) {
             true => BUSY,
-            false => Habit { works: Nanos(1), sleeps: Nanos::from_secs(10) },
+            false => Habit::of(Nanos(1), Nanos::from_secs(10)),
         };
         let table: Vec<u8> =
             (0..members as u8).chain(more.into_iter().map(|at| at % members as u8)).collect();
@@ -296,7 +379,7 @@ proptest! {
         // Hogs beside one that works for less than a budget; nothing is resumed by its age.
         let spec = Spec::Preemptive { budget: us(budget), resume_after: Nanos::from_secs(1) };
         let mut habits = vec![BUSY; hogs];
-        habits.push(Habit { works: us(short), sleeps: us(sleeps) });
+        habits.push(Habit::of(us(short), us(sleeps)));
         let mut lane = Lane::new(&spec, &habits);
         lane.run(us(200_000));
         let short = Member(hogs as u8);
@@ -315,7 +398,7 @@ proptest! {
     ) {
         // The crowd works less than a budget and hardly sleeps: one of it waits always.
         let spec = Spec::Preemptive { budget: us(budget), resume_after: us(resume_after) };
-        let mut habits = vec![Habit { works: us(budget - 1), sleeps: us(1) }; crowd];
+        let mut habits = vec![Habit::of(us(budget - 1), us(1)); crowd];
         habits.push(BUSY);
         let mut lane = Lane::new(&spec, &habits);
         lane.late = us(late);
@@ -419,7 +502,7 @@ proptest! {
     fn sleeping_earns_no_credit(slice in 5u64..100, sleeps in 100u64..5_000) {
         let mut lane = Lane::new(
             &Spec::Fair { slice: us(slice), weights: vec![1, 1] },
-            &[BUSY, Habit { works: us(2_000), sleeps: us(sleeps) }],
+            &[BUSY, Habit::of(us(2_000), us(sleeps))],
         );
         lane.run(us(100_000));
         // While both are awake neither is ahead for more than its slices: the sleeper never takes its
@@ -432,7 +515,7 @@ proptest! {
 
 #[test]
 fn first_come_is_first_served_until_it_sleeps() {
-    let works = |works| Habit { works: us(works), sleeps: us(10_000) };
+    let works = |works| Habit::of(us(works), us(10_000));
     let mut lane = Lane::new(&Spec::Fifo, &[works(700), works(5), works(300)]);
     lane.run(us(3_000));
     assert_eq!(lane.order(), [0, 1, 2]);

@@ -40,8 +40,15 @@ impl Preemptive {
         match (seen.runnable.len(), self.preempted.contains(member)) {
             (1, _) => Look::OnChange,
             (_, false) => Look::At(since + self.budget),
-            (_, true) => Look::AtOrOnWake(since + self.budget),
+            (_, true) => Look::AtOrOnWake(self.next_resumed(seen, member).min(since + self.budget)),
         }
+    }
+
+    /// When the next of the preempted that wait, beside this member, has waited for as long as it was promised.
+    fn next_resumed(&self, seen: &Seen, beside: Member) -> Nanos {
+        let waiting = self.preempted.and(self.waiting.all()).and(seen.runnable).without(beside);
+        let due = waiting.iter().map(|member| self.waiting.since(member) + self.resume_after);
+        due.min().unwrap_or(Nanos::MAX)
     }
 }
 

@@ -34,6 +34,11 @@ impl Waiting {
         self.members = waiting;
     }
 
+    /// All that wait.
+    pub(super) fn all(&self) -> Members {
+        self.members
+    }
+
     /// Since when a member waits.
     pub(super) fn since(&self, member: Member) -> Nanos {
         self.since[member.at()]
