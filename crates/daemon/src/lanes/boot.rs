@@ -30,7 +30,7 @@ use super::counters::Counters;
 use super::crew::{Crew, Lane, Rungs, lock};
 use super::request::{LaneRequest, MemberRequest, Request, Who};
 use super::status::{self, SchedulerStatus, Status};
-use super::thread::{Command, Place, SchedulerThread};
+use super::thread::{Command, Companion, Place, SchedulerThread};
 use crate::boot_beat::BootBeat;
 use crate::descent;
 use crate::guardian::{self, Guardians};
@@ -53,6 +53,8 @@ pub struct Options {
     pub hold_for: Option<Duration>,
     /// Say on standard error what happens.
     pub verbose: bool,
+    /// Runs within the loop of the dedicated scheduler, for benchmarks on hosts that have no core left for it.
+    pub companion: Option<Companion>,
 }
 
 /// Runs lanes until a signal, until their time is over, or until none has a thread left; then gives everything back.
@@ -60,7 +62,7 @@ pub struct Options {
 ///
 /// # Errors
 /// When the request, the host or other lanes stand in the way; nothing is changed then.
-pub fn run(options: &Options) -> Result<Status> {
+pub fn run(mut options: Options) -> Result<Status> {
     if !rustix::process::geteuid().is_root() {
         bail!("this needs root: lanes change priorities and affinities and load BPF programs");
     }
@@ -73,7 +75,8 @@ pub fn run(options: &Options) -> Result<Status> {
     if let Some(report) = recover_stale(&dir)? {
         eprintln!("lanes before these did not end in order; restored: {report}");
     }
-    let mut running = Running::start(options, request, &dir)?;
+    let companion = options.companion.take();
+    let mut running = Running::start(&options, request, &dir, companion)?;
     running.say(options.verbose);
     let ended = running.watch(&stop, options.hold_for);
     let status = running.end();
@@ -158,7 +161,12 @@ struct Running {
 }
 
 impl Running {
-    fn start(options: &Options, request: Request, dir: &Path) -> Result<Running> {
+    fn start(
+        options: &Options,
+        request: Request,
+        dir: &Path,
+        companion: Option<Companion>,
+    ) -> Result<Running> {
         let ladder = Ladder::for_this_host()?;
         let rung =
             |rung: Rung| ladder.attr(rung).with_context(|| format!("no priority for {rung}"));
@@ -200,7 +208,7 @@ impl Running {
         let joined = running.launch_members().and_then(|()| {
             own::place_scheduler(&running.request.unmanaged, &own_rung)
                 .context("the main thread cannot have its rung")?;
-            running.start_schedulers(observers, rungs, options.lanes.children)?;
+            running.start_schedulers(observers, rungs, options.lanes.children, companion)?;
             running.join_members()
         });
         drop(beat);
@@ -217,6 +225,7 @@ impl Running {
         observers: Vec<BpfObserver>,
         rungs: Rungs,
         children: LaneChildren,
+        mut companion: Option<Companion>,
     ) -> Result<()> {
         let children = match children {
             LaneChildren::Adopt => Children::Adopt,
@@ -232,9 +241,10 @@ impl Running {
             });
             let lanes = lanes.collect::<Result<Vec<Lane>>>()?;
             let crew = Crew::new(observer, Arc::clone(&self.executor), rungs, children, lanes);
-            let thread = SchedulerThread::start(crew, place).with_context(|| {
-                format!("the scheduler on core {} cannot have its rung", place.core)
-            })?;
+            let thread =
+                SchedulerThread::start(crew, place, companion.take()).with_context(|| {
+                    format!("the scheduler on core {} cannot have its rung", place.core)
+                })?;
             self.threads.push(thread);
         }
         Ok(())

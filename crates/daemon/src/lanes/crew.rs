@@ -342,10 +342,11 @@ impl Crew {
 
     /// A scheduler on the lane's own core is about to sleep: only now can the member run whose turn it is. Its turn counts
     /// from here, or a slice that is shorter than a hand-over would be over before it began, and nobody would ever run.
-    pub fn let_run(&mut self, at: usize) {
+    /// Whether a turn begins with this.
+    pub fn let_run(&mut self, at: usize) -> bool {
         let lane = &mut self.lanes[at];
         let Some((member, since)) = lane.turn.filter(|_| std::mem::take(&mut lane.fresh)) else {
-            return;
+            return false;
         };
         let now = clock::now();
         let later = |at: Nanos| at + now.since(since);
@@ -355,6 +356,7 @@ impl Crew {
             Look::At(at) => Look::At(later(at)),
             Look::AtOrOnWake(at) => Look::AtOrOnWake(later(at)),
         };
+        true
     }
 
     /// Brings what is seen up to date.

@@ -27,3 +27,4 @@ pub use boot::{Options, release, run};
 pub use counters::{LaneStatus, MemberStatus};
 pub use request::{LaneRequest, MemberRequest, Request, Who};
 pub use status::{SchedulerStatus, Status, ask};
+pub use thread::Companion;

@@ -24,6 +24,10 @@ use crate::mailbox::{Mailbox, Postbox, pair};
 /// How often a spinning scheduler looks for what changes no slot: new processes that are left alone, lost events.
 const EVENTS_EVERY: Nanos = Nanos::from_micros(500);
 
+/// What a turn in the shared pattern has at least, counted from the scheduler's call to sleep: the shortest slice there is.
+/// With less, a scheduler that is slow to fall asleep would find its time passed each time, and nobody would ever run.
+const TURN_MIN: Nanos = Nanos::from_micros(5);
+
 /// What a scheduler thread is asked.
 pub enum Command {
     /// Put threads on a lane: its number in the crew, the member, the threads. Answers what went wrong.
@@ -67,6 +71,9 @@ pub struct SchedulerThread {
     handle: JoinHandle<Crew>,
 }
 
+/// Something else that runs within the loop of a dedicated scheduler, again and again: short, and without sleeping.
+pub type Companion = Box<dyn FnMut() + Send>;
+
 /// Where a scheduler thread runs, and how it waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
@@ -83,13 +90,18 @@ impl SchedulerThread {
     ///
     /// # Errors
     /// When it cannot be made or not be given its place.
-    pub fn start(crew: Crew, place: Place) -> io::Result<SchedulerThread> {
+    pub fn start(
+        crew: Crew,
+        place: Place,
+        companion: Option<Companion>,
+    ) -> io::Result<SchedulerThread> {
         let (postbox, mailbox) = pair()?;
         let pulse = Arc::new(Pulse { due: AtomicU64::new(u64::MAX), tid: AtomicI32::new(0) });
         let own = Arc::clone(&pulse);
         let (ready, started) = crossbeam_channel::bounded(1);
         let name = format!("quell-lane-{}", place.core);
         let mut crew = crew;
+        let mut companion: Companion = companion.unwrap_or_else(|| Box::new(|| {}));
         let handle = std::thread::Builder::new().name(name).spawn(move || {
             let placed = place_scheduler(&CoreSet::of(place.core), &place.rung);
             let failed = placed.is_err();
@@ -97,7 +109,7 @@ impl SchedulerThread {
             let _ = ready.send(placed);
             match (failed, place.spins) {
                 (true, _) => {}
-                (false, true) => spin(&mut crew, &mailbox, &own),
+                (false, true) => spin(&mut crew, &mailbox, &own, &mut companion),
                 (false, false) => sleep(&mut crew, &mailbox, &own),
             }
             // Whoever ends has nothing due any more.
@@ -155,10 +167,10 @@ fn sleep(crew: &mut Crew, mailbox: &Mailbox<Command>, pulse: &Pulse) {
         if crew.has_news(0) {
             continue;
         }
-        crew.let_run(0);
+        let begins = crew.let_run(0);
         let at = crew.lanes()[0].due();
         pulse.due(at.unwrap_or(Nanos::MAX));
-        wait(crew, mailbox, at);
+        wait(crew, mailbox, at, if begins { TURN_MIN } else { Nanos::ZERO });
         let now = clock::now();
         if let Some(at) = crew.lanes()[0].look().at().filter(|at| *at <= now) {
             due = Some(at);
@@ -167,10 +179,10 @@ fn sleep(crew: &mut Crew, mailbox: &Mailbox<Command>, pulse: &Pulse) {
     }
 }
 
-/// Sleeps until a time, an event or a command.
-fn wait(crew: &Crew, mailbox: &Mailbox<Command>, at: Option<Nanos>) {
+/// Sleeps until a time, an event or a command; by time not shorter than `least`.
+fn wait(crew: &Crew, mailbox: &Mailbox<Command>, at: Option<Nanos>, least: Nanos) {
     let timeout = at.map(|at| {
-        let left = at.since(clock::now());
+        let left = at.since(clock::now()).max(least);
         Timespec {
             tv_sec: (left.0 / 1_000_000_000) as i64,
             tv_nsec: (left.0 % 1_000_000_000) as i64,
@@ -187,7 +199,7 @@ fn wait(crew: &Crew, mailbox: &Mailbox<Command>, at: Option<Nanos>) {
 }
 
 /// The dedicated pattern: several lanes.
-fn spin(crew: &mut Crew, mailbox: &Mailbox<Command>, pulse: &Pulse) {
+fn spin(crew: &mut Crew, mailbox: &Mailbox<Command>, pulse: &Pulse, companion: &mut Companion) {
     let mut events_at = Nanos::ZERO;
     loop {
         let now = clock::now();
@@ -213,6 +225,7 @@ fn spin(crew: &mut Crew, mailbox: &Mailbox<Command>, pulse: &Pulse) {
                 crew.attend(lane, due);
             }
         }
+        companion();
         std::hint::spin_loop();
     }
 }
