@@ -7,7 +7,7 @@ QUELL      := target/release/quell
 # What `make demo` runs: the colocation benchmark, short.
 DEMO       := $(QUELL) bench colocate --quick --json bench/results/demo.json
 # The figures that the docs quote: every benchmark, at full length.
-BENCHES    := colocate colocate-redis colocate-nginx overhead reaction mechanism why check view
+BENCHES    := colocate colocate-redis colocate-nginx overhead reaction mechanism why check view lanes
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build deb demo test test-unit test-deb test-crash test-vm fuzz bench docs lint clean

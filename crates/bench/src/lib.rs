@@ -9,6 +9,7 @@ pub mod colocate;
 pub mod daemon;
 pub mod docs;
 pub mod host;
+pub mod lanes;
 pub mod machine;
 pub mod mechanism;
 pub mod overhead;

@@ -15,7 +15,9 @@ pub use folder::{folder, recover};
 pub use perf::{PerfRing, Record, Subject};
 pub use process::{Program, Usage};
 pub use quiet::Quiet;
-pub use sched::{Policy, affinity, nice, pin, policy, set_nice, set_policy, this_thread};
+pub use sched::{
+    Policy, affinity, nice, pin, policy, set_deadline, set_nice, set_policy, set_slice, this_thread,
+};
 pub use snapshot::{Difference, HostSnapshot};
 pub use spinner::PauseLoop;
 

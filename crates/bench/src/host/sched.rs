@@ -3,7 +3,7 @@
 
 use std::io;
 
-use quell_model::{CoreId, CoreSet};
+use quell_model::{CoreId, CoreSet, Nanos};
 use rustix::process::Pid;
 use rustix::thread::CpuSet;
 
@@ -48,6 +48,56 @@ pub fn set_policy(tid: i32, policy: Policy) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: the pointer is valid for the call, which only reads through it.
     let done = unsafe { libc::sched_setscheduler(tid, number | reset, &parameters) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What sched_setattr(2) takes (include/uapi/linux/sched/types.h), the first version of it.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+}
+
+/// `SCHED_FLAG_RESET_ON_FORK`.
+const RESET_ON_FORK: u64 = 1;
+
+/// Asks for a slice of the fair class (`sched_runtime`, Linux 6.12), which the kernel keeps within 0.1 and 100 ms.
+///
+/// # Errors
+/// The kernel's: no such thread.
+pub fn set_slice(tid: i32, slice: Nanos) -> io::Result<()> {
+    set_attributes(tid, Attributes { runtime_ns: slice.0, ..Attributes::default() })
+}
+
+/// Makes a thread SCHED_DEADLINE: so much time in each period.
+///
+/// # Errors
+/// The kernel's: EPERM where the thread is pinned to part of its scheduling domain, EBUSY where too much is promised.
+pub fn set_deadline(tid: i32, budget: Nanos, period: Nanos) -> io::Result<()> {
+    set_attributes(
+        tid,
+        Attributes {
+            policy: libc::SCHED_DEADLINE.cast_unsigned(),
+            flags: RESET_ON_FORK,
+            runtime_ns: budget.0,
+            deadline_ns: period.0,
+            period_ns: period.0,
+            ..Attributes::default()
+        },
+    )
+}
+
+fn set_attributes(tid: i32, mut attributes: Attributes) -> io::Result<()> {
+    attributes.size = size_of::<Attributes>() as u32;
+    // SAFETY: the pointer is valid for the call, which only reads as much as `size` says.
+    let done = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attributes, 0) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

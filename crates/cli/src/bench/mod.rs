@@ -2,6 +2,7 @@
 
 mod check;
 mod colocate;
+mod lanes;
 mod mechanism;
 mod overhead;
 mod reaction;
@@ -38,6 +39,13 @@ enum Command {
     Check(check::Args),
     View(view::Args),
     Why(why::Args),
+    Lanes(lanes::Args),
+    /// What `quell bench lanes` puts on lanes
+    #[command(hide = true)]
+    Member {
+        #[arg(trailing_var_arg = true)]
+        args: Vec<std::ffi::OsString>,
+    },
     Sim(sim::Args),
     SimHost(sim_host::Args),
     Validation(validation::Args),
@@ -53,6 +61,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Check(args) => check::run(args),
         Command::View(args) => view::run(args),
         Command::Why(args) => why::run(args),
+        Command::Lanes(args) => lanes::run(args),
+        Command::Member { args } => Ok(quell_bench::lanes::main(&args)),
         Command::Sim(args) => sim::run(args),
         Command::SimHost(args) => sim_host::run(args),
         Command::Validation(args) => validation::run(args),
@@ -81,6 +91,11 @@ impl Common {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         for (_, plot) in quell_bench::plot::latencies(report, folder.unwrap_or(Path::new(".")))? {
             println!("wrote {}", plot.display());
+        }
+        for picture in &report.plots {
+            let folder = folder.unwrap_or(Path::new("."));
+            quell_bench::plot::panels(picture, folder)?;
+            println!("wrote {}", folder.join(format!("{}.svg", picture.name)).display());
         }
         Ok(ExitCode::SUCCESS)
     }

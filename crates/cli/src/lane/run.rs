@@ -84,6 +84,9 @@ pub struct Args {
     /// The run directory for journals and sockets [default: as for `quell run`]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
+    /// Offer the load of this file from within the loop of a dedicated scheduler (`quell bench lanes`)
+    #[arg(long, value_name = "FILE", hide = true)]
+    client: Option<PathBuf>,
     /// Programs to start on the lane, each one argument for a shell
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "file")]
     commands: Vec<String>,
@@ -121,11 +124,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
         None => {}
     }
     lanes.scheduler_core = args.scheduler_core.or(lanes.scheduler_core);
-    let status = lanes::run(&lanes::Options {
+    let companion = args.client.as_deref().map(quell_bench::lanes::in_loop).transpose()?;
+    let status = lanes::run(lanes::Options {
         lanes,
         run_dir: args.run_dir.unwrap_or_else(quell_daemon::default_run_dir),
         hold_for: args.hold_for,
         verbose: !args.quiet,
+        companion,
     })?;
     match args.json {
         true => println!("{}", serde_json::to_string(&status)?),

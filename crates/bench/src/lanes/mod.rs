@@ -1,0 +1,116 @@
+//! `quell bench lanes`: the evaluation of the priority elevation trick's article (APSys'24), on this host.
+//!
+//! - [`turns`]: how long turns are, how long until the next one, and what the switches cost (3.1).
+//! - [`requests`]: a server beside busy loops, by slice and by table (3.2, 3.3).
+//! - [`bimodal`]: short requests behind long ones, with and without preemption (3.4).
+//!
+//! Beside the lanes, in the same rounds: what the kernel offers ([`peers`]), and the published prototype where its
+//! program is given. The floor that this host sets is what the lanes themselves say: the shortest time from the end of a
+//! slice until the next member may run.
+
+mod bimodal;
+mod client;
+mod guest;
+mod peers;
+mod plots;
+mod program;
+mod requests;
+mod ring;
+mod server;
+mod sharing;
+mod turns;
+mod words;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use quell_model::Nanos;
+
+pub use client::in_loop;
+pub use program::main;
+pub use sharing::Place;
+
+use crate::host::{self, Quiet};
+use crate::progress::{Progress, Stop};
+use crate::report::BenchReport;
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Turns, gaps and cycles.
+    Turns,
+    /// A server by slice.
+    Slices,
+    /// A server by table.
+    Table,
+    /// Short requests behind long ones.
+    Bimodal,
+}
+
+impl Part {
+    /// All of them.
+    pub const ALL: [Part; 4] = [Part::Turns, Part::Slices, Part::Table, Part::Bimodal];
+}
+
+/// A run of the lanes benchmark.
+#[derive(Clone, Debug)]
+pub struct LanesSpec {
+    /// The command that makes the report again.
+    pub command: String,
+    /// What is measured.
+    pub parts: Vec<Part>,
+    /// Interleaved rounds.
+    pub rounds: usize,
+    /// How long each run takes.
+    pub time: Duration,
+    /// The slices.
+    pub slices: Vec<Nanos>,
+    /// Programs and cores.
+    pub place: Place,
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// When a program or a lane fails, or a stop was asked for.
+pub fn run(spec: &LanesSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
+    let _alone = host::alone(progress, stop)?;
+    let _quiet = Quiet::keep()?;
+    let mut report = BenchReport::new("lanes", &spec.command);
+    let (place, rounds, time) = (&spec.place, spec.rounds, spec.time);
+    let extent = requests::Extent { slices: spec.slices.clone(), rounds, time };
+    for part in Part::ALL.into_iter().filter(|part| spec.parts.contains(part)) {
+        match part {
+            Part::Turns => {
+                turns::measure(place, &spec.slices, rounds, time, &mut report, progress, stop)?;
+            }
+            Part::Slices => {
+                requests::measure_slices(place, &extent, &mut report, progress, stop)?;
+            }
+            Part::Table => {
+                requests::measure_tables(place, &extent, &mut report, progress, stop)?;
+            }
+            Part::Bimodal => {
+                bimodal::measure(place, rounds, 2 * time, &mut report, progress, stop)?;
+            }
+        }
+    }
+    plots::draw(&mut report, &spec.slices);
+    report.notes.extend(notes(spec));
+    Ok(report)
+}
+
+fn notes(spec: &LanesSpec) -> Vec<String> {
+    let mut notes = vec![
+        "rows of `paper` are constants of the article and its README (bare metal, Linux 6.2), not measured here".to_owned(),
+    ];
+    if spec.place.prototype.is_none() {
+        notes.push(
+            "prototype: n/a: no --prototype PROGRAM was given (docs/lanes.md says how to build it)"
+                .to_owned(),
+        );
+    } else {
+        notes.push("slices, prototype, dedicated: n/a: its scheduler and the client need a core each beside the lane's".to_owned());
+    }
+    notes
+}

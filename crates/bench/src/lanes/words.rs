@@ -1,0 +1,93 @@
+//! A file of words that two programs share.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// A file, mapped as words. Whoever made it keeps it at full length.
+pub struct Words {
+    at: NonNull<AtomicU64>,
+    count: usize,
+}
+
+// SAFETY: all access goes through atomics.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// Makes a file of so many words, all 0, and maps it.
+    ///
+    /// # Errors
+    /// When it is there already, or cannot be made or mapped.
+    pub fn create(path: &Path, count: usize) -> io::Result<Words> {
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        file.set_len(8 * count as u64)?;
+        Words::map(&file, count)
+    }
+
+    /// Maps a file that somebody made.
+    ///
+    /// # Errors
+    /// When it cannot be mapped, or is not made of words.
+    pub fn open(path: &Path) -> io::Result<Words> {
+        let file = File::options().read(true).write(true).open(path)?;
+        let length = file.metadata()?.len();
+        if length == 0 || length % 8 != 0 || length > 1 << 30 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of words"));
+        }
+        Words::map(&file, (length / 8) as usize)
+    }
+
+    fn map(file: &File, count: usize) -> io::Result<Words> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // All pages are there from the start: nobody who is being measured faults.
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: the kernel chooses the address, so no memory of ours is replaced.
+        let at = unsafe { mmap(std::ptr::null_mut(), 8 * count, access, flags, file, 0)? };
+        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Words { at, count })
+    }
+}
+
+impl std::ops::Deref for Words {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has this many words, is aligned to a page, is valid as atomics whatever it holds, and
+        // lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.count) }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        // SAFETY: what was mapped, and nothing borrows it any more.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), 8 * self.count) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+
+    #[test]
+    fn what_one_side_writes_the_other_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("words");
+        let one = Words::create(&path, 1_024).unwrap();
+        let other = Words::open(&path).unwrap();
+        one[1_023].store(7, Relaxed);
+        assert_eq!((other.len(), other[1_023].load(Relaxed)), (1_024, 7));
+        assert!(Words::create(&path, 1).is_err(), "it is there already");
+        std::fs::write(folder.path().join("odd"), "odd").unwrap();
+        assert!(Words::open(&folder.path().join("odd")).is_err());
+    }
+}

@@ -1,0 +1,35 @@
+//! `quell bench lanes` on this host: real lanes, a real server, real requests.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use std::process::Command;
+
+use serde_json::Value;
+
+#[test]
+fn a_server_on_both_tables_is_measured_and_compared_by_its_tail() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("lanes.json");
+    let path = file.to_str().unwrap();
+    let args = ["bench", "lanes", "--quick", "--duration", "200ms", "--only", "table"];
+    // It waits by itself until nobody else changes this host.
+    let out = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(args)
+        .args(["--json", path])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let ratios = report["ratios"].as_array().unwrap();
+    let of = |case: &str| {
+        let found = ratios.iter().find(|ratio| ratio["case"] == case);
+        found.unwrap_or_else(|| panic!("no ratio of {case}: {ratios:?}")).clone()
+    };
+    for case in ["table", "table: polling shared", "table: epoll shared", "table: epoll dedicated"]
+    {
+        let ratio = of(case);
+        let named = (&ratio["system"], &ratio["against"], &ratio["metric"]);
+        assert_eq!(named, (&"A-B-A-C".into(), &"A-A-B-C".into(), &"p99_us".into()));
+        assert!(ratio["median"].as_f64().unwrap() > 0.0);
+    }
+}
