@@ -305,9 +305,8 @@ static inline int quell_lane_check_rights(struct quell_lane *lane)
 	param.sched_priority = lane->priorities[QUELL_LANE_SWITCHER];
 	/* Without reset-on-fork, which could not be taken back without CAP_SYS_NICE; nothing is forked meanwhile. */
 	if (quell_lane_get_attr(&had) < 0 ||
-	    syscall(SYS_sched_setscheduler, 0, SCHED_FIFO | (had.flags & QUELL_LANE_RESET_ON_FORK ? SCHED_RESET_ON_FORK : 0), &param) < 0)
-		error = errno;
-	else if (quell_lane_put_attr(&had) < 0)
+	    syscall(SYS_sched_setscheduler, 0, SCHED_FIFO | (had.flags ? SCHED_RESET_ON_FORK : 0), &param) < 0 ||
+	    quell_lane_put_attr(&had) < 0)
 		error = errno;
 	if (error)
 		quell_lane_explain(lane, error, lane->why, sizeof(lane->why));
@@ -497,19 +496,19 @@ static inline int quell_lane_wait(struct quell_lane *lane, uint64_t *in_vain)
 {
 	uint64_t times;
 
-	for (;;) {
+	/* The expiry of a stop is read once, and may have been read. */
+	while (!__atomic_load_n(&lane->stopping, __ATOMIC_ACQUIRE)) {
 		ssize_t got = read(lane->timer, &times, sizeof(times));
-		if (__atomic_load_n(&lane->stopping, __ATOMIC_ACQUIRE))
-			return 0;
 		if (got < 0 && errno != EINTR && errno != EAGAIN)
 			return -1;
-		if (got < 0)
+		if (got < 0 || __atomic_load_n(&lane->stopping, __ATOMIC_ACQUIRE))
 			continue;
 		if (quell_lane_claim(lane, quell_lane_now()))
 			return 1;
 		if (in_vain)
 			++*in_vain;
 	}
+	return 0;
 }
 
 /* Ends quell_lane_wait(), now and from now on. */

@@ -197,12 +197,10 @@ impl Lane {
     /// When the timer cannot be read.
     pub fn wait(&self) -> Result<Expiry, LaneError> {
         let mut times = [0; 8];
-        loop {
-            let read = rustix::io::read(&self.timer, &mut times);
-            if self.stopping.load(Ordering::Acquire) {
-                return Ok(Expiry::Stopped);
-            }
-            match read {
+        // The expiry of a stop is read once, and may have been read.
+        while !self.stopping.load(Ordering::Acquire) {
+            match rustix::io::read(&self.timer, &mut times) {
+                Ok(_) if self.stopping.load(Ordering::Acquire) => break,
                 Ok(_) => {
                     if let Some(generation) = self.turn.claim(now()) {
                         return Ok(Expiry::Turn(generation));
@@ -212,6 +210,7 @@ impl Lane {
                 Err(err) => return Err(LaneError::io("the timer cannot be read")(err.into())),
             }
         }
+        Ok(Expiry::Stopped)
     }
 
     /// Ends [`Lane::wait`], now and from now on.

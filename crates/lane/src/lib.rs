@@ -12,6 +12,42 @@
 //! A thread that enters while another one polls on the core gets no further until that one sleeps: let all threads
 //! enter before the dispatcher begins. A thread made by one that is in a lane starts under `SCHED_OTHER`, but on the
 //! lane's core.
+//!
+//! A worker that is preempted after 20 us and then goes on:
+//!
+//! ```no_run
+//! use std::sync::mpsc::channel;
+//! use std::time::Duration;
+//!
+//! use quell_lane::{Expiry, Lane, LaneError, Level, Priorities};
+//!
+//! # fn main() -> Result<(), LaneError> {
+//! let lane = Lane::open(1, Priorities::default())?;
+//! let (enter, entered) = channel();
+//! std::thread::scope(|scope| {
+//!     scope.spawn(|| {
+//!         let own = lane.enter(Level::Running)?;
+//!         let _ = enter.send(own.member());
+//!         lane.arm(Duration::from_micros(20))?;
+//!         let sum: u64 = (0..1_000_000).sum();
+//!         println!("{sum}, in time: {}", lane.disarm());
+//!         // In time or not, the switcher is done.
+//!         lane.stop()?;
+//!         own.leave()
+//!     });
+//!     scope.spawn(|| {
+//!         let _own = lane.enter(Level::Switcher)?;
+//!         if let (Ok(worker), Expiry::Turn(_)) = (entered.recv(), lane.wait()?) {
+//!             lane.preempt(&worker, Duration::from_micros(20))?;
+//!             // A dispatcher would have its turn now.
+//!             lane.set(&worker, Level::Running)?;
+//!         }
+//!         Ok::<(), LaneError>(())
+//!     });
+//! });
+//! # Ok(())
+//! # }
+//! ```
 
 mod error;
 mod lane;
