@@ -44,6 +44,7 @@ documents() {
     # The results are of the machine that measured them, and pictures.
     find docs -maxdepth 1 -name '*.md' ! -name results.md -exec install -D -m 644 -t "$doc" {} +
     put 644 /usr/share/doc/quell/examples examples/*.toml
+    put 644 /usr/share/doc/quell/examples/lanes examples/lanes/*
     put 644 /usr/share/doc/quell packaging/debian/copyright
     # Which library is under which licence is known to cargo alone.
     ${CARGO:-cargo} tree --locked -p quell -e normal,no-proc-macro --prefix none -f '{p} {l}' |
@@ -61,6 +62,11 @@ END
 service() {
     put 644 /usr/lib/systemd/system packaging/quell.service
     put 644 /etc/quell packaging/quell.toml
+}
+
+# For programs that hint what they do, and that have lanes of their own.
+headers() {
+    put 644 /usr/include crates/{shm,lane}/include/*.h
 }
 
 # Prints the lines of libraries that are needed by the programs, and by those of `quell bench` besides.
@@ -102,6 +108,7 @@ END
 programs
 documents
 service
+headers
 control
 mkdir -p "$out"
 deb=$out/quell_${version}_$arch.deb

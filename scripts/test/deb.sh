@@ -42,6 +42,11 @@ ok "the service is not enabled"
 inside bash -c 'source /usr/share/bash-completion/completions/quell; complete -p quell' >/dev/null || fail "bash completion"
 ok "bash loads the completion"
 
+for header in quell_hints.h quell_lane.h; do
+    [ -s "$root/usr/include/$header" ] || fail "/usr/include/$header"
+done
+ok "the headers are there"
+
 echo '# edited' >>"$root/etc/quell/quell.toml"
 inside dpkg -i /quell.deb >"$root/run/log" 2>&1 || fail "dpkg -i again: $(cat "$root/run/log")"
 grep -q '# edited' "$root/etc/quell/quell.toml" || fail "an edited /etc/quell/quell.toml was overwritten"
