@@ -29,7 +29,7 @@ pub use error::{ActError, Applied, Change, Drift, Subject};
 pub use executor::{Audit, Executor, Gate, Mode};
 pub use journal::{CAPACITY, Journal, JournalError, JournalFile, Stage};
 pub use kill_point::kill_point;
-pub use ladder::Ladder;
+pub use ladder::{InUse, Ladder};
 pub use restore::{RestoreReport, recover_stale, release_by_force};
 pub use sched::{Policy, SchedAttr};
 pub use setting::Setting;
