@@ -6,18 +6,17 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use common::{FIFO, Ground, OTHER, Program, QUELL, eventually, scheduling, start_bound};
+use common::lanes::{Lanes, SPIN, all, elevated, signal, spinner};
+use common::{Ground, OTHER, Program, eventually, scheduling, start_bound};
+use quell_linux::testing::skipped;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// SCHED_RR and SCHED_BATCH as in `stat`.
-const RR: i32 = 2;
+/// SCHED_BATCH as in `stat`.
 const BATCH: i32 = 3;
-
-const SPIN: &str = "while :; do :; done";
 
 /// A program that notes when it had a core: the stretches between gaps of more than a millisecond.
 const NOTE: &str = r#"
@@ -34,119 +33,6 @@ while last < end:
 notes.append((first, last))
 open(sys.argv[1], "w").write("".join(f"{a} {b}\n" for a, b in notes))
 "#;
-
-/// Lanes that run, ended at the end.
-struct Lanes<'a> {
-    ground: &'a Ground,
-    child: Child,
-}
-
-impl<'a> Lanes<'a> {
-    /// Lanes on core 1, once all members are there.
-    fn run(ground: &'a Ground, args: &[&str]) -> Lanes<'a> {
-        let log = fs::File::create(ground.path().join("log")).unwrap();
-        let child = Command::new(QUELL)
-            .args(["lane", "run", "--quiet", "--json"])
-            .args(args)
-            .env("QUELL_RUN_DIR", ground.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let mut lanes = Lanes { ground, child };
-        eventually("the lanes run", || {
-            let ended = lanes.child.try_wait().unwrap().is_some();
-            assert!(
-                !ended,
-                "they ended: {}",
-                fs::read_to_string(ground.path().join("log")).unwrap()
-            );
-            lanes.status()["pid"].as_u64() == Some(u64::from(lanes.child.id()))
-        });
-        lanes
-    }
-
-    fn status(&self) -> Value {
-        let out = self.ground.quell(&["lane", "status", "--json"]);
-        let all: Value = serde_json::from_slice(&out.stdout).unwrap();
-        all[0].clone()
-    }
-
-    fn lane(&self) -> Value {
-        self.status()["lanes"][0].clone()
-    }
-
-    fn count(&self, what: &str) -> u64 {
-        self.lane()[what].as_u64().unwrap()
-    }
-
-    fn turns(&self, member: usize) -> u64 {
-        self.lane()["members"][member]["turns"].as_u64().unwrap()
-    }
-
-    /// Turns go on: each of these members gets one.
-    fn go_on(&self, members: &[usize]) {
-        for member in members {
-            let before = self.turns(*member);
-            eventually("it gets another turn", || self.turns(*member) > before);
-        }
-    }
-
-    /// No turn changes for a while.
-    fn stand_still(&self) {
-        eventually("turns stand still", || {
-            let before = self.count("switches");
-            std::thread::sleep(Duration::from_millis(200));
-            self.count("switches") == before
-        });
-    }
-
-    /// Waits for their end by themselves; what they say they did.
-    fn finish(mut self) -> Value {
-        eventually("the lanes end", || self.child.try_wait().unwrap().is_some());
-        let mut text = String::new();
-        std::io::Read::read_to_string(self.child.stdout.as_mut().unwrap(), &mut text).unwrap();
-        let log = fs::read_to_string(self.ground.path().join("log")).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{log}");
-        serde_json::from_str(&text).unwrap()
-    }
-
-    /// Ends them as Ctrl-C does.
-    fn interrupt(self) -> Value {
-        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
-        self.finish()
-    }
-}
-
-impl Drop for Lanes<'_> {
-    fn drop(&mut self) {
-        if self.child.try_wait().unwrap().is_none() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-}
-
-fn spinner() -> Program {
-    start_bound(&["sh", "-c", SPIN])
-}
-
-fn all(pid: i32, policy: i32, cores: &str) -> bool {
-    let threads = scheduling(pid);
-    !threads.is_empty() && threads.iter().all(|(found, _, mask)| *found == policy && mask == cores)
-}
-
-/// On one of a lane's rungs: SCHED_RR with the turn, SCHED_FIFO without.
-fn elevated(pid: i32, cores: &str) -> bool {
-    let threads = scheduling(pid);
-    !threads.is_empty()
-        && threads.iter().all(|(found, _, mask)| [FIFO, RR].contains(found) && mask == cores)
-}
-
-fn signal(program: &Program, signal: Signal) {
-    kill_process(Pid::from_child(&program.0), signal).unwrap();
-}
 
 /// What three programs noted while all of them ran.
 struct Noted {
@@ -281,10 +167,37 @@ fn an_idle_lane_costs_its_scheduler_no_switch() {
         std::thread::sleep(Duration::from_millis(300));
         switches() == before
     });
-    let before = switches();
+    let cost = || lanes.status()["schedulers"][0]["cpu_ns"].as_u64().unwrap();
+    let before = (switches(), cost());
     std::thread::sleep(Duration::from_secs(10));
-    assert_eq!((before.len(), switches()), (2, before));
+    assert_eq!(before.0.len(), 2);
+    assert_eq!((switches(), cost()), before, "it did not run at all");
     lanes.interrupt();
+}
+
+#[test]
+fn the_schedulers_own_cost_grows_with_its_switches() {
+    let ground = Ground::new();
+    let lanes = Lanes::run(&ground, &["--core", "1", "--slice", "200us", "--", SPIN, SPIN]);
+    lanes.go_on(&[0, 1]);
+    let read = || {
+        let status = lanes.status();
+        let scheduler = &status["schedulers"][0];
+        assert_eq!(scheduler["core"], 1);
+        ["switches", "cpu_ns", "for_ns"].map(|key| scheduler[key].as_u64().unwrap())
+    };
+    let [switches, cpu, age] = read();
+    eventually("a thousand switches", || read()[0] >= switches + 1_000);
+    let [more_switches, more_cpu, more_age] = read();
+    let (switches, cpu, age) = (more_switches - switches, more_cpu - cpu, more_age - age);
+    // Each is two system calls at least, of which the fastest is known; a hypervisor that stole time is not charged.
+    let least = lanes.lane()["hand_over_min_ns"].as_u64().unwrap();
+    assert!(cpu >= switches * least / 2, "{cpu} ns for {switches} switches of {least} ns and more");
+    assert!(cpu < age, "{cpu} ns in {age} ns");
+    let text = String::from_utf8(ground.quell(&["lane", "status"]).stdout).unwrap();
+    assert!(text.contains(" % of core 1, ") && text.contains(" a switch"), "{text}");
+    let last = lanes.interrupt();
+    assert!(last["schedulers"][0]["cpu_ns"].as_u64().unwrap() >= more_cpu, "{last}");
 }
 
 #[test]
@@ -468,6 +381,78 @@ fn every_policy_runs_busy_members() {
         let status = lanes.interrupt();
         assert!(status["lanes"][0]["floor_ns"].as_u64().unwrap() > 0, "{status}");
     }
+}
+
+#[test]
+fn fifo_serves_in_the_order_of_waking_up_and_takes_no_turn_away() {
+    let ground = Ground::new();
+    let folder = ground.path().display();
+    // Woken by a line, each works until a file exists: nothing here depends on how long anything takes.
+    let worker = |name: &str| {
+        let pipe = ground.path().join(format!("{name}.pipe"));
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let script = format!(
+            "exec 3<>{folder}/{name}.pipe; while read -r line <&3; do echo {name}+ >>{folder}/order; \
+             until [ -e {folder}/{name}.go ]; do :; done; echo {name}- >>{folder}/order; done"
+        );
+        start_bound(&["sh", "-c", &script])
+    };
+    let workers = ["a", "b", "c"].map(worker);
+    let pids = workers.each_ref().map(|worker| worker.pid().to_string());
+    let mut args = vec!["--core", "1", "--policy", "fifo"];
+    pids.iter().for_each(|pid| args.extend(["--pid", pid]));
+    let lanes = Lanes::run(&ground, &args);
+    let finish = |name: &str| fs::write(ground.path().join(format!("{name}.go")), "").unwrap();
+    let order = || fs::read_to_string(ground.path().join("order")).unwrap_or_default();
+    lanes.stand_still();
+    for name in ["a", "c", "b"] {
+        let looks = lanes.count("looks");
+        fs::write(ground.path().join(format!("{name}.pipe")), "go\n").unwrap();
+        eventually("the lane knows that it waits", || lanes.count("looks") > looks);
+    }
+    eventually("the first one works", || order() == "a+\n");
+    lanes.stand_still();
+    assert_eq!((lanes.lane()["running"].as_str(), order().as_str()), (Some("A"), "a+\n"));
+    finish("a");
+    eventually("who woke up next works", || order() == "a+\na-\nc+\n");
+    lanes.stand_still();
+    assert_eq!(lanes.lane()["running"], "C");
+    finish("b");
+    lanes.stand_still();
+    assert_eq!(order(), "a+\na-\nc+\n", "it is not its turn");
+    finish("c");
+    eventually("all are done", || order() == "a+\na-\nc+\nc-\nb+\nb-\n");
+    eventually("the lane falls idle", || lanes.lane()["running"].is_null());
+    lanes.interrupt();
+    assert!(workers.iter().all(|worker| all(worker.pid(), OTHER, "0-1")));
+}
+
+#[test]
+fn one_spinning_scheduler_serves_several_lanes_and_each_keeps_to_its_core() {
+    let ground = Ground::new();
+    if !Path::new("/sys/devices/system/cpu/cpu2").exists() {
+        return skipped("it takes three cores");
+    }
+    let members = [spinner(), spinner(), spinner(), spinner()];
+    let before = members.each_ref().map(|member| scheduling(member.pid()));
+    let lane = |core: usize| {
+        let pids = members[2 * core - 2..2 * core].iter();
+        let pids = pids.map(|member| format!("[[lane.member]]\npid = {}\n", member.pid()));
+        format!("[[lane]]\ncore = {core}\nslice = \"2ms\"\n{}", pids.collect::<String>())
+    };
+    let file = ground.config(&format!("pattern = \"dedicated\"\n{}{}", lane(1), lane(2)));
+    let lanes = Lanes::run(&ground, &[file.to_str().unwrap()]);
+    eventually("turns go on on both", || {
+        let status = lanes.status();
+        let switches = |lane: usize| status["lanes"][lane]["switches"].as_u64().unwrap();
+        switches(0) > 10 && switches(1) > 10
+    });
+    assert_eq!(lanes.status()["schedulers"].as_array().unwrap().len(), 1);
+    for (at, member) in members.iter().enumerate() {
+        assert!(elevated(member.pid(), &(at / 2 + 1).to_string()));
+    }
+    lanes.interrupt();
+    assert_eq!(members.each_ref().map(|member| scheduling(member.pid())), before);
 }
 
 #[test]

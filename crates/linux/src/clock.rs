@@ -1,7 +1,11 @@
 //! The one clock of every contract: CLOCK_MONOTONIC, which equals BPF's `bpf_ktime_get_ns`.
 
+use std::io;
+
 use quell_model::Nanos;
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::{Tid, sys};
 
 /// The time on CLOCK_MONOTONIC.
 pub fn now() -> Nanos {
@@ -11,6 +15,14 @@ pub fn now() -> Nanos {
 /// CPU time of the calling thread.
 pub fn thread_cpu() -> Nanos {
     read(ClockId::ThreadCPUTime)
+}
+
+/// CPU time of a thread of this process, by the kernel's account.
+///
+/// # Errors
+/// When this process has no such thread.
+pub fn thread_cpu_of(tid: Tid) -> io::Result<Nanos> {
+    sys::clock::thread_cpu(tid)
 }
 
 /// CPU time of the calling process.
@@ -26,4 +38,32 @@ pub fn wall_offset_ns() -> i64 {
 fn read(clock: ClockId) -> Nanos {
     let now = clock_gettime(clock);
     Nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threads_cpu_time_is_its_own_and_another_processs_is_not_told() {
+        let (send, work) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let worker = std::thread::spawn(move || {
+            tell.send(Tid(rustix::thread::gettid().as_raw_nonzero().get())).unwrap();
+            work.recv().unwrap();
+            let end = thread_cpu() + Nanos::from_millis(30);
+            while thread_cpu() < end {}
+            tell.send(Tid(0)).unwrap();
+            work.recv().unwrap();
+        });
+        let tid = told.recv().unwrap();
+        let before = thread_cpu_of(tid).unwrap();
+        assert!(before < Nanos::from_millis(30));
+        send.send(()).unwrap();
+        told.recv().unwrap();
+        assert!(thread_cpu_of(tid).unwrap() >= before + Nanos::from_millis(30));
+        send.send(()).unwrap();
+        worker.join().unwrap();
+        assert!(thread_cpu_of(Tid(1)).is_err(), "pid 1 is another process");
+    }
 }

@@ -4,6 +4,8 @@
 // Each test file uses some of these.
 #![allow(dead_code)]
 
+pub mod lanes;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

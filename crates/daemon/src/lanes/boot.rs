@@ -392,17 +392,26 @@ impl Running {
                 lane.members.iter().map(|member| member.name.clone()).collect();
             counters.status(lane.core.0, lane.policy.name(), &names)
         });
-        let schedulers = self
-            .threads
-            .iter()
-            .zip(&self.places)
-            .map(|(thread, place)| SchedulerStatus { tid: thread.pulse.tid(), core: place.core.0 });
+        let schedulers = (0..self.threads.len()).map(|at| self.scheduler_status(at));
         Status {
             pid: std::process::id(),
             pattern: self.request.pattern,
             schedulers: schedulers.collect(),
             lanes: lanes.collect(),
             degraded: self.degraded.clone(),
+        }
+    }
+
+    fn scheduler_status(&self, at: usize) -> SchedulerStatus {
+        let (pulse, place) = (&self.threads[at].pulse, &self.places[at]);
+        let own = |lane: &usize| place.spins || *lane == at;
+        let own = (0..self.counters.len()).filter(own);
+        SchedulerStatus {
+            tid: pulse.tid(),
+            core: place.core.0,
+            for_ns: pulse.age(clock::now()).0,
+            cpu_ns: pulse.cpu().map(|cpu| cpu.0),
+            switches: own.map(|lane| self.counters[lane].switches()).sum(),
         }
     }
 

@@ -138,6 +138,11 @@ impl Counters {
         }
     }
 
+    /// How often the core went from one member to another.
+    pub fn switches(&self) -> u64 {
+        self.switches.load(Relaxed)
+    }
+
     /// A change was not made for want of a guardian.
     pub fn not_guarded(&self) {
         self.unguarded.fetch_add(1, Relaxed);
@@ -164,7 +169,7 @@ impl Counters {
 
     /// All of it, with the names that the operator gave.
     pub fn status(&self, core: u16, policy: &str, names: &[String]) -> LaneStatus {
-        let switches = self.switches.load(Relaxed);
+        let switches = self.switches();
         let known = |cell: &AtomicU64| Some(cell.load(Relaxed)).filter(|value| *value != u64::MAX);
         let running = (self.running.load(Relaxed) as usize).checked_sub(1);
         let members = self.members.iter().zip(names).map(|(of, name)| MemberStatus {

@@ -39,6 +39,12 @@ pub struct SchedulerStatus {
     pub tid: i32,
     /// Its core.
     pub core: u16,
+    /// For how long it has run.
+    pub for_ns: u64,
+    /// The CPU time that it used meanwhile, by the kernel's account: all that its lanes cost beside their members' turns.
+    pub cpu_ns: Option<u64>,
+    /// Hand-overs of its lanes.
+    pub switches: u64,
 }
 
 /// Where the lanes with this first core keep journal and socket.

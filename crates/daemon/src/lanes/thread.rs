@@ -13,7 +13,7 @@ use crossbeam_channel::Sender;
 use quell_linux::act::SchedAttr;
 use quell_linux::observe::Observer;
 use quell_linux::own::place_scheduler;
-use quell_linux::{ThreadRef, clock};
+use quell_linux::{ThreadRef, Tid, clock};
 use quell_model::{CoreId, CoreSet, Nanos};
 use quell_policy::lanes::Member;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -44,6 +44,7 @@ pub struct Pulse {
     /// When it has to run next at the latest: [`Nanos::MAX`] while nothing has to end.
     due: AtomicU64,
     tid: AtomicI32,
+    began: Nanos,
 }
 
 impl Pulse {
@@ -55,6 +56,16 @@ impl Pulse {
     /// Its number.
     pub fn tid(&self) -> i32 {
         self.tid.load(Relaxed)
+    }
+
+    /// For how long it has run.
+    pub fn age(&self, now: Nanos) -> Nanos {
+        now.since(self.began)
+    }
+
+    /// Its CPU time; `None` once it ended.
+    pub fn cpu(&self) -> Option<Nanos> {
+        clock::thread_cpu_of(Tid(self.tid())).ok()
     }
 
     fn due(&self, at: Nanos) {
@@ -96,7 +107,8 @@ impl SchedulerThread {
         companion: Option<Companion>,
     ) -> io::Result<SchedulerThread> {
         let (postbox, mailbox) = pair()?;
-        let pulse = Arc::new(Pulse { due: AtomicU64::new(u64::MAX), tid: AtomicI32::new(0) });
+        let (due, tid) = (AtomicU64::new(u64::MAX), AtomicI32::new(0));
+        let pulse = Arc::new(Pulse { due, tid, began: clock::now() });
         let own = Arc::clone(&pulse);
         let (ready, started) = crossbeam_channel::bounded(1);
         let name = format!("quell-lane-{}", place.core);

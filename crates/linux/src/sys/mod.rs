@@ -1,6 +1,7 @@
 //! System calls that no safe crate offers, each behind a safe function.
 
 pub(crate) mod child;
+pub(crate) mod clock;
 pub(crate) mod group;
 pub(crate) mod map;
 pub(crate) mod peer;
