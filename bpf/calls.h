@@ -51,7 +51,7 @@ static __always_inline bool is_queued(struct task_struct *p)
 
 /*
  * What the thread does, from its own fields, where no event has told yet, or
- * where it is said to wait and sleeps. One that is on a core is left as it is:
+ * where what was told is wrong. One that is on a core is left as it is:
  * only that core can tell (`settle`). One that is not cannot get there unseen,
  * for its handle is stored already.
  */
@@ -59,12 +59,16 @@ static __always_inline void slot_seed(struct slot *s, __u64 handle, struct task_
 				      __u64 now)
 {
 	__u32 seq, gains = 0, loses = 0;
+	__u64 transitions;
 	bool awake;
 
 	if (READ_ONCE(p->on_cpu) || !slot_lock(s, handle, &seq))
 		return;
+	transitions = s->transitions;
 	awake = READ_ONCE(p->__state) & TASK_WAKING || READ_ONCE(p->on_rq) == TASK_ON_RQ_MIGRATING || is_queued(p);
-	if (s->state == QUELL_UNKNOWN && awake) {
+	if ((s->state == QUELL_UNKNOWN || s->state == QUELL_SLEEPING) && awake) {
+		if (s->state == QUELL_SLEEPING)
+			s->awake_since = now;
 		gains = wait_begin(s, false, now);
 	} else if (s->state == QUELL_UNKNOWN || (s->state == QUELL_WAITING && !awake)) {
 		if (s->state == QUELL_WAITING)
@@ -73,8 +77,10 @@ static __always_inline void slot_seed(struct slot *s, __u64 handle, struct task_
 		s->since = now;
 		s->transitions++;
 	}
+	transitions -= s->transitions;
 	slot_unlock(s, seq);
-	mark_dirty(handle);
+	if (transitions)
+		mark_dirty(handle);
 	if (gains)
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
 	if (loses)
@@ -150,8 +156,8 @@ out:
 }
 
 /*
- * Seeds the slot of a thread that `settle` did not find on its core, or that is
- * said to wait for long.
+ * Seeds the slot of a thread that `settle` did not find on its core, or of which
+ * nothing was told for long.
  */
 SEC("syscall")
 int seed(struct watch_args *args)

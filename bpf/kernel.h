@@ -140,6 +140,19 @@ struct thread_info {
 	__u32 cpu;
 };
 
+/* include/asm-generic/qspinlock_types.h, which architectures with a BPF JIT and many cores use */
+struct quell_atomic {
+	int counter;
+};
+
+struct qspinlock {
+	struct quell_atomic val;
+};
+
+struct raw_spinlock {
+	struct qspinlock raw_lock;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
@@ -150,6 +163,7 @@ struct task_struct {
 	unsigned int policy;
 	unsigned int flags;
 	bool throttled;
+	struct raw_spinlock pi_lock;
 	int nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;
 	unsigned short migration_disabled;

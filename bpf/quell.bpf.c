@@ -15,7 +15,9 @@
  * A waking may be seen while the slot says running. Either the thread was on
  * its way to sleep and goes on running, or the waker was quicker than the
  * switch. The waking therefore only leaves a note (`pending`), and the switch
- * decides by the thread's own state: TASK_WAKING there means that it is woken.
+ * decides by the thread itself: TASK_WAKING means that it is woken, and so does
+ * a lock that its waker still holds (a waker that found it queued waits for the
+ * queue until the switch is over, and goes on then).
  */
 #include "cores.h"
 
@@ -99,6 +101,18 @@ int BPF_PROG(on_migrate, struct task_struct *p, int dest_cpu)
 }
 
 /*
+ * Somebody holds the lock under which a thread is woken. Who changes its
+ * policy holds it, too: beside an old note that makes it wait for a while
+ * although it sleeps, which is found (`seed`).
+ */
+static __always_inline bool is_being_woken(struct task_struct *p)
+{
+	if (!bpf_core_field_exists(p->pi_lock.raw_lock.val.counter))
+		return false;
+	return *(volatile int *)&p->pi_lock.raw_lock.val.counter != 0;
+}
+
+/*
  * The thread leaves the core. Returns 1 + the set in which it now waits, or 0.
  *
  * prev_state alone does not tell that it blocks: kernels before 6.14 pass the
@@ -107,17 +121,19 @@ int BPF_PROG(on_migrate, struct task_struct *p, int dest_cpu)
 static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct task_struct *prev,
 					bool preempt, unsigned int prev_state, __u64 now)
 {
-	unsigned int state = READ_ONCE(prev->__state);
 	__u32 seq, task, gains = 0;
 	bool sleeps = false;
+	unsigned int state;
 
 	if (!slot_lock(s, handle, &seq))
 		return 0;
+	/* After the note: a waker that left none by now finds the slot asleep. */
+	state = READ_ONCE(prev->__state);
 	if (s->state == QUELL_RUNNING)
 		run_end(s, now);
 	if (preempt || prev_state == TASK_RUNNING || state == TASK_RUNNING) {
 		gains = wait_begin(s, false, now);
-	} else if (state & TASK_WAKING) {
+	} else if (state & TASK_WAKING || (s->pending && is_being_woken(prev))) {
 		s->awake_since = s->pending ? s->pending : now;
 		gains = wait_begin(s, true, s->awake_since);
 	} else {

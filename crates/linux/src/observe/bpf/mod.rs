@@ -64,13 +64,13 @@ const SETTLE_TRIES: u32 = 4;
 /// How many times the ring is emptied in one go: nothing here may take unbounded time.
 const DRAIN_ROUNDS: u32 = 8;
 
-/// How often the kernel is asked whether programs were left out, and what threads do that wait for long.
+/// How often the kernel is asked whether programs were left out, and what threads do of which nothing was told.
 const MISSES_LOOK: Nanos = Nanos::from_millis(500);
 
-/// A wait of this length may be none: a switch that was missed leaves one behind.
-const DOUBTFUL_WAIT: Nanos = Nanos::from_millis(500);
+/// A wait or sleep of this length may be none: a switch or a wake-up that was missed leaves one behind.
+const DOUBTFUL: Nanos = Nanos::from_millis(500);
 
-/// How many threads that wait for long are asked in one go.
+/// How many threads that wait for long are asked about in one go, and how many that sleep.
 const DOUBTS_MAX: usize = 16;
 
 /// The sizes of the observer's tables, and what it reports.
@@ -370,7 +370,7 @@ impl BpfObserver {
         if now >= self.misses_due {
             self.misses_due = now + MISSES_LOOK;
             self.recursion_misses = self.programs.recursion_misses();
-            self.ask_who_waits_for_long(now);
+            self.ask_about_the_quiet(now);
         }
         let lost = self.counted().lost();
         let new = lost.saturating_sub(self.lost_told);
@@ -379,10 +379,13 @@ impl BpfObserver {
     }
 
     /// Where a switch was missed, a thread may be said to wait that runs or sleeps; a thread that has the core
-    /// from then on tells nothing by itself.
-    fn ask_who_waits_for_long(&mut self, now: Nanos) {
+    /// from then on tells nothing by itself. One whose wake-up was missed may never run where others decide by it.
+    fn ask_about_the_quiet(&mut self, now: Nanos) {
+        let then = now.since(DOUBTFUL);
+        let mut quiet = self.views.waiting_since_before(then, DOUBTS_MAX);
+        quiet.extend(self.views.sleeping_since_before(then, DOUBTS_MAX));
         let mut cores = CoreSet::EMPTY;
-        for thread in self.views.waiting_since_before(now.since(DOUBTFUL_WAIT), DOUBTS_MAX) {
+        for thread in quiet {
             if let Ok((WAITING, core)) = self.programs.call("seed", Self::args(thread)) {
                 cores.insert(CoreId(core as u16));
             }

@@ -52,6 +52,8 @@ pub(super) struct Views {
     renamed: Vec<ThreadRef>,
     /// The word of `awake` where the last look at long waits ended.
     asked: usize,
+    /// Where the next look at long sleeps begins.
+    asked_asleep: usize,
     /// Reads that were tried again because a writer was at it, and those given up.
     pub retries: u64,
     pub torn: u64,
@@ -70,6 +72,7 @@ impl Views {
             before: vec![Before::default(); tasks],
             renamed: Vec::new(),
             asked: 0,
+            asked_asleep: 0,
             retries: 0,
             torn: 0,
             changes: 0,
@@ -194,6 +197,20 @@ impl Views {
         }
         found.truncate(most);
         found
+    }
+
+    /// Threads that sleep since before then, of the next so many: others with the next call.
+    pub fn sleeping_since_before(
+        &mut self,
+        then: Nanos,
+        most: usize,
+    ) -> impl Iterator<Item = ThreadRef> {
+        let from = if self.asked_asleep < self.views.len() { self.asked_asleep } else { 0 };
+        let to = self.views.len().min(from + most);
+        self.asked_asleep = to;
+        let sleeps =
+            move |view: &&ThreadView| view.state == ThreadState::Sleeping && view.since < then;
+        self.views[from..to].iter().filter(sleeps).map(|view| view.thread)
     }
 
     /// Fills in the observed fields of the Snapshot's tasks. Returns whether any thread waits.

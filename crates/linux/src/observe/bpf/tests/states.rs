@@ -369,6 +369,52 @@ fn the_cost_of_the_programs_is_measured_while_asked_for() {
     assert!(switch.runs > 0 && !switch.time.is_zero());
 }
 
+#[test]
+fn no_wake_up_is_lost_between_a_thread_that_falls_asleep_and_its_waker_elsewhere() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let cores = topology::read().unwrap();
+    let Some(other) = cores.cores().iter().map(|core| core.id).find(|core| *core != crowded())
+    else {
+        return crate::testing::skipped("it takes two cores");
+    };
+    let mut observer = observer();
+    // Each message may find the other one awake, asleep, or on its way there.
+    let (to_sleeper, messages) = mpsc::channel::<()>();
+    let (done, all_done) = mpsc::channel::<usize>();
+    let mut received = 0;
+    let sleeper = Worker::start(crowded(), move || {
+        if messages.recv_timeout(Duration::from_millis(20)).is_ok() {
+            received += 1;
+            let _ = done.send(received);
+        }
+    });
+    observer.watch(sleeper.thread, LC, true, Children::Adopt).unwrap();
+    let count = 20_000;
+    let waker = Worker::start(other, {
+        let mut sent = 0;
+        move || {
+            if sent < count {
+                sent += 1;
+                let _ = to_sleeper.send(());
+                (0..sent % 400).for_each(|_| std::hint::spin_loop());
+            } else {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    let mut seen = 0;
+    while seen < count {
+        seen = all_done.recv_timeout(PATIENCE).unwrap();
+    }
+    // A program gives up on a slot whose holder the hypervisor stopped.
+    let health = observer.health();
+    assert!(health.missed_wakes <= health.contended, "of {count} wake-ups, {health:?}");
+    drop(waker);
+}
+
 /// Says of a thread that it waits since the clock's beginning, and of its core that another has it.
 fn miss_its_switch(observer: &mut BpfObserver, thread: ThreadRef) {
     let core = find(observer, thread).unwrap().core;
