@@ -16,18 +16,18 @@
 //! A worker that is preempted after 20 us and then goes on:
 //!
 //! ```no_run
-//! use std::sync::mpsc::channel;
+//! use std::sync::OnceLock;
 //! use std::time::Duration;
 //!
 //! use quell_lane::{Expiry, Lane, LaneError, Level, Priorities};
 //!
 //! # fn main() -> Result<(), LaneError> {
 //! let lane = Lane::open(1, Priorities::default())?;
-//! let (enter, entered) = channel();
+//! let worker = OnceLock::new();
 //! std::thread::scope(|scope| {
 //!     scope.spawn(|| {
 //!         let own = lane.enter(Level::Running)?;
-//!         let _ = enter.send(own.member());
+//!         let _ = worker.set(own.member());
 //!         lane.arm(Duration::from_micros(20))?;
 //!         let sum: u64 = (0..1_000_000).sum();
 //!         println!("{sum}, in time: {}", lane.disarm());
@@ -37,10 +37,10 @@
 //!     });
 //!     scope.spawn(|| {
 //!         let _own = lane.enter(Level::Switcher)?;
-//!         if let (Ok(worker), Expiry::Turn(_)) = (entered.recv(), lane.wait()?) {
-//!             lane.preempt(&worker, Duration::from_micros(20))?;
+//!         if let (Expiry::Turn(_), Some(worker)) = (lane.wait()?, worker.get()) {
+//!             lane.preempt(worker, Duration::from_micros(20))?;
 //!             // A dispatcher would have its turn now.
-//!             lane.set(&worker, Level::Running)?;
+//!             lane.set(worker, Level::Running)?;
 //!         }
 //!         Ok::<(), LaneError>(())
 //!     });

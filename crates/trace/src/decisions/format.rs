@@ -115,7 +115,7 @@ impl TryFrom<&[u8; Preamble::BYTES]> for Preamble {
         if &bytes[..8] != MAGIC {
             return Err(NotOurs::Magic);
         }
-        if u32_at(24) != crc32fast::hash(&bytes[..24]) {
+        if !cfg!(fuzzing) && u32_at(24) != crc32fast::hash(&bytes[..24]) {
             return Err(NotOurs::Damaged);
         }
         if u32_at(8) != FORMAT {

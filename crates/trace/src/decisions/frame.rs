@@ -145,7 +145,8 @@ impl<R: Read> Frames<R> {
         if self.marked && length == 0 {
             self.body.push(0);
         }
-        if checksum(self.segment, &self.body) != u32::from_le_bytes(sum) {
+        // A fuzzer would hardly ever get past a checksum.
+        if !cfg!(fuzzing) && checksum(self.segment, &self.body) != u32::from_le_bytes(sum) {
             return Err(damaged("the checksum does not match"));
         }
         if self.marked && length == 0 {
