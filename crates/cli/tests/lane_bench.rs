@@ -11,7 +11,7 @@ fn a_server_on_both_tables_is_measured_and_compared_by_its_tail() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("lanes.json");
     let path = file.to_str().unwrap();
-    let args = ["bench", "lanes", "--quick", "--duration", "200ms", "--only", "table"];
+    let args = ["bench", "lanes", "--quick", "--duration", "1s", "--only", "table"];
     // It waits by itself until nobody else changes this host.
     let out = Command::new(env!("CARGO_BIN_EXE_quell"))
         .args(args)
