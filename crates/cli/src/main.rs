@@ -75,6 +75,12 @@ enum Command {
     Guardian(guardian::Args),
     #[command(hide = true)]
     Launch(launch::Args),
+    /// What `quell bench lanes` puts on lanes
+    #[command(hide = true)]
+    LaneMember {
+        #[arg(trailing_var_arg = true)]
+        args: Vec<std::ffi::OsString>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -110,6 +116,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(args, Cli::command()),
         Command::Guardian(args) => guardian::run(args),
         Command::Launch(args) => launch::run(args),
+        Command::LaneMember { args } => Ok(quell_bench::lanes::main(&args)),
     };
     match result {
         Ok(code) => code,

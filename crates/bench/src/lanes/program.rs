@@ -1,4 +1,4 @@
-//! What is put on lanes: `quell bench member spin FILE NANOSECONDS THREADS`, a busy loop, and `quell bench member serve RING WAITS`, a
+//! What is put on lanes: `quell lane-member spin FILE NANOSECONDS THREADS`, a busy loop, and `quell lane-member serve RING WAITS`, a
 //! server.
 //!
 //! The loop's threads spin at once and note nothing until they are on a lane, which they see by their own policy, or until

@@ -295,7 +295,7 @@ fn run(
 fn start_server(place: &Place, ring: &Path, waits: Waits) -> Result<Program> {
     let mut command = place.member();
     command.arg("serve").arg(ring).arg(waits.name());
-    Program::start("quell bench member", &mut command)
+    Program::start("quell lane-member", &mut command)
 }
 
 /// Busy loops that nobody ends before the run is over.
@@ -305,7 +305,7 @@ fn start_loops(place: &Place, folder: &Path, count: usize, stop: &Stop) -> Resul
         let file: PathBuf = folder.join(format!("loop-{nth}"));
         let mut command = place.member();
         command.arg("spin").arg(&file).arg(u64::MAX.to_string()).arg("1");
-        let program = Program::start("quell bench member", &mut command)?;
+        let program = Program::start("quell lane-member", &mut command)?;
         program::spinning(&file, program.pid(), stop, PATIENCE)?;
         loops.push(program);
     }

@@ -90,7 +90,7 @@ impl Place {
     /// The command of a busy loop or a server ([`super::program`]).
     pub fn member(&self) -> Command {
         let mut command = Command::new(&self.quell);
-        command.args(["bench", "member"]);
+        command.arg("lane-member");
         command
     }
 }

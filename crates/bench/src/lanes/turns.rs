@@ -277,7 +277,7 @@ fn run_loops(
         let file = folder.join(format!("turns-{nth}"));
         let mut command = place.member();
         command.arg("spin").arg(&file).arg(time.as_nanos().to_string()).arg(count.to_string());
-        let program = Program::start("quell bench member", &mut command)?;
+        let program = Program::start("quell lane-member", &mut command)?;
         threads.extend(program::spinning(&file, program.pid(), stop, PATIENCE)?);
         loops.push((program, file));
     }

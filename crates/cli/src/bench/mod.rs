@@ -40,12 +40,6 @@ enum Command {
     View(view::Args),
     Why(why::Args),
     Lanes(lanes::Args),
-    /// What `quell bench lanes` puts on lanes
-    #[command(hide = true)]
-    Member {
-        #[arg(trailing_var_arg = true)]
-        args: Vec<std::ffi::OsString>,
-    },
     Sim(sim::Args),
     SimHost(sim_host::Args),
     Validation(validation::Args),
@@ -62,7 +56,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::View(args) => view::run(args),
         Command::Why(args) => why::run(args),
         Command::Lanes(args) => lanes::run(args),
-        Command::Member { args } => Ok(quell_bench::lanes::main(&args)),
         Command::Sim(args) => sim::run(args),
         Command::SimHost(args) => sim_host::run(args),
         Command::Validation(args) => validation::run(args),
