@@ -14,19 +14,28 @@ struct Memcached {
 }
 
 impl Memcached {
+    /// On a free port. Another program may take it first, even this one: a connection from a port to itself is one.
     fn start() -> Memcached {
-        let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let child = Command::new("memcached")
-            .args(["-u", "nobody", "-l", "127.0.0.1", "-t", "1", "-p", &addr.port().to_string()])
-            .spawn()
-            .expect("memcached runs; scripts/setup.sh installs it");
-        let server = Memcached { child, addr };
         let deadline = Instant::now() + Duration::from_secs(10);
-        while TcpStream::connect(addr).is_err() {
-            assert!(Instant::now() < deadline, "memcached does not listen on {addr}");
-            std::thread::sleep(Duration::from_millis(5));
+        loop {
+            let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let child = Command::new("memcached")
+                .args(["-u", "nobody", "-l", "127.0.0.1", "-t", "1"])
+                .args(["-p", &addr.port().to_string()])
+                .spawn()
+                .expect("memcached runs; scripts/setup.sh installs it");
+            let mut server = Memcached { child, addr };
+            while server.child.try_wait().unwrap().is_none() {
+                let answers = TcpStream::connect(addr)
+                    .is_ok_and(|stream| stream.local_addr().is_ok_and(|own| own != addr));
+                // It binds before it answers: one that lives and answers has the port.
+                if answers && server.child.try_wait().unwrap().is_none() {
+                    return server;
+                }
+                assert!(Instant::now() < deadline, "memcached does not listen on {addr}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
-        server
     }
 }
 
