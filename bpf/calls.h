@@ -212,7 +212,8 @@ int settle(void *ctx)
 	struct core_order *order = bpf_map_lookup_elem(&orders, &cpu);
 
 	if (core && order)
-		catch_up(core, order, p, cpu, bpf_ktime_get_ns());
+		catch_up(core, p->pid ? handle_of(p) : 0, p->pid, READ_ONCE(order->sets),
+			 bpf_ktime_get_ns());
 	return 0;
 }
 

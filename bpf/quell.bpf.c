@@ -247,20 +247,27 @@ static __always_inline __u64 handle_on(struct core *core)
 }
 
 /*
- * Brings a core's entry, and the slots that it is about, to what holds: the
- * thread `p` has the core. Returns whether that had not been told.
+ * Brings a core's entry, and the slots that it is about, to what holds: this
+ * thread has the core. Returns whether that had not been told.
+ *
+ * A switch may be missed: some guests have threads of their hypervisor's, the
+ * switch away from which no tracepoint tells, and the kernel leaves out a
+ * program that is running already on that CPU.
+ *
+ * A global function, as core_turn().
  */
-static __always_inline bool catch_up(struct core *core, struct core_order *order,
-				     struct task_struct *p, __u32 cpu, __u64 now)
+__noinline int catch_up(struct core *core, __u64 handle, __s32 pid, __u32 sets_now, __u64 now)
 {
-	__u64 told = handle_on(core), handle = 0;
+	__u32 cpu = bpf_get_smp_processor_id();
 	struct turn turn = {};
 	struct slot *s;
+	__u64 told;
 
-	core->running = p->pid;
-	if (p->pid)
-		handle = handle_of(p);
-	else
+	if (!core)
+		return 0;
+	told = handle_on(core);
+	core->running = pid;
+	if (!pid)
 		turn.kind = QUELL_IDLE;
 	s = slot_of(told);
 	if (s && told != handle)
@@ -268,22 +275,8 @@ static __always_inline bool catch_up(struct core *core, struct core_order *order
 	s = slot_of(handle);
 	if (s)
 		switch_in(s, handle, core, &turn, true, cpu, now);
-	core_turn(core, cpu, READ_ONCE(order->sets), &turn, now);
+	core_turn(core, cpu, sets_now, &turn, now);
 	return told != handle;
-}
-
-/*
- * A switch may be missed: some guests have threads of their hypervisor's, the
- * switch away from which no tracepoint tells, and the kernel leaves out a
- * program that is running already on that CPU.
- */
-static __always_inline void missed_switch(struct core *core, struct core_order *order,
-					  struct task_struct *p, __u32 cpu, __u64 now)
-{
-	struct totals *t = totals_page();
-
-	if (catch_up(core, order, p, cpu, now) && t)
-		atomic_add(&t->missed_switches, 1);
 }
 
 SEC("tp_btf/sched_switch")
@@ -296,6 +289,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	__u64 handle_prev, handle_next = 0, now;
 	__u32 sets_now, task, generation;
 	struct turn turn = {};
+	struct totals *t;
 	struct slot *s;
 	bool missed;
 
@@ -317,8 +311,11 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	}
 
 	now = bpf_ktime_get_ns();
-	if (missed)
-		missed_switch(core, order, prev, cpu, now);
+	if (missed && catch_up(core, handle_prev, prev->pid, sets_now, now)) {
+		t = totals_page();
+		if (t)
+			atomic_add(&t->missed_switches, 1);
+	}
 	core->running = next->pid;
 	if (sets_now)
 		note_steal(core, prev, next, cpu, now);
