@@ -7,15 +7,15 @@ QUELL      := target/release/quell
 # What `make demo` runs: the colocation benchmark, short.
 DEMO       := $(QUELL) bench colocate --quick --json bench/results/demo.json
 # The figures that the docs quote: every benchmark, at full length.
-BENCHES    := colocate colocate-redis colocate-nginx overhead reaction mechanism why check view lanes
+BENCHES    := colocate colocate-redis colocate-nginx overhead reaction mechanism why check view lanes runtime runtime-colocate sim sim-host validation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build deb demo test test-unit test-deb test-crash test-vm fuzz bench docs lint clean
+.PHONY: help setup build deb demo test test-unit test-deb test-crash test-vm soak fuzz miri bench docs lint clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Install what is missing (Debian packages only; needs root or sudo the first time)
+setup: ## Install what is missing (Debian packages, and simulators to compare with into target/; needs root or sudo the first time)
 	@scripts/setup.sh
 
 build: ## Build target/release/quell, and the antagonist programs beside it
@@ -29,37 +29,61 @@ demo: setup build ## Set up, build, and show a service beside batch work, Quell 
 	$(DEMO)
 
 test: export QUELL_VM_QUICK ?= 1
+# The stand-in for the daemon dies 200 times at random in test-unit as it is.
+test: CRASH_DEATHS := 60
 test: setup test-unit test-deb test-crash test-vm ## Run the tests: on this host, then the quick ones of test-vm (QUELL_VM_QUICK=0: all)
+
+# All that tests run, built once: cargo chooses features by what a command names, and would build most of it again
+# for another choice of packages or targets.
+BUILD_TESTS := $(CARGO) test --workspace --no-run $(CARGO_LOCK)
 
 test-unit: ## Run the tests of this host only
 	$(CARGO) test --workspace $(CARGO_LOCK)
 
 test-deb: ## Install and purge the Debian package, and run the service, in a small Debian system (QUELL_SKIP_DEB=1 skips)
-	$(CARGO) build --workspace --bins $(CARGO_LOCK)
+	$(BUILD_TESTS)
 	@scripts/test/deb.sh
 	@scripts/test/service.sh
 
-# The tests' own stand-in for the daemon is part of test-unit. Points to stop at are never in a release build.
+# The tests' own stand-in for the daemon is part of test-unit. Points to stop at are in debug builds alone.
 CRASH_QUELL := $(CURDIR)/target/debug/quell
-test-crash: ## Kill a real `quell run` in every way at every point, and at random: the host is as it was
-	$(CARGO) build --workspace --bins --features quell/kill-points $(CARGO_LOCK)
+CRASH_DEATHS ?= 200
+test-crash: ## Kill a real `quell run` in every way at every point, and CRASH_DEATHS (200) times at random: the host is as it was
+	$(BUILD_TESTS)
+	QUELL_CRASH_DEATHS=$(CRASH_DEATHS) \
 	QUELL_CRASH_RUN="$(CURDIR)/scripts/test/crash-run.sh $(CRASH_QUELL) {run} {seed} {pids}" \
 	QUELL_CRASH_RELEASE="env QUELL_RUN_DIR={run} $(CRASH_QUELL) release" \
-		$(CARGO) test -p quell-daemon --test guardian_crash $(CARGO_LOCK)
+		$(CARGO) test --workspace --test guardian_crash $(CARGO_LOCK)
 
 test-vm: ## Test in virtual machines: 8 cores with hyperthreads, and the 16 of "Wasted Cores" on Linux 6.1 and 6.12 (QUELL_VM_QUICK=1: the first only; QUELL_SKIP_VM=1: none)
 	@scripts/vm/test.sh
 
+SOAK_SECONDS ?= 600
+# One test after the other: they measure memory, and each is to have the machine for itself.
+SOAK := $(CARGO) test --release --workspace $(CARGO_LOCK)
+soak: ## Test the runtime at full count, optimised: a million uthreads at once (6 GB), ten million started and joined, a day of time-outs, SOAK_SECONDS (600) interrupted anywhere
+	$(SOAK) --test limits -- --ignored --nocapture --exact a_million_uthreads_exist_at_once
+	$(SOAK) --test limits -- --ignored --nocapture --exact ten_million_uthreads_that_come_and_go_leak_nothing
+	$(SOAK) --test limits -- --ignored --nocapture --exact a_days_timeouts_leave_nothing_behind
+	QUELL_SOAK_SECONDS=$(SOAK_SECONDS) $(SOAK) --test preemption -- --nocapture --exact the_soak_finds_no_corruption_no_deadlock_and_no_leak
+
 FUZZ_SECONDS ?= 300
-FUZZ_TARGETS := perfetto ftrace wasted_cores decisions
-fuzz: ## Feed random input to every parser of traces, FUZZ_SECONDS each (needs nightly Rust and cargo-fuzz)
+FUZZ_TARGETS := perfetto ftrace wasted_cores decisions hints runtime
+fuzz: ## Feed random input to every parser of traces and shared pages, FUZZ_SECONDS each (needs nightly Rust and cargo-fuzz)
 	@for target in $(FUZZ_TARGETS); do \
 		mkdir -p fuzz/target/corpus/$$target; \
 		$(CARGO) +nightly fuzz run $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
 			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=1024 || exit; \
 	done
 
+# Loom's models switch stacks and most else calls the kernel: Miri can do neither. What it runs are these, with threads of its own.
+MIRI := MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" $(CARGO) +nightly miri test $(CARGO_LOCK) --lib
+miri: ## Run the lock-free protocols, timers and layouts of shared memory under Miri (needs nightly Rust with miri)
+	$(MIRI) -p quell-runtime -- with_threads:: queue::tests::a_ timers_that load::
+	$(MIRI) -p quell-shm -- a_grant_holds a_header_reads
+
 bench: setup build ## Run every benchmark at full length into bench/results/
+	$(CARGO) build --release -p quell-runtime --example keyvalue $(CARGO_LOCK)
 	@mkdir -p bench/results
 	@for name in $(BENCHES); do \
 		case $$name in \
@@ -76,6 +100,7 @@ docs: ## Build the reference of all crates (target/doc)
 lint: ## Check format, Rust lints and shell scripts
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets $(CARGO_LOCK) -- -D warnings
+	$(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target $(CARGO_LOCK)
 	shellcheck -x .ci/run scripts/vm/init packaging/debian/p* $$(git ls-files '*.sh')
 
 clean: ## Remove everything that was built or fetched

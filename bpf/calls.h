@@ -41,12 +41,15 @@ static __always_inline void slot_retask(struct slot *s, __u64 handle, struct wat
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
 }
 
-/* It stands in a queue, and wants to run: kernels since 6.12 leave some that sleep there for a while. */
+/*
+ * It stands in a queue, or goes to another one, and wants to run: kernels since
+ * 6.12 leave some that sleep there for a while.
+ */
 static __always_inline bool is_queued(struct task_struct *p)
 {
 	if (bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed)
 		return false;
-	return READ_ONCE(p->on_rq) == TASK_ON_RQ_QUEUED;
+	return READ_ONCE(p->on_rq) == TASK_ON_RQ_QUEUED || READ_ONCE(p->on_rq) == TASK_ON_RQ_MIGRATING;
 }
 
 /*
@@ -65,7 +68,7 @@ static __always_inline void slot_seed(struct slot *s, __u64 handle, struct task_
 	if (READ_ONCE(p->on_cpu) || !slot_lock(s, handle, &seq))
 		return;
 	transitions = s->transitions;
-	awake = READ_ONCE(p->__state) & TASK_WAKING || READ_ONCE(p->on_rq) == TASK_ON_RQ_MIGRATING || is_queued(p);
+	awake = READ_ONCE(p->__state) & TASK_WAKING || is_queued(p);
 	if ((s->state == QUELL_UNKNOWN || s->state == QUELL_SLEEPING) && awake) {
 		if (s->state == QUELL_SLEEPING)
 			s->awake_since = now;

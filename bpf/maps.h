@@ -203,6 +203,38 @@ static __always_inline struct slot *slot_of(__u64 handle)
 
 /* Longest spin for a slot; its holder has interrupts off and needs ~100 ns. */
 #define LOCK_TRIES 128
+/* Some 100 us: longer, and the core itself is held up for nothing. */
+#define LOCK_WAITS (1 << 14)
+
+struct lock_try {
+	struct slot *slot;
+	__u32 seen;
+	bool locked;
+};
+
+static long lock_once(__u32 i, struct lock_try *try)
+{
+	__u32 seen = READ_ONCE(try->slot->seq);
+
+	if (seen & 1 || atomic_cmpxchg(&try->slot->seq, seen, seen + 1) != seen)
+		return 0;
+	try->seen = seen;
+	try->locked = true;
+	return 1;
+}
+
+/*
+ * Who holds the slot missed its caches, or was stopped by its hypervisor: a
+ * wake-up that is given up here is lost for half a second.
+ */
+static __noinline bool slot_wait(struct slot *s, __u32 *seen)
+{
+	struct lock_try try = { .slot = s };
+
+	bpf_loop(LOCK_WAITS, lock_once, &try, 0);
+	*seen = try.seen;
+	return try.locked;
+}
 
 /*
  * Takes the slot that `handle` names, unless it has been freed since. The
@@ -221,6 +253,14 @@ static __always_inline bool slot_lock(struct slot *s, __u64 handle, __u32 *seq)
 			continue;
 		if (atomic_cmpxchg(&s->seq, seen, seen + 1) != seen)
 			continue;
+		if (s->use == handle_use(handle)) {
+			*seq = seen;
+			return true;
+		}
+		atomic_xchg(&s->seq, seen + 2);
+		return false;
+	}
+	if (slot_wait(s, &seen)) {
 		if (s->use == handle_use(handle)) {
 			*seq = seen;
 			return true;

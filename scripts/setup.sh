@@ -1,5 +1,6 @@
 #!/bin/bash
-# Installs the Debian packages that Quell's build, tests and benchmarks need and that are missing.
+# Installs the Debian packages that Quell's build, tests and benchmarks need and that are missing, and the simulators
+# that `quell bench sim` compares with into target/python.
 # Does nothing, and needs neither root nor network, when all are there.
 #   exit 0: everything is there    1: something is missing that this script cannot install
 set -euo pipefail
@@ -19,7 +20,10 @@ PACKAGES=(
     iproute2 util-linux procps bc tmux shellcheck # scripts and tests
     man-db zsh fish                               # what reads man pages and completions
     systemd dpkg-dev debootstrap lintian          # the unit and the package of `make deb`, and their tests
+    python3-venv                                  # for the peers of `quell bench sim`
 )
+# Simulators to compare with; Debian's are older.
+PYTHON_PACKAGES=(simpy==4.1.2 salabim==26.0.9)
 # These would start, and be started at boot; Quell starts its own instances.
 SERVICES=(memcached redis-server nginx prometheus)
 
@@ -100,6 +104,18 @@ keep_services_off() {
     done
 }
 
+# Where the network or Python lacks something, the benchmark says why these are not measured: no error.
+install_peers() {
+    local python=target/python list="${PYTHON_PACKAGES[*]}" said
+    [ "$(cat $python/installed 2>/dev/null)" = "$list" ] && return
+    say "installing $list into $python"
+    if said=$( (python3 -m venv $python && $python/bin/python -m pip install -q --disable-pip-version-check --timeout 20 "${PYTHON_PACKAGES[@]}") 2>&1); then
+        echo "$list" >$python/installed
+    else
+        say "without the simulators that \`quell bench sim\` compares with: $(tail -n 1 <<<"$said")"
+    fi
+}
+
 check_toolchain
 command -v go >/dev/null || say "there is no Go toolchain: benchmarks leave out batch work with Go's collector"
 if ! command -v apt-get >/dev/null; then
@@ -116,6 +132,7 @@ fi
 mapfile -t wanted < <(missing)
 if [ ${#wanted[@]} = 0 ]; then
     say "all packages are installed"
+    install_peers
     exit 0
 fi
 as_root() { "$@"; }
@@ -131,4 +148,5 @@ if ! install "${wanted[@]}"; then
     install "${wanted[@]}" || fail "apt-get could not install: ${wanted[*]} (its message is above)"
 fi
 keep_services_off
+install_peers
 say "done"

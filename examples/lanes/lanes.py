@@ -25,6 +25,9 @@ import time
 
 PARKED, RUNNING, SWITCHER = 4, 6, 7
 BUSY = "while :; do :; done"
+# More than any kernel has.
+CORES_MAX = 8192
+ENDS = signal.SIGTERM, signal.SIGHUP
 
 
 def level(pid, priority):
@@ -33,13 +36,33 @@ def level(pid, priority):
     os.sched_setscheduler(pid, policy, os.sched_param(priority))
 
 
+def usable_cores():
+    """Those that this process may use, whatever it keeps to now."""
+    had = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(CORES_MAX))
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, had)
+    return usable
+
+
+def end(number, _frame):
+    """A signal ends this process as an error would: what is to be put back is."""
+    raise SystemExit(128 + number)
+
+
 def start(command, core):
     """A program on the core that waits for its first turn."""
     program = subprocess.Popen(["sh", "-c", "kill -STOP $$; exec sh -c \"$0\"", command])
-    os.waitpid(program.pid, os.WUNTRACED)
-    level(program.pid, PARKED)
-    os.sched_setaffinity(program.pid, {core})
-    os.kill(program.pid, signal.SIGCONT)
+    try:
+        os.waitpid(program.pid, os.WUNTRACED)
+        level(program.pid, PARKED)
+        os.sched_setaffinity(program.pid, {core})
+        os.kill(program.pid, signal.SIGCONT)
+    except BaseException:
+        # Nobody else knows of it yet: it would stay, stopped.
+        program.kill()
+        program.wait()
+        raise
     return program
 
 
@@ -83,6 +106,14 @@ def main():
     if names != [chr(ord("A") + at) for at in range(len(commands))]:
         parser.error(f"the table names {', '.join(names)}, and there are {len(commands)} commands")
 
+    usable = usable_cores()
+    if args.core not in usable:
+        sys.exit(f"lanes.py: core {args.core} is not there; cores are {', '.join(map(str, sorted(usable)))}")
+
+    for number in ENDS:
+        # What is ignored stays so: nohup.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, end)
     had = os.sched_getscheduler(0), os.sched_getparam(0), os.sched_getaffinity(0)
     programs = {}
     try:
@@ -104,6 +135,9 @@ def main():
     except OSError as error:
         sys.exit(f"lanes.py: core {args.core}: {error}")
     finally:
+        # Nothing comes between any more.
+        for number in (*ENDS, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         # All of them first: one that is to end behind one that spins on its own level would wait for it.
         for program in programs.values():
             program.kill()

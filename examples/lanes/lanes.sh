@@ -27,7 +27,7 @@ finish() {
     done
 }
 trap finish EXIT
-trap 'exit 130' INT TERM
+trap 'exit 130' HUP INT TERM
 
 # Explicit in policy and priority (-f); what the program starts begins as an ordinary one (-R).
 level() {

@@ -17,6 +17,8 @@
  *     dispatcher, which then looks for new requests.
  *   - a parked worker goes on where it was when nothing new waits, or after a few new ones: nobody starves.
  *
+ * A turn is as long as the budget, or longer where timers are slow: turn_ns of what is printed at the end.
+ *
  * --budget 0 is the same server without preemption: first come, first served. --nap has an idle dispatcher sleep so
  * many microseconds between looks instead of polling. SIGINT and SIGTERM end it when it has answered what it took.
  */
@@ -45,8 +47,19 @@
  * then the kernel has to set the hardware's timer. */
 #define PROBES 101
 #define PROBE_NS 200000u
+/*
+ * A turn that is preempted costs its timer twice, two switches and an interrupt: about both floors. It is at least so many
+ * times as long, or the core would do little else: where timers are quick, the budget is longer anyway.
+ */
+#define TURN_PER_COST 3
 /* Who was preempted so often in one request gets more time: the floor may have been measured on a better day. */
 #define PATIENT_TURNS 256
+/*
+ * A core whose real-time threads never sleep is taken from them for 50 ms a second (sched_rt_runtime_us; the fair server since
+ * Linux 6.12), if an ordinary thread waits there, and the kernel has some on every core. They need microseconds.
+ */
+#define BREATH_EVERY_NS 20000000u
+#define BREATH_NS 30000u
 /* How long nothing comes until the dispatcher naps, if it does. */
 #define IDLE_NS 1000000u
 #define PAGE_BYTES 4096
@@ -91,6 +104,7 @@ static struct {
 	uint64_t in_work, fresh_in_a_row;
 	uint64_t spins_per_us;
 	uint64_t first_floor_ns, floor_ns; /* what a turn loses before its worker works: the first one, later ones */
+	uint64_t turn_ns; /* a worker's own part of a turn: the budget, or longer */
 	/* What happened. */
 	uint64_t served, preemptions, in_vain;
 	const char *failed; /* in words */
@@ -156,10 +170,10 @@ static void serve(const struct request *request)
 /* As after an expiry: a timer that still runs would be cancelled first, which takes as long again. */
 static void clear_timer(void)
 {
-	struct itimerspec none;
+	static const struct itimerspec none;
 
-	memset(&none, 0, sizeof(none));
 	timerfd_settime(server.lane.timer, 0, &none, NULL);
+	__atomic_store_n(&server.lane.timer_at, 0, __ATOMIC_RELAXED);
 }
 
 /* Parks itself and notes when it runs again, and how long it takes to arm a turn. */
@@ -182,7 +196,7 @@ static void be_probed(struct worker *own)
 /* From its arming until its disarming a request can be preempted, wherever it is. */
 static void serve_in_turns(struct worker *own)
 {
-	if (server.budget_ns && quell_lane_arm(&server.lane, server.budget_ns + server.first_floor_ns) < 0)
+	if (server.budget_ns && quell_lane_arm(&server.lane, server.turn_ns + server.first_floor_ns) < 0)
 		fail("a turn cannot be armed");
 	serve(&own->request);
 	quell_lane_disarm(&server.lane);
@@ -198,8 +212,10 @@ static void *work(void *data)
 		fail("a worker cannot enter the lane");
 	sem_post(&server.entered);
 	for (;;) {
+		/* Acquire: pairs with the Releases in wake() and at the end of dispatch(): the request, probes or quit. */
 		while (!__atomic_load_n(&own->go, __ATOMIC_ACQUIRE))
 			futex(&own->go, FUTEX_WAIT, 0);
+		/* Relaxed: nothing is published by it, and the dispatcher sets it again only after done. */
 		__atomic_store_n(&own->go, 0, __ATOMIC_RELAXED);
 		if (__atomic_load_n(&own->quit, __ATOMIC_ACQUIRE))
 			break;
@@ -207,6 +223,7 @@ static void *work(void *data)
 			be_probed(own);
 		else
 			serve_in_turns(own);
+		/* Release: pairs with the Acquires in end_turn(): done_ns, and that go is 0. */
 		__atomic_store_n(&own->done, 1, __ATOMIC_RELEASE);
 	}
 	if (own->lane.tid && quell_lane_leave(&server.lane, &own->lane) < 0)
@@ -226,9 +243,11 @@ static void *switch_turns(void *data)
 		fail("the switcher cannot enter the lane");
 	sem_post(&server.entered);
 	while ((over = quell_lane_wait(&server.lane, &server.in_vain)) > 0) {
+		/* Acquire: pairs with the Release in give_turn(): turn_ns, and that parked is 0. */
 		struct worker *worker = __atomic_load_n(&server.current, __ATOMIC_ACQUIRE);
-		int parked = worker ? quell_lane_preempt(&server.lane, &worker->lane, server.budget_ns) : 0;
+		int parked = worker ? quell_lane_preempt(&server.lane, &worker->lane, server.turn_ns) : 0;
 
+		/* Release: pairs with the Acquires in end_turn(): the worker has its level by then. */
 		if (parked > 0)
 			__atomic_store_n(&worker->parked, 1, __ATOMIC_RELEASE);
 		else if (parked < 0)
@@ -319,6 +338,7 @@ static struct worker *choose(bool taking)
 
 static void wake(struct worker *worker)
 {
+	/* Relaxed: the worker sees it with go. Release: pairs with the Acquire in work(): all that was set for it. */
 	__atomic_store_n(&worker->done, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&worker->go, 1, __ATOMIC_RELEASE);
 	futex(&worker->go, FUTEX_WAKE, 1);
@@ -353,19 +373,20 @@ static void measure_floors(struct worker *worker)
 	/* Not the least: a turn that brings its worker nowhere costs more than one that is too long. */
 	server.first_floor_ns = arming[PROBES * 9 / 10];
 	server.floor_ns = raising[PROBES * 9 / 10];
+	server.turn_ns = TURN_PER_COST * (server.first_floor_ns + server.floor_ns);
+	if (server.turn_ns < server.budget_ns)
+		server.turn_ns = server.budget_ns;
 }
 
-/* A turn of a worker that goes on: mostly its own work, even where the floor is high. */
 static uint64_t later_turn_ns(const struct worker *worker)
 {
-	uint64_t own_ns = server.budget_ns > 2 * server.floor_ns ? server.budget_ns : 2 * server.floor_ns;
-
-	return own_ns + server.floor_ns * (1 + worker->preempted / PATIENT_TURNS);
+	return server.turn_ns + server.floor_ns * (1 + worker->preempted / PATIENT_TURNS);
 }
 
 /* A turn: returns when the worker is done, preempted, or asleep within its request (a page fault, a lock). */
 static void give_turn(struct worker *worker)
 {
+	/* Relaxed: the switcher sees it with current. Release: pairs with the Acquire in switch_turns(). */
 	__atomic_store_n(&worker->parked, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&server.current, worker, __ATOMIC_RELEASE);
 	if (worker->preempted) {
@@ -376,7 +397,7 @@ static void give_turn(struct worker *worker)
 	}
 }
 
-/* What became of a turn. */
+/* What became of a turn. Acquires: pair with the Releases in work() (done) and switch_turns() (parked). */
 static void end_turn(struct worker *worker)
 {
 	/* Without preemption the next request waits for this one, even while it sleeps. */
@@ -411,11 +432,22 @@ static bool is_over(void)
 	       __atomic_load_n(&server.ring->request_head, __ATOMIC_ACQUIRE) == server.request_tail;
 }
 
-static void nap(void)
+static void nap(uint64_t ns)
 {
-	struct timespec time = { .tv_nsec = (long)server.nap_ns };
+	struct timespec time = { .tv_nsec = (long)ns };
 
 	clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
+}
+
+/* With nothing to do: ordinary threads of this core get a moment now and then. */
+static void breathe(uint64_t now)
+{
+	static uint64_t last;
+
+	if (now - last < BREATH_EVERY_NS)
+		return;
+	nap(BREATH_NS);
+	last = quell_lane_now();
 }
 
 static void serve_all(void)
@@ -433,12 +465,13 @@ static void serve_all(void)
 			end_turn(worker);
 		} else if (stop || is_over()) {
 			return;
-		} else if (server.nap_ns) {
+		} else {
 			uint64_t now = quell_lane_now();
+			breathe(now);
 			if (!idle_since)
 				idle_since = now;
-			else if (now - idle_since > IDLE_NS)
-				nap();
+			else if (server.nap_ns && now - idle_since > IDLE_NS)
+				nap(server.nap_ns);
 		}
 	}
 }
@@ -457,7 +490,7 @@ static void *dispatch(void *data)
 		__atomic_store_n(&server.ring->server, REQUEST_SERVER_READY, __ATOMIC_RELEASE);
 		serve_all();
 	}
-	/* Workers and switcher are above it and end at once. */
+	/* Workers and switcher are above it and end at once. Releases: pair with the Acquires in work(). */
 	for (long n = 0; n < server.workers; n++) {
 		__atomic_store_n(&server.worker[n].quit, 1, __ATOMIC_RELEASE);
 		__atomic_store_n(&server.worker[n].go, 1, __ATOMIC_RELEASE);
@@ -623,8 +656,9 @@ int main(int argc, char **argv)
 	if (server.failed)
 		die(server.failed, strerror(server.failed_errno));
 	printf("{\"served\": %" PRIu64 ", \"preemptions\": %" PRIu64 ", \"expiries_in_vain\": %" PRIu64
-	       ", \"spins_per_us\": %" PRIu64 ", \"first_floor_ns\": %" PRIu64 ", \"floor_ns\": %" PRIu64 "}\n",
+	       ", \"spins_per_us\": %" PRIu64 ", \"first_floor_ns\": %" PRIu64 ", \"floor_ns\": %" PRIu64
+	       ", \"turn_ns\": %" PRIu64 "}\n",
 	       server.served, server.preemptions, server.in_vain, server.spins_per_us, server.first_floor_ns,
-	       server.floor_ns);
+	       server.floor_ns, server.turn_ns);
 	return 0;
 }

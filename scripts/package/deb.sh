@@ -31,7 +31,8 @@ put() {
 programs() {
     put 755 /usr/bin "$bins/quell"
     # What `quell bench` starts.
-    put 755 /usr/libexec/quell "$bins/quell-antagonist" "$bins/quell-sleeper"
+    put 755 /usr/libexec/quell "$bins/quell-antagonist" "$bins/quell-sleeper" "$bins/quell-bench-peers" \
+        "$bins/quell-bench-quantum"
     strip --remove-section=.comment --remove-section=.note "$root"/usr/bin/* "$root"/usr/libexec/quell/*
 }
 
@@ -47,7 +48,7 @@ documents() {
     put 644 /usr/share/doc/quell/examples/lanes examples/lanes/*
     put 644 /usr/share/doc/quell packaging/debian/copyright
     # Which library is under which licence is known to cargo alone.
-    ${CARGO:-cargo} tree --locked -p quell -e normal,no-proc-macro --prefix none -f '{p} {l}' |
+    ${CARGO:-cargo} tree --locked -p quell -p quell-bench-peers -e normal,no-proc-macro --prefix none -f '{p} {l}' |
         grep -v '(/' | sed 's/ (\*)$//' | sort -u >"$doc/libraries.txt"
     cat >"$doc/changelog" <<END
 quell ($version) unstable; urgency=medium

@@ -9,8 +9,10 @@ if [ "${QUELL_SKIP_VM:-}" = 1 ]; then
     echo "vm: SKIPPED, because QUELL_SKIP_VM=1"
     exit 0
 fi
-${CARGO:-cargo} build --locked --bin quell
+# As `make test-unit` builds it: with less named, cargo would build much of it again with other features.
+${CARGO:-cargo} test --workspace --no-run --locked
 quell=${CARGO_TARGET_DIR:-target}/debug/quell
+under_daemon=${CARGO_TARGET_DIR:-target}/debug/examples/under_daemon
 kept=$(mktemp -d)
 console=$kept/console
 trap 'rm -rf "$kept"' EXIT
@@ -22,12 +24,14 @@ done
 
 # A service that hints, by the header that services include.
 cc -std=c11 -O2 -Wall -Wextra -Werror -Icrates/shm/include -o "$kept/hinting" tests/vm/hinting.c
+# A member of a lane that notes its turns.
+cc -std=c11 -O2 -Wall -Wextra -Werror -o "$kept/noting" tests/vm/noting.c
 
 # run GUEST [OPTION]...: boots with these options of boot.sh, and runs tests/vm/GUEST.sh there.
 run() {
     local guest=$1
     shift
-    scripts/vm/boot.sh -T 1200 "$@" "tests/vm/$guest.sh" "${libraries[@]}" "$quell" "$kept/hinting" 2>&1 | tee "$console"
+    scripts/vm/boot.sh -T 1200 "$@" "tests/vm/$guest.sh" "${libraries[@]}" "$quell" "$under_daemon" "$kept/hinting" "$kept/noting" 2>&1 | tee "$console"
 }
 
 # passes WHERE GUEST [OPTION]...
@@ -38,14 +42,14 @@ passes() {
     # an int3 that nobody awaits then kills the guest, at boot too. That says nothing about Quell: it is booted again.
     local boots=1
     until run "$@"; do
-        [ "$boots" -lt 4 ] && grep -q "Oops: int3" "$console" || exit 1
+        [ "$boots" -lt 6 ] && grep -q "Oops: int3" "$console" || exit 1
         boots=$((boots + 1))
         echo "vm: the emulator failed the guest's kernel (int3); boot $boots"
     done
 }
 
 scripts/vm/selftest.sh
-for guest in machine quell; do
+for guest in machine quell lanes runtime; do
     passes "8 cores, 2 threads a core, 2 nodes" "$guest"
 done
 if [ "${QUELL_VM_QUICK:-}" = 1 ]; then

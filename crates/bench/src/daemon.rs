@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -168,6 +168,11 @@ impl Daemon {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Its run directory, in which programs on the runtime find its socket.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Its process number.

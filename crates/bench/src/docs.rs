@@ -24,7 +24,13 @@ const PAGE: &str = "docs/results.md";
 /// The page of what was simulated.
 const SIMULATED_PAGE: &str = "docs/validation.md";
 /// Files whose marked figures are replaced.
-const MARKED: [&str; 4] = ["README.md", "docs/check-guests.md", "docs/check.md", "docs/record.md"];
+const MARKED: [&str; 5] = [
+    "README.md",
+    "docs/check-guests.md",
+    "docs/check.md",
+    "docs/record.md",
+    "docs/runtime-bench.md",
+];
 const OPEN: &str = "<!-- bench: ";
 const CLOSE: &str = "<!-- /bench -->";
 

@@ -17,6 +17,8 @@ pub mod plot;
 pub mod progress;
 pub mod reaction;
 pub mod report;
+pub mod runtime;
+pub mod runtime_colocate;
 pub mod simhost;
 pub mod simspeed;
 pub mod simulate;

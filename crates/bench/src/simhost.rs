@@ -20,6 +20,8 @@ const METRICS: [&str; 5] =
 /// The names of both sides in the report.
 const HOST: &str = "host";
 const SIMULATOR: &str = "simulator";
+/// The experiment: one constant changed, which explains what differs.
+const COSTLY: &str = "simulator, costly wake-ups";
 
 /// What the simulated host takes from the real one.
 struct Parameters {
@@ -76,6 +78,19 @@ impl Parameters {
         ]
     }
 
+    /// With wake-ups that cost the core what they cost the host: as a switch to the service and back, which is all that
+    /// the simulator knows. What it is follows from the service alone on its core, which is none of the compared cases:
+    /// its processor time beyond its requests' at the peak rate, by how often it was woken.
+    fn with_costly_wakes(&self, colocate: &BenchReport, case: &str) -> Result<Parameters> {
+        let alone = |metric: &str| {
+            let row = colocate.row(case, "alone-warm", metric);
+            row.map(|row| row.median).with_context(|| format!("no {metric} of {case}, alone-warm"))
+        };
+        let beyond = alone("lc_cpu_share")? - self.rate * self.service_ns / 1e9;
+        let cost_ns = 1e9 * beyond / alone("wakes_per_s")?.max(1.0);
+        Ok(Parameters { switch_ns: self.switch_ns.max(cost_ns / 2.0), ..*self })
+    }
+
     fn scenario(&self, threads: u32, system: &str, seed: usize) -> Result<Simulation> {
         let values = [
             ("POLICY", system.to_owned()),
@@ -108,31 +123,51 @@ pub fn run(
 ) -> Result<BenchReport> {
     let mut report = BenchReport::new("sim-host", command);
     let parameters = Parameters::new(colocate, mechanism)?;
+    report.notes = parameters.notes();
     for (at, (case, threads)) in CASES.iter().enumerate() {
+        let costly = parameters.with_costly_wakes(colocate, case)?;
+        report.notes.push(format!(
+            "{COSTLY}, {case}: a switch of {:.0} ns, so that a wake-up costs the core what it does where the service is alone (alone-warm)",
+            costly.switch_ns
+        ));
         for (nth, system) in SYSTEMS.iter().enumerate() {
             progress.step(at * SYSTEMS.len() + nth, CASES.len() * SYSTEMS.len(), case);
             let rows = METRICS.map(|metric| colocate.row(case, system, metric));
             let rounds = rows.iter().flatten().map(|row| row.raw.len()).max().unwrap_or(0);
-            let mut simulated = Vec::new();
-            for seed in 0..rounds {
-                stop.check()?;
-                let simulation = parameters.scenario(*threads, system, seed + 1)?;
-                let mut policy = simulate::policy(&simulation)?;
-                let came = quell_sim::run(&simulation.scenario, policy.as_mut());
-                simulated.push(figures(&simulation.scenario, &came, parameters.path_us));
-            }
-            for (metric, row) in rows.iter().enumerate() {
+            let name = format!("{case}, {system}");
+            for (metric, row) in METRICS.iter().zip(&rows) {
                 let Some(row) = row else { continue };
-                let of: Vec<f64> = simulated.iter().map(|figures| figures[metric]).collect();
-                let case = format!("{case}, {system}");
-                report.compare(&case, (SIMULATOR, &of), (HOST, &row.raw), METRICS[metric]);
-                report.push(&case, HOST, METRICS[metric], row.raw.clone());
-                report.push(&case, SIMULATOR, METRICS[metric], of);
+                report.push(&name, HOST, metric, row.raw.clone());
+            }
+            for (side, parameters) in [(SIMULATOR, &parameters), (COSTLY, &costly)] {
+                let simulated = simulate_rounds(parameters, (*threads, system), rounds, stop)?;
+                for (metric, row) in rows.iter().enumerate() {
+                    let Some(row) = row else { continue };
+                    let of: Vec<f64> = simulated.iter().map(|figures| figures[metric]).collect();
+                    report.compare(&name, (side, &of), (HOST, &row.raw), METRICS[metric]);
+                    report.push(&name, side, METRICS[metric], of);
+                }
             }
         }
     }
-    report.notes = parameters.notes();
     Ok(report)
+}
+
+/// The figures of one case under one system, with a seed for each round.
+fn simulate_rounds(
+    parameters: &Parameters,
+    (threads, system): (u32, &str),
+    rounds: usize,
+    stop: &Stop,
+) -> Result<Vec<[f64; METRICS.len()]>> {
+    let round = |seed: usize| {
+        stop.check()?;
+        let simulation = parameters.scenario(threads, system, seed + 1)?;
+        let mut policy = simulate::policy(&simulation)?;
+        let came = quell_sim::run(&simulation.scenario, policy.as_mut());
+        Ok(figures(&simulation.scenario, &came, parameters.path_us))
+    };
+    (0..rounds).map(round).collect()
 }
 
 /// In the order of [`METRICS`].
@@ -163,6 +198,8 @@ mod tests {
         let (colocate, mechanism) = (committed("colocate.json"), committed("mechanism.json"));
         let parameters = Parameters::new(&colocate, &mechanism).unwrap();
         assert!(parameters.wake_ns > 1_000.0 && parameters.service_ns > 1_000.0);
+        let costly = parameters.with_costly_wakes(&colocate, "stream").unwrap();
+        assert!(costly.switch_ns > parameters.switch_ns && costly.rate == parameters.rate);
         for system in SYSTEMS {
             let Simulation { scenario, .. } = parameters.scenario(4, system, 1).unwrap();
             assert_eq!((scenario.tasks.len(), scenario.host.managed.len()), (2, 1));

@@ -1,6 +1,7 @@
 //! A report as tables: the same ones on the terminal and in `docs/results.md`.
 
 use crate::report::{BenchReport, Row};
+use crate::runtime;
 use crate::table::{Table, number};
 use crate::why::CAUSES;
 
@@ -49,6 +50,9 @@ pub struct Section {
 
 /// The tables of a report: measured values first, ratios last.
 pub fn sections(report: &BenchReport) -> Vec<Section> {
+    if report.bench == runtime::BENCH {
+        return runtime::sections(report);
+    }
     let mut sections = Vec::new();
     let mut rest = Vec::new();
     for case in report.cases() {

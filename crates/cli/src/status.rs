@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use quell_control::protocol::{
-    Call, CongestionReport, HintsStatus, MemoryStatus, Reply, SloState, SloStatus, Status,
-    TaskStatus,
+    Call, CongestionReport, HintsStatus, MemoryStatus, Reply, RuntimeStatus, SloState, SloStatus,
+    Status, TaskStatus,
 };
 
 use crate::client::Daemon;
@@ -98,6 +98,7 @@ fn in_words(status: &Status) -> String {
     out.push('\n');
     out.push_str(&tasks(status));
     out.push_str(&latencies(status));
+    out.push_str(&runtimes(status));
     out.push('\n');
     out.push_str(&cores(status));
     let counters = &status.counters;
@@ -179,6 +180,45 @@ fn latencies(status: &Status) -> String {
             latency.source.clone(),
             number(latency.slo.as_ref().map(|slo| slo.latency_us)),
             latency.slo.as_ref().map_or("-".to_owned(), slo_in_words),
+        ])
+    };
+    let rows: Vec<Vec<String>> = status.tasks.iter().filter_map(row).collect();
+    if rows.is_empty() { String::new() } else { format!("\n{}", table::render(&header, &rows)) }
+}
+
+/// A table of the runtimes; nothing where there is none.
+fn runtimes(status: &Status) -> String {
+    let header = [
+        "RUNTIME",
+        "KTHREADS",
+        "RUN",
+        "ASK",
+        "GRANTED",
+        "QUEUED",
+        "DELAY_US",
+        "STEALS",
+        "PARKS",
+        "PREEMPTIONS",
+        "GRANTS",
+        "REVOKES",
+        "OVERDUE",
+    ];
+    let row = |task: &TaskStatus| {
+        let runtime: &RuntimeStatus = task.runtime.as_ref()?;
+        Some(vec![
+            task.name.clone(),
+            runtime.kthreads.to_string(),
+            runtime.running.to_string(),
+            runtime.asking.to_string(),
+            or_dash(&runtime.granted),
+            runtime.queued.to_string(),
+            format!("{:.1}", runtime.queueing_delay_us),
+            runtime.steals.to_string(),
+            runtime.parks.to_string(),
+            runtime.preemptions.to_string(),
+            runtime.grants.to_string(),
+            runtime.revokes.to_string(),
+            runtime.overdue.to_string(),
         ])
     };
     let rows: Vec<Vec<String>> = status.tasks.iter().filter_map(row).collect();

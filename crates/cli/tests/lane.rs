@@ -5,9 +5,10 @@
 mod common;
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::lanes::{Lanes, SPIN, all, elevated, signal, spinner};
 use common::{Ground, OTHER, Program, eventually, scheduling, start_bound};
@@ -237,6 +238,48 @@ fn the_lane_goes_on_without_who_exits_is_stopped_or_changes_its_own_scheduling()
     assert!(all(members[0].pid(), OTHER, "0-1") && all(members[1].pid(), OTHER, "0-1"));
 }
 
+/// Holds a thread like a debugger until a line comes.
+const HOLD: &str = r#"
+import ctypes, os, sys
+SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+pid = int(sys.argv[1])
+for request in (SEIZE, INTERRUPT):
+    if libc.ptrace(request, pid, 0, 0) != 0:
+        sys.exit(os.strerror(ctypes.get_errno()))
+os.waitpid(pid, WALL)
+print("held", flush=True)
+sys.stdin.readline()
+libc.ptrace(DETACH, pid, 0, 0)
+"#;
+
+#[test]
+fn the_lane_goes_on_without_whom_a_debugger_holds() {
+    let ground = Ground::new();
+    let members = [spinner(), spinner(), spinner()];
+    let pids = members.each_ref().map(|member| member.pid().to_string());
+    let mut args = vec!["--core", "1", "--slice", "2ms"];
+    pids.iter().for_each(|pid| args.extend(["--pid", pid]));
+    let lanes = Lanes::run(&ground, &args);
+    lanes.go_on(&[0, 1, 2]);
+    let mut python = Command::new("python3");
+    python.args(["-c", HOLD, &pids[0]]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut debugger = python.spawn().unwrap();
+    let mut said = [0; 5];
+    debugger.stdout.take().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"held\n");
+    lanes.go_on(&[1, 2]);
+    let held = lanes.turns(0);
+    lanes.go_on(&[1, 2]);
+    assert_eq!(lanes.turns(0), held, "who is held has no turn");
+    debugger.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    assert!(debugger.wait().unwrap().success());
+    lanes.go_on(&[0, 1, 2]);
+    lanes.interrupt();
+    assert!(members.iter().all(|member| all(member.pid(), OTHER, "0-1")));
+}
+
 #[test]
 fn children_take_turns_with_their_creator_or_are_left_alone() {
     let ground = Ground::new();
@@ -306,10 +349,41 @@ fn guardians(pid: u32) -> Vec<i32> {
 }
 
 #[test]
+fn lanes_on_another_core_restore_what_dead_ones_left() {
+    let ground = Ground::new();
+    let members = [spinner(), spinner()];
+    let pids = members.each_ref().map(|member| member.pid().to_string());
+    let mut lanes = Lanes::run(
+        &ground,
+        &["--core", "1", "--slice", "2ms", "--pid", &pids[0], "--pid", &pids[1]],
+    );
+    lanes.go_on(&[0, 1]);
+    let kill = |pid: i32, what| kill_process(Pid::from_raw(pid).unwrap(), what).unwrap();
+    let guardians = guardians(lanes.child.id());
+    assert_eq!(guardians.len(), 2);
+    // Stopped, they cannot do their work in the moment between the kills.
+    guardians.iter().for_each(|pid| kill(*pid, Signal::STOP));
+    lanes.child.kill().unwrap();
+    guardians.iter().for_each(|pid| kill(*pid, Signal::KILL));
+    lanes.child.wait().unwrap();
+    assert!(members.iter().all(|member| elevated(member.pid(), "1")), "nobody was left to restore");
+    let others = Lanes::run(&ground, &["--core", "0", "--slice", "2ms", "--", SPIN]);
+    assert!(members.iter().all(|member| all(member.pid(), OTHER, "0-1")));
+    others.interrupt();
+}
+
+/// Three rounds of random deaths, or as many as fit into `QUELL_SOAK_SECONDS`.
+#[test]
 fn the_lane_outlives_random_kills_and_everything_is_given_back_at_its_own() {
     let ground = Ground::new();
+    let seconds = std::env::var("QUELL_SOAK_SECONDS").map_or(0, |text| text.parse().unwrap());
+    let until = Instant::now() + Duration::from_secs(seconds);
     let busy = [SPIN, "while :; do /bin/true; done", "while :; do sleep 0.002; done", SPIN, SPIN];
-    for (seed, last) in [(3, Signal::INT), (5, Signal::KILL), (7, Signal::KILL)] {
+    for seed in (3..).step_by(2) {
+        if seed > 7 && Instant::now() > until {
+            break;
+        }
+        let last = if seed % 3 == 0 { Signal::INT } else { Signal::KILL };
         let mut dice = Dice(seed);
         let mut members: Vec<Program> =
             busy.iter().map(|loops| start_bound(&["sh", "-c", loops])).collect();

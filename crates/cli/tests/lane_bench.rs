@@ -25,8 +25,17 @@ fn a_server_on_both_tables_is_measured_and_compared_by_its_tail() {
         let found = ratios.iter().find(|ratio| ratio["case"] == case);
         found.unwrap_or_else(|| panic!("no ratio of {case}: {ratios:?}")).clone()
     };
-    for case in ["table", "table: polling shared", "table: epoll shared", "table: epoll dedicated"]
-    {
+    let cases = [
+        "table",
+        "table: polling shared",
+        "table: epoll shared",
+        "table: epoll dedicated",
+        "table: vCPU (TCG) polling shared",
+        "table: vCPU (TCG) polling dedicated",
+        "table: vCPU (TCG) halting shared",
+        "table: vCPU (TCG) halting dedicated",
+    ];
+    for case in cases {
         let ratio = of(case);
         let named = (&ratio["system"], &ratio["against"], &ratio["metric"]);
         assert_eq!(named, (&"A-B-A-C".into(), &"A-A-B-C".into(), &"p99_us".into()));

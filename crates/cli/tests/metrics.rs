@@ -11,10 +11,20 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use common::feign::{self, Feigned};
 use common::{Ground, OTHER, PATIENCE, Program, eventually, thread_scheduling};
 use serde_json::Value;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// Not a test: the program that [`feign::start`] runs.
+#[test]
+#[ignore = "the program that another test starts"]
+fn feigned_runtime() {
+    if std::env::var_os("FEIGN_MODE").is_some() {
+        feign::main();
+    }
+}
 
 /// An address of this host that nobody listens on.
 fn free_address() -> SocketAddr {
@@ -189,7 +199,13 @@ fn what_is_served_is_what_the_schema_lists_and_promtool_finds_no_fault_but_the_m
     let ground = Ground::new();
     let address = free_address();
     let daemon = ground.run(&with_metrics(address));
-    let text = get(address, "/metrics");
+    // Those of runtimes are there while one is.
+    let _runtime = feign::start(&ground, &Feigned::new("green", "be", "gentle"));
+    let mut text = String::new();
+    eventually("the runtime is told of", || {
+        text = get(address, "/metrics");
+        text.contains("quell_runtime_")
+    });
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     let served: BTreeSet<String> =
         samples.flat_map(|line| named(line).into_iter().next()).collect();

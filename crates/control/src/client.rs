@@ -43,18 +43,23 @@ pub enum ClientError {
     Refused(String),
 }
 
+/// Connects to a daemon's socket.
+pub(crate) fn connect(path: &Path) -> Result<UnixStream, ClientError> {
+    UnixStream::connect(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            ClientError::NotRunning(path.to_owned())
+        }
+        _ => ClientError::Denied { path: path.to_owned(), source },
+    })
+}
+
 impl Client {
     /// Connects to the socket at `path`.
     ///
     /// # Errors
     /// [`ClientError::NotRunning`] where nobody listens, [`ClientError::Denied`] without the right to.
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
-        let writer = UnixStream::connect(path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                ClientError::NotRunning(path.to_owned())
-            }
-            _ => ClientError::Denied { path: path.to_owned(), source },
-        })?;
+        let writer = connect(path)?;
         writer.set_read_timeout(Some(REPLY_TIMEOUT))?;
         Ok(Client { reader: BufReader::new(writer.try_clone()?), writer, id: 0 })
     }

@@ -38,6 +38,8 @@ pub struct LanesConfig {
     /// What becomes of new processes.
     #[serde(default)]
     pub children: LaneChildren,
+    /// After how long without a sign of life, in ms, the guardians end the lanes; 1000 if not said.
+    pub hung_after_ms: Option<u64>,
     /// The lanes.
     pub lane: Vec<LaneConfig>,
 }

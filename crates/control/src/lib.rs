@@ -7,6 +7,7 @@
 //! * [`exposition`]: the text of metrics pages.
 //! * [`lanes`]: lanes as typed.
 //! * [`protocol`]: JSON lines over a Unix socket, one request and one response a line.
+//! * [`register`]: how a runtime comes under the daemon, and the descriptors that it gets.
 
 pub mod client;
 pub mod config;
@@ -14,3 +15,4 @@ pub mod exposition;
 pub mod lanes;
 mod latency;
 pub mod protocol;
+pub mod register;

@@ -111,8 +111,8 @@ impl Peer {
                 self.uid,
                 call.name()
             )),
-            // Whose processes a report is about, the manager knows.
-            Right::Change | Right::Report | Right::Read => Ok(()),
+            // Whose processes a report is about, and which task a runtime belongs to, the manager knows.
+            Right::Change | Right::Report | Right::Register | Right::Read => Ok(()),
         }
     }
 }

@@ -116,8 +116,11 @@ pub fn run(options: &RunOptions) -> Result<()> {
     let sight = sight(&checked.config.host, &mut degraded)?;
     let journal = Journal::create(&options.run_dir)?;
     let executor = Executor::open(journal, Mode::Live)?;
-    let guard =
-        guardian::Config { stale_after: checked.config.host.hung_after, ..Default::default() };
+    let guard = guardian::Config {
+        stale_after: checked.config.host.hung_after,
+        cores: checked.host.unmanaged,
+        ..Default::default()
+    };
     let mut guardians = Guardians::spawn_with(executor.journal(), executor.gate(), guard)?;
     let rung = ladder.attr(Rung::Scheduler).unwrap_or(SchedAttr::fifo(90));
     let journal = Arc::clone(executor.journal().shared());
@@ -200,7 +203,8 @@ fn serve(
     if let Some(metrics) = metrics {
         metrics.serve(calls.clone()).context("metrics")?;
     }
-    let _server = server::start(&socket, checked.control_group.as_ref(), calls)
+    let (visits, runtimes) = bounded(server::CONNECTIONS_MAX);
+    let _server = server::start(&socket, checked.control_group.as_ref(), calls, visits)
         .with_context(|| format!("control socket {}", socket.display()))?;
     for line in
         manager.apply(&checked.config, &options.file, false).map_err(|what| anyhow!(what))?
@@ -209,7 +213,7 @@ fn serve(
     }
     let shown = options.live_line && std::io::stderr().is_terminal();
     let live = shown.then(LiveLine::default);
-    let (end, stop) = manager.serve(&incoming, signals, live);
+    let (end, stop) = manager.serve(&incoming, &runtimes, signals, live);
     Ok(Served { end, stop, _server })
 }
 
@@ -411,6 +415,7 @@ fn settings(checked: &Checked, ladder: Ladder) -> Settings {
         tick: config.tick.unwrap_or(default_tick),
         events: config.events,
         congestion_after: config.congestion_after,
+        revoke_deadline: config.revoke_deadline,
         cores: unmanaged,
         rung: ladder.attr(Rung::Scheduler).unwrap_or(SchedAttr::fifo(90)),
     }

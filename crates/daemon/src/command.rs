@@ -8,6 +8,7 @@ use quell_linux::observe::Children;
 use quell_model::{Limits, TaskId};
 use quell_shm::Reader;
 
+use crate::contract::Contract;
 use crate::latency::Reading;
 
 /// Everything the scheduler thread has to know of a new task.
@@ -39,6 +40,8 @@ pub enum Command {
     Ungroup(TaskGroups, Sender<()>),
     /// Where a task's threads hint what they serve from now on.
     Hints(TaskId, Option<Reader>, Sender<()>),
+    /// The task is a runtime under this contract from now on, or none any more; answers with the contract before.
+    Runtime(TaskId, Option<Box<Contract>>, Sender<Option<Box<Contract>>>),
     /// What was measured of a task's latency and load; nobody waits for an answer.
     Reading(TaskId, Reading),
     /// What runs where. Fields that only the manager knows are left empty.

@@ -11,6 +11,7 @@ mod access;
 mod boot;
 mod boot_beat;
 mod command;
+mod contract;
 mod descent;
 mod engine;
 mod events;

@@ -8,15 +8,21 @@ use std::fs;
 use std::io::{self, BufReader};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
-use quell_control::protocol::{self, Call, LINE_BYTES_MAX, PROTOCOL, Reply, Response};
+use quell_control::protocol::{
+    self, Call, LINE_BYTES_MAX, PROTOCOL, Registered, Registration, Reply, Request, Response,
+};
+use quell_control::register;
+use quell_linux::Tid;
+use quell_shm::runtime::VERSION;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::access::{ControlGroup, Peer, open_socket};
+use crate::contract::{Contract, Passed};
 
 /// Connections of root served at once, and as many of readers, so that neither locks the other out. More
 /// are told so and closed.
@@ -42,6 +48,25 @@ pub struct Incoming {
     pub reply: Sender<Reply>,
 }
 
+/// A runtime on its way to the manager, or gone again.
+pub enum Visit {
+    /// One that wants to register.
+    Arrived {
+        /// Who it is.
+        peer: Peer,
+        /// What it asks for; makes sense by itself.
+        wanted: Box<Registration>,
+        /// Its connection's number.
+        connection: u64,
+        /// The daemon's half of the contract.
+        contract: Box<Contract>,
+        /// Whether it may, and what it gets.
+        reply: Sender<Result<Registered, String>>,
+    },
+    /// The connection of this number, by which one registered, is closed.
+    Left(u64),
+}
+
 /// Removes the socket when dropped.
 pub struct Server {
     path: PathBuf,
@@ -62,10 +87,13 @@ pub fn start(
     path: &Path,
     group: Option<&ControlGroup>,
     manager: Sender<Incoming>,
+    runtimes: Sender<Visit>,
 ) -> io::Result<Server> {
     let listener = listen(path, group)?;
     let shared = Arc::new(Shared {
         manager,
+        runtimes,
+        connections: AtomicU64::new(0),
         seats: [AtomicUsize::new(0), AtomicUsize::new(0)],
         next_reader: Mutex::new(Instant::now()),
     });
@@ -99,6 +127,9 @@ fn listen(path: &Path, group: Option<&ControlGroup>) -> io::Result<UnixListener>
 /// What the connections share.
 struct Shared {
     manager: Sender<Incoming>,
+    runtimes: Sender<Visit>,
+    /// Counts runtimes that came to register.
+    connections: AtomicU64,
     /// Connections of readers, and of those who may change things.
     seats: [AtomicUsize; 2],
     /// When the next call of a reader may go to the manager.
@@ -180,12 +211,77 @@ fn converse(mut stream: UnixStream, peer: Peer, shared: &Shared) -> io::Result<(
     let mut reader = BufReader::new(stream.try_clone()?);
     while let Some(line) = protocol::read_line_within(&mut reader, limit)? {
         let (id, reply) = match protocol::parse_request(&line) {
+            Ok(Request { id, call: Call::Register(wanted), .. }) => {
+                return keep_registered(stream, &mut reader, (id, wanted), peer, shared);
+            }
             Ok(request) => (request.id, shared.ask(peer, request.call)),
             Err(why) => (0, Reply::Error(why)),
         };
         protocol::send(&mut stream, &Response { v: PROTOCOL, id, reply })?;
     }
     Ok(())
+}
+
+/// Has a runtime registered for as long as its connection is open.
+fn keep_registered(
+    mut stream: UnixStream,
+    reader: &mut BufReader<UnixStream>,
+    (id, wanted): (u64, Registration),
+    peer: Peer,
+    shared: &Shared,
+) -> io::Result<()> {
+    // Relaxed: numbers that differ are all that is needed.
+    let connection = shared.connections.fetch_add(1, Ordering::Relaxed);
+    let answer = register_runtime(&stream, wanted, peer, connection, shared);
+    let (registered, passed) = match answer {
+        Ok(answer) => answer,
+        Err(why) => {
+            let reply = Reply::Error(why);
+            return protocol::send(&mut stream, &Response { v: PROTOCOL, id, reply });
+        }
+    };
+    let reply = Reply::Registered(registered);
+    let mut kept =
+        register::send_with(&mut stream, &Response { v: PROTOCOL, id, reply }, &passed.fds());
+    drop(passed);
+    if kept.is_ok() {
+        kept = stream.set_read_timeout(None);
+    }
+    if kept.is_ok() {
+        // Nothing else is said on this connection: whatever comes is its end.
+        kept = io::Read::read(reader, &mut [0]).map(drop);
+    }
+    let _ = shared.runtimes.send(Visit::Left(connection));
+    kept
+}
+
+fn register_runtime(
+    stream: &UnixStream,
+    wanted: Registration,
+    peer: Peer,
+    connection: u64,
+    shared: &Shared,
+) -> Result<(Registered, Passed), String> {
+    wanted.check()?;
+    if wanted.layout != VERSION {
+        return Err(format!(
+            "the runtime knows version {} of the shared memory, this daemon version {VERSION}: build it with the other's release",
+            wanted.layout
+        ));
+    }
+    if peer.pid <= 1 {
+        return Err("its process has no number here: it is in another pid namespace".to_owned());
+    }
+    let offered = Contract::offer(wanted.max_cores, Tid(peer.pid), stream);
+    let (mut contract, passed) = offered.map_err(|err| format!("no shared memory: {err}"))?;
+    contract.signal = wanted.signal;
+    contract.version = wanted.version.chars().filter(|it| !it.is_control()).take(32).collect();
+    let (reply, answer) = bounded(1);
+    let (wanted, contract) = (Box::new(wanted), Box::new(contract));
+    let gone = || "the daemon is ending".to_owned();
+    let visit = Visit::Arrived { peer, wanted, connection, contract, reply };
+    shared.runtimes.send(visit).map_err(|_| gone())?;
+    Ok((answer.recv().map_err(|_| gone())??, passed))
 }
 
 #[cfg(test)]
@@ -207,7 +303,7 @@ mod tests {
                 let _ = incoming.reply.send(said);
             }
         });
-        let server = start(&path, None, manager).unwrap();
+        let server = start(&path, None, manager, bounded(1).0).unwrap();
         (path, server)
     }
 

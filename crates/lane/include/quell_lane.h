@@ -107,6 +107,7 @@ struct quell_lane {
 	struct quell_lane_cores allowed; /* the cores that this process may use */
 	uint64_t turn; /* a generation, and below it one of QUELL_LANE_TURN_* */
 	uint64_t deadline; /* of the armed turn: CLOCK_MONOTONIC in nanoseconds */
+	uint64_t timer_at; /* what the timer is set for; 0 once it went off */
 	uint32_t stopping;
 	uint32_t early; /* expiries in a row before the worker was raised: the switcher's own */
 	char why[512]; /* what quell_lane_open() missed */
@@ -386,6 +387,7 @@ static inline int quell_lane_enter(const struct quell_lane *lane, struct quell_l
 		errno = error;
 		return -1;
 	}
+	/* Release: pairs with the Acquires in quell_lane_set() and quell_lane_preempt(), which read nothing else by it. */
 	__atomic_store_n(&thread->tid, quell_lane_tid(), __ATOMIC_RELEASE);
 	return 0;
 }
@@ -395,6 +397,7 @@ static inline int quell_lane_leave(const struct quell_lane *lane, struct quell_l
 {
 	int error = 0;
 
+	/* Relaxed: the thread wrote it itself. Release below: as in quell_lane_enter(). */
 	if (__atomic_load_n(&thread->tid, __ATOMIC_RELAXED) != quell_lane_tid()) {
 		errno = ESRCH;
 		return -1;
@@ -413,6 +416,7 @@ static inline int quell_lane_leave(const struct quell_lane *lane, struct quell_l
 static inline int quell_lane_set(const struct quell_lane *lane, struct quell_lane_thread *thread,
 				 enum quell_lane_level level)
 {
+	/* Acquire: pairs with the Releases in quell_lane_enter() and quell_lane_leave(). */
 	pid_t tid = __atomic_load_n(&thread->tid, __ATOMIC_ACQUIRE);
 
 	if (tid == 0) {
@@ -447,25 +451,51 @@ static inline int quell_lane_hand_over(const struct quell_lane *lane, struct que
  * already under way when its turn ended preempts nobody, least of all the next turn.
  */
 
-/* A turn begins, and expires in so many nanoseconds. */
+/* Sets the timer for timer_at. Two threads may at once: the last one looks what it should be. */
+static inline int quell_lane_set_timer(struct quell_lane *lane, uint64_t at)
+{
+	for (;;) {
+		struct itimerspec spec;
+		uint64_t now;
+
+		memset(&spec, 0, sizeof(spec));
+		spec.it_value.tv_sec = (time_t)(at / 1000000000u);
+		spec.it_value.tv_nsec = (long)(at % 1000000000u);
+		if (timerfd_settime(lane->timer, TFD_TIMER_ABSTIME, &spec, NULL) < 0)
+			return -1;
+		__atomic_thread_fence(__ATOMIC_SEQ_CST);
+		now = __atomic_load_n(&lane->timer_at, __ATOMIC_RELAXED);
+		if (now == at || now == 0)
+			return 0;
+		at = now;
+	}
+}
+
+/*
+ * A turn begins, and expires in so many nanoseconds. To set a timer takes microseconds on a virtual machine: it is
+ * set only if it would not go off in time as it is; an expiry that finds a later deadline sets it for that. The fences
+ * here and in quell_lane_expired() make one see the other.
+ */
 static inline int quell_lane_arm(struct quell_lane *lane, uint64_t ns)
 {
-	struct itimerspec at;
 	uint64_t generation = (__atomic_load_n(&lane->turn, __ATOMIC_RELAXED) >> QUELL_LANE_TURN_BITS) + 1;
-	uint64_t deadline = quell_lane_now() + ns;
+	uint64_t deadline = quell_lane_now() + ns, timer;
 
 	/* The deadline first: whoever sees the turn, sees its deadline or a later one. */
 	__atomic_store_n(&lane->deadline, deadline, __ATOMIC_RELAXED);
 	__atomic_store_n(&lane->turn, generation << QUELL_LANE_TURN_BITS | QUELL_LANE_TURN_ARMED, __ATOMIC_RELEASE);
-	memset(&at, 0, sizeof(at));
-	at.it_value.tv_sec = (time_t)(deadline / 1000000000u);
-	at.it_value.tv_nsec = (long)(deadline % 1000000000u);
-	return timerfd_settime(lane->timer, TFD_TIMER_ABSTIME, &at, NULL);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	timer = __atomic_load_n(&lane->timer_at, __ATOMIC_RELAXED);
+	do {
+		if (timer != 0 && timer <= deadline)
+			return 0;
+	} while (!__atomic_compare_exchange_n(&lane->timer_at, &timer, deadline, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+	return quell_lane_set_timer(lane, deadline);
 }
 
 /*
  * The turn has ended in time: 1, or 0 where its expiry came first, or none was armed. No system call: the timer runs
- * on, until the next turn sets it anew or it wakes the switcher once in vain.
+ * on, and wakes the switcher once: for the turn that is armed then, or in vain.
  */
 static inline int quell_lane_disarm(struct quell_lane *lane)
 {
@@ -476,16 +506,24 @@ static inline int quell_lane_disarm(struct quell_lane *lane)
 					   __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
-/* Claims the armed turn, if it is over: 1. */
-static inline int quell_lane_claim(struct quell_lane *lane, uint64_t now)
+/* An expiry was read: claims the armed turn, if it is over: 1. Sets the timer for one that is not: 0; or -1. */
+static inline int quell_lane_expired(struct quell_lane *lane, uint64_t now)
 {
-	uint64_t turn = __atomic_load_n(&lane->turn, __ATOMIC_ACQUIRE);
+	uint64_t turn, deadline, spent = 0;
 
-	return (turn & QUELL_LANE_TURN_MASK) == QUELL_LANE_TURN_ARMED &&
-	       now >= __atomic_load_n(&lane->deadline, __ATOMIC_RELAXED) &&
-	       __atomic_compare_exchange_n(&lane->turn, &turn,
-					   (turn & ~(uint64_t)QUELL_LANE_TURN_MASK) | QUELL_LANE_TURN_EXPIRED, 0,
-					   __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+	__atomic_store_n(&lane->timer_at, 0, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	turn = __atomic_load_n(&lane->turn, __ATOMIC_ACQUIRE);
+	if ((turn & QUELL_LANE_TURN_MASK) != QUELL_LANE_TURN_ARMED)
+		return 0;
+	deadline = __atomic_load_n(&lane->deadline, __ATOMIC_RELAXED);
+	if (now >= deadline)
+		return __atomic_compare_exchange_n(&lane->turn, &turn,
+						   (turn & ~(uint64_t)QUELL_LANE_TURN_MASK) | QUELL_LANE_TURN_EXPIRED,
+						   0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+	if (!__atomic_compare_exchange_n(&lane->timer_at, &spent, deadline, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		return 0;
+	return quell_lane_set_timer(lane, deadline);
 }
 
 /*
@@ -495,16 +533,21 @@ static inline int quell_lane_claim(struct quell_lane *lane, uint64_t now)
 static inline int quell_lane_wait(struct quell_lane *lane, uint64_t *in_vain)
 {
 	uint64_t times;
+	int over;
 
-	/* The expiry of a stop is read once, and may have been read. */
+	/*
+	 * The expiry of a stop is read once, and may have been read. Acquire: pairs with the Release in quell_lane_stop(),
+	 * which comes before the timer is set there: who reads that expiry sees it.
+	 */
 	while (!__atomic_load_n(&lane->stopping, __ATOMIC_ACQUIRE)) {
 		ssize_t got = read(lane->timer, &times, sizeof(times));
 		if (got < 0 && errno != EINTR && errno != EAGAIN)
 			return -1;
 		if (got < 0 || __atomic_load_n(&lane->stopping, __ATOMIC_ACQUIRE))
 			continue;
-		if (quell_lane_claim(lane, quell_lane_now()))
-			return 1;
+		over = quell_lane_expired(lane, quell_lane_now());
+		if (over)
+			return over;
 		if (in_vain)
 			++*in_vain;
 	}
@@ -516,6 +559,7 @@ static inline int quell_lane_stop(struct quell_lane *lane)
 {
 	struct itimerspec at;
 
+	/* Release: pairs with the Acquires in quell_lane_wait(). */
 	__atomic_store_n(&lane->stopping, 1, __ATOMIC_RELEASE);
 	memset(&at, 0, sizeof(at));
 	at.it_value.tv_nsec = 1;
@@ -543,7 +587,7 @@ static inline int quell_lane_run(struct quell_lane *lane, struct quell_lane_thre
 static inline int quell_lane_preempt(struct quell_lane *lane, struct quell_lane_thread *worker, uint64_t ns)
 {
 	struct sched_param param;
-	pid_t tid = __atomic_load_n(&worker->tid, __ATOMIC_ACQUIRE);
+	pid_t tid = __atomic_load_n(&worker->tid, __ATOMIC_ACQUIRE); /* as in quell_lane_set() */
 
 	if (tid == 0) {
 		errno = ESRCH;

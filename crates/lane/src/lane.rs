@@ -51,6 +51,7 @@ pub struct Member {
 
 impl Member {
     fn tid(&self) -> Result<i32, LaneError> {
+        // Acquire: pairs with the swap in `give_back`. Only the number itself counts: nothing else is read by it.
         match self.tid.load(Ordering::Acquire) {
             0 => Err(LaneError::Gone),
             tid => Ok(tid),
@@ -165,14 +166,14 @@ impl Lane {
         }
     }
 
-    /// A turn begins, and expires after this time. By the dispatcher or by the worker itself, one thread at a time.
+    /// A turn begins, and expires after this time. By the dispatcher or by the worker itself, one thread at a time. No
+    /// system call where the timer will go off in time as it is set already.
     ///
     /// # Errors
     /// When the timer cannot be set.
     pub fn arm(&self, time: Duration) -> Result<(), LaneError> {
         let deadline = now().saturating_add(nanos(time)).min(i64::MAX as u64);
-        self.turn.arm(deadline);
-        self.set_timer(deadline)
+        self.turn.arm(deadline, |at| self.set_timer(at))
     }
 
     fn set_timer(&self, at: u64) -> Result<(), LaneError> {
@@ -185,7 +186,7 @@ impl Lane {
     }
 
     /// The turn has ended in time: `false` where its expiry came first, or none was armed. No system call: the timer
-    /// runs on, until the next turn sets it anew or it wakes the switcher once in vain.
+    /// runs on, and wakes the switcher once: for the turn that is armed then, or in vain.
     pub fn disarm(&self) -> bool {
         self.turn.disarm()
     }
@@ -197,12 +198,13 @@ impl Lane {
     /// When the timer cannot be read.
     pub fn wait(&self) -> Result<Expiry, LaneError> {
         let mut times = [0; 8];
-        // The expiry of a stop is read once, and may have been read.
+        // The expiry of a stop is read once, and may have been read. Acquire: pairs with the Release in `stop`, which
+        // comes before the timer is set there: who reads that expiry sees it.
         while !self.stopping.load(Ordering::Acquire) {
             match rustix::io::read(&self.timer, &mut times) {
                 Ok(_) if self.stopping.load(Ordering::Acquire) => break,
                 Ok(_) => {
-                    if let Some(generation) = self.turn.claim(now()) {
+                    if let Some(generation) = self.turn.expired(now(), |at| self.set_timer(at))? {
                         return Ok(Expiry::Turn(generation));
                     }
                 }
@@ -218,6 +220,7 @@ impl Lane {
     /// # Errors
     /// When the timer cannot be set.
     pub fn stop(&self) -> Result<(), LaneError> {
+        // Release: pairs with the Acquires in `wait`.
         self.stopping.store(true, Ordering::Release);
         // Long past: it expires at once.
         self.set_timer(1)
@@ -246,6 +249,7 @@ impl Lane {
     pub fn preempt(&self, worker: &Member, time: Duration) -> Result<Preempted, LaneError> {
         let tid = worker.tid()?;
         let priority = sys::priority(tid).map_err(|err| rights::refusal(self.priorities, err))?;
+        // Relaxed, here and below: the switcher alone counts, and nothing is published by it.
         if priority < self.priorities.of(Level::Running) {
             let early = self.early.load(Ordering::Relaxed).saturating_add(1).min(EARLY_MAX);
             self.early.store(early, Ordering::Relaxed);
@@ -273,6 +277,7 @@ impl Entered<'_> {
     }
 
     fn give_back(&mut self) -> Result<(), LaneError> {
+        // Release: pairs with the Acquire in `Member::tid`. The Acquire half has no partner: this thread alone writes it.
         if self.member.tid.swap(0, Ordering::AcqRel) == 0 {
             return Ok(());
         }

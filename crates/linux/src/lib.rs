@@ -10,6 +10,7 @@
 pub mod act;
 pub mod clock;
 pub mod doctor;
+mod handle;
 pub mod observe;
 pub mod own;
 mod sys;
@@ -17,4 +18,5 @@ mod sys;
 pub mod testing;
 mod thread;
 
+pub use handle::ThreadHandle;
 pub use thread::{ThreadRef, Tid};

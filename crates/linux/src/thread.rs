@@ -4,6 +4,8 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
+use crate::sys::exists::exists;
+
 /// A thread's number in the initial pid namespace. The kernel reuses numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -51,6 +53,9 @@ impl ThreadRef {
     /// `NotFound` when there is no such process.
     pub fn all_of(tgid: Tid) -> io::Result<Vec<ThreadRef>> {
         let mut threads = Vec::new();
+        if !exists(tgid, tgid) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         for entry in std::fs::read_dir(format!("/proc/{tgid}/task"))? {
             let Some(tid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
@@ -80,6 +85,9 @@ impl ThreadStat {
     /// # Errors
     /// `NotFound` when there is no such thread; `InvalidData` for another format.
     pub(crate) fn of(tgid: Tid, tid: Tid) -> io::Result<ThreadStat> {
+        if !exists(tgid, tid) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         // A thread that exits between open and read yields ESRCH rather than ENOENT.
         let text =
             std::fs::read(format!("/proc/{tgid}/task/{tid}/stat")).map_err(|error| match error

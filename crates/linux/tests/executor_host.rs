@@ -155,6 +155,7 @@ fn a_setting_that_does_not_exist_is_refused_by_name() {
 fn victim_of_exec() {
     let Ok(go) = std::env::var("QUELL_TEST_GO") else { return };
     let runner = std::thread::spawn(move || -> io::Error {
+        std::fs::write(format!("{go}.ready"), "").unwrap();
         while !Path::new(&go).exists() {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -174,10 +175,10 @@ fn exec_by_another_thread_than_the_first_does_not_keep_quells_values() {
         .spawn()
         .unwrap();
     let program = Program(child);
-    let threads = wait_for("its threads start", || {
-        let threads = ThreadRef::all_of(program.pid()).unwrap();
-        (threads.len() >= 2).then_some(threads)
-    });
+    // All of them are there once the last one says so: one that started later would have its own affinity.
+    wait_for("its threads start", || go.with_extension("ready").exists().then_some(()));
+    let threads = ThreadRef::all_of(program.pid()).unwrap();
+    assert!(threads.len() >= 2, "{threads:?}");
     let mut executor = executor();
     let cores: Vec<CoreSet> = executor.possible_cores().iter().map(CoreSet::of).collect();
     let [first, .., last] = cores.as_slice() else { return };

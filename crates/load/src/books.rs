@@ -18,6 +18,8 @@ pub(crate) struct Account {
     /// Replies that came within its window, whichever request they belong to.
     pub replies_in_window: u64,
     pub latency: Recorder,
+    /// Of all but the long ones, where the workload has such.
+    pub short: Option<Recorder>,
     pub lateness: Recorder,
     /// Its window.
     pub start: Nanos,
@@ -25,11 +27,12 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    fn new(start: Nanos, end: Nanos) -> Account {
+    fn new(start: Nanos, end: Nanos, has_long_ones: bool) -> Account {
         Account {
             totals: Totals::default(),
             replies_in_window: 0,
             latency: Recorder::new(),
+            short: has_long_ones.then(Recorder::new),
             lateness: Recorder::new(),
             start,
             end,
@@ -76,11 +79,12 @@ impl Books {
     /// a page in.
     pub fn open(spec: &LoadSpec, samples_max: usize, start: Nanos) -> Books {
         let mut end = start + spec.warmup;
-        let mut accounts = vec![Account::new(start, end)];
+        let has_long_ones = spec.protocol.has_long_ones();
+        let mut accounts = vec![Account::new(start, end, has_long_ones)];
         for step in &spec.steps {
             let begin = end;
             end += step.duration;
-            accounts.push(Account::new(begin, end));
+            accounts.push(Account::new(begin, end, has_long_ones));
         }
         let unset = Sample { sent_ns: Nanos::MAX, latency_ns: Nanos::MAX };
         let mut samples = vec![unset; samples_max];
@@ -147,7 +151,8 @@ impl Books {
     pub fn unsent(&mut self, number: usize, due: Nanos) {
         self.scheduled(number);
         self.accounts[number].totals.unsent += 1;
-        self.record(number, due, self.deadline);
+        // What was never drawn counts as short.
+        self.record(number, due, self.deadline, false);
     }
 
     fn scheduled(&mut self, number: usize) {
@@ -174,7 +179,7 @@ impl Books {
             }
             Status::Error => totals.errors += 1,
         }
-        self.record(number, pending.due, at);
+        self.record(number, pending.due, at, pending.is_long);
     }
 
     /// No reply will come, because the connection is `lost` or the run is over.
@@ -188,12 +193,16 @@ impl Books {
             (true, true) => totals.errors += 1,
             (true, false) => totals.unanswered += 1,
         }
-        self.record(number, pending.due, self.deadline);
+        self.record(number, pending.due, self.deadline, pending.is_long);
     }
 
-    fn record(&mut self, number: usize, due: Nanos, end: Nanos) {
+    fn record(&mut self, number: usize, due: Nanos, end: Nanos, is_long: bool) {
         let latency = end.since(due);
-        self.accounts[number].latency.record(latency);
+        let account = &mut self.accounts[number];
+        account.latency.record(latency);
+        if let Some(short) = account.short.as_mut().filter(|_| !is_long) {
+            short.record(latency);
+        }
         if number == Books::number(Phase::WarmUp) {
             return;
         }

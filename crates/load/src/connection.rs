@@ -30,6 +30,8 @@ pub(crate) struct Pending {
     pub token: Token,
     /// The account (warm-up or step) that it belongs to.
     pub account: u32,
+    /// One of the long ones of a workload that has such.
+    pub is_long: bool,
     /// Where its last byte stands in the stream of all bytes ever queued.
     end: u64,
 }
@@ -141,20 +143,20 @@ impl Connection {
         self.pending.len()
     }
 
-    /// Queues one request; `false` if too much waits already.
+    /// Queues one request; `false` if too much waits already. `encode` appends it, and says whether it is a long one.
     pub fn queue(
         &mut self,
         due: Nanos,
         account: u32,
-        encode: impl FnOnce(&mut Vec<u8>) -> Token,
+        encode: impl FnOnce(&mut Vec<u8>) -> (Token, bool),
     ) -> bool {
         if self.out.len() - self.out_start > UNWRITTEN_BYTES_MAX {
             return false;
         }
         let before = self.out.len();
-        let token = encode(&mut self.out);
+        let (token, is_long) = encode(&mut self.out);
         self.queued += (self.out.len() - before) as u64;
-        self.pending.push_back(Pending { due, token, account, end: self.queued });
+        self.pending.push_back(Pending { due, token, account, is_long, end: self.queued });
         true
     }
 
@@ -280,7 +282,7 @@ mod tests {
         for _ in 0..count {
             assert!(connection.queue(Nanos(1), 0, |out| {
                 out.extend_from_slice(b"get k\r\n");
-                Token(0)
+                (Token(0), false)
             }));
         }
         assert_eq!(connection.flush().unwrap(), Flushed::All);
@@ -372,7 +374,7 @@ mod tests {
         let mut queued = 0usize;
         while connection.queue(Nanos(1), 0, |out| {
             out.resize(out.len() + 65_536, b'x');
-            Token(0)
+            (Token(0), false)
         }) {
             queued += 1;
         }

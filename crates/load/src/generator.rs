@@ -202,7 +202,11 @@ impl<'a> Generator<'a> {
             let number = Books::number(due.phase);
             let due_at = self.start + due.offset;
             let (protocol, rng) = (&mut self.protocol, &mut self.rng);
-            if !connection.queue(due_at, number as u32, |out| protocol.encode(rng, out)) {
+            let encode = |out: &mut Vec<u8>| {
+                let token = protocol.encode(rng, out);
+                (token, protocol.is_long(token))
+            };
+            if !connection.queue(due_at, number as u32, encode) {
                 self.books.refused(number, due_at);
             } else if was_blocked {
                 self.books.blocked(number);

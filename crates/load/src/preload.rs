@@ -52,7 +52,7 @@ fn encode_one(connection: &mut Connection, protocol: &mut dyn Protocol, index: u
     let Some(token) = protocol.encode_preload(index, &mut request) else { return false };
     connection.queue(Nanos::ZERO, 0, |out| {
         out.extend_from_slice(&request);
-        token
+        (token, false)
     })
 }
 

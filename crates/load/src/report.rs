@@ -80,6 +80,9 @@ pub struct StepReport {
     /// From the intended send time to the reply. A request without a reply counts with its age at the
     /// end of the run, a lower bound: losing requests cannot improve the tail.
     pub latency: Latency,
+    /// The same of all but the long requests, where the workload has such (`bimodal`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short: Option<Latency>,
     /// From the intended send time to the write, where the generator was the cause.
     pub lateness: Latency,
 }
@@ -217,6 +220,7 @@ mod tests {
             achieved_rps,
             totals,
             latency: Latency::default(),
+            short: None,
             lateness: Latency::default(),
         }
     }

@@ -207,12 +207,16 @@ fn report(spec: &LoadSpec, expected: &[f64], begin: Nanos, raw: Raw) -> LoadRepo
     let accounts = raw.books.accounts.iter().skip(1);
     let mut totals = Totals::default();
     let (mut latency, mut lateness) = (Recorder::new(), Recorder::new());
+    let mut short = spec.protocol.has_long_ones().then(Recorder::new);
     let mut replies = 0;
     let mut steps = Vec::new();
     for (account, requests) in accounts.zip(expected) {
         totals.add(&account.totals);
         latency.merge(&account.latency);
         lateness.merge(&account.lateness);
+        if let (Some(all), Some(own)) = (&mut short, &account.short) {
+            all.merge(own);
+        }
         replies += account.replies_in_window;
         steps.push(step_report(account, *requests, over));
     }
@@ -220,6 +224,7 @@ fn report(spec: &LoadSpec, expected: &[f64], begin: Nanos, raw: Raw) -> LoadRepo
         totals,
         replies_in_window: replies,
         latency,
+        short,
         lateness,
         start: begin,
         end: begin + spec.measured(),
@@ -257,6 +262,7 @@ fn step_report(account: &Account, expected: f64, over: Nanos) -> StepReport {
         achieved_rps: account.replies_in_window as f64 / seconds,
         totals: account.totals,
         latency: account.latency.summary(),
+        short: account.short.as_ref().map(Recorder::summary),
         lateness: account.lateness.summary(),
     }
 }

@@ -50,6 +50,19 @@ fn every_request_is_worked_on_and_answered_whatever_the_service_time() {
 }
 
 #[test]
+fn short_requests_have_latencies_of_their_own_where_some_are_long() {
+    let server = server(2, false);
+    let service = ServiceTime::Bimodal { short_ns: 500, long_ns: 3_000_000, long_permille: 200 };
+    let report = run(&load(&server, service, 500.0, 400), &mut Silent).unwrap();
+    let (all, short) = (report.overall.latency, report.overall.short.unwrap());
+    let share = short.count as f64 / all.count as f64;
+    assert!((0.6..0.95).contains(&share), "{share} of the requests are short");
+    assert!(all.max_us >= 1_000.0 && short.min_us <= all.min_us, "{all:?} {short:?}");
+    let plain = load(&server, ServiceTime::Fixed { work_ns: 500 }, 500.0, 100);
+    assert_eq!(run(&plain, &mut Silent).unwrap().overall.short, None);
+}
+
+#[test]
 fn work_takes_at_least_as_long_as_asked_for() {
     let server = server(1, false);
     let mut stream = TcpStream::connect(server.addr()).unwrap();

@@ -15,7 +15,7 @@ pub struct Plan {
 }
 
 /// What a core is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CorePlan {
     /// The core.
     pub id: CoreId,
@@ -30,7 +30,7 @@ pub struct CorePlan {
 }
 
 /// Who schedules threads on a core. A core is in exactly one mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CoreMode {
     /// The kernel, by rung and affinity.
@@ -46,7 +46,7 @@ pub enum CoreMode {
 }
 
 /// What a task gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TaskPlan {
     /// The task.
     pub id: TaskId,
@@ -65,7 +65,7 @@ pub struct TaskPlan {
 }
 
 /// Why a core is as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// Not in the managed set.
@@ -95,7 +95,7 @@ pub enum Reason {
 }
 
 /// Why a task is treated as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskReason {
     /// As configured.

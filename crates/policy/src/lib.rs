@@ -66,6 +66,8 @@ pub struct Reads {
     pub requests: bool,
     /// Memory traffic.
     pub memory: bool,
+    /// The tail latency that services report.
+    pub latency: bool,
 }
 
 /// Decides which task gets which core.

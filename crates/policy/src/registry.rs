@@ -58,6 +58,9 @@ pub enum PolicyError {
     /// No policy has this name.
     #[error("there is no policy `{0}`; choose one of: {names}", names = NAMES.join(", "))]
     Unknown(String),
+    /// A search over the whole scenario, which no policy could make while it decides.
+    #[error("`oracle` is no policy but a search; use `quell sim oracle FILE`")]
+    Search,
     /// The host lacks what the policy cannot do without.
     #[error("the policy `{policy}` cannot run here: it needs {needs}")]
     Host {
@@ -93,6 +96,9 @@ pub fn by_name(name: &str, host: Host, config: Config) -> Result<Box<dyn Policy>
 /// # Errors
 /// As [`by_name`].
 pub fn check(name: &str, host: &Host) -> Result<(), PolicyError> {
+    if name == "oracle" {
+        return Err(PolicyError::Search);
+    }
     let known = NAMES.into_iter().find(|known| *known == name);
     let policy = known.ok_or_else(|| PolicyError::Unknown(name.to_owned()))?;
     match lacks(policy, host) {

@@ -219,3 +219,54 @@ fn guarantees_move_where_that_makes_room_for_another() {
     scene.tick(&mut policy, TICK);
     assert_eq!((scene.owned(anywhere).as_str(), scene.owned(pinned).as_str()), ("1", "0"));
 }
+
+#[test]
+fn a_refused_core_is_tried_again_though_nothing_else_happens_meanwhile() {
+    let mut scene = Scene::new(1, 1, false);
+    let be = scene.be(1);
+    let mut policy = quell(&scene);
+    scene.demand(be, 0, 1);
+    scene.tick(&mut policy, TICK);
+    assert_eq!(scene.owned(be), "0");
+    scene.seen.cores[0].outcome = Outcome::Refused { errno: 1 };
+    let wake = scene.tick(&mut policy, TICK);
+    assert_eq!(scene.owned(be), "");
+    let until = scene.seen.now + REFUSAL_MIN;
+    assert_eq!(wake, Wake::At(until));
+    // Whatever else has it look before, it does not forget.
+    scene.seen.cores[0].outcome = Outcome::Done;
+    assert_eq!(scene.tick(&mut policy, TICK), Wake::At(until));
+    scene.tick(&mut policy, Nanos(REFUSAL_MIN.0 - TICK.0));
+    assert_eq!(scene.owned(be), "0");
+}
+
+#[test]
+fn be_tasks_take_turns_at_what_lc_leaves_though_one_always_has_threads_that_wait() {
+    let mut scene = Scene::new(1, 1, false);
+    let (lc, many, single) = (scene.lc(0, 1), scene.be(1), scene.be(1));
+    let mut policy = quell(&scene);
+    scene.demand(many, 0, 2);
+    scene.demand(single, 0, 1);
+    let mut turns = Vec::new();
+    for _ in 0..4 {
+        scene.tick(&mut policy, TICK);
+        let (of_many, of_single) = (scene.owned(many) == "0", scene.owned(single) == "0");
+        assert!(of_many != of_single);
+        turns.push(of_many);
+        scene.runs(0, Some(if of_many { many } else { single }));
+        scene.demand(many, u32::from(of_many), 2 - u32::from(of_many));
+        scene.demand(single, u32::from(of_single), 1 - u32::from(of_single));
+        // A service comes for a while, far shorter than their quantum.
+        scene.demand(lc, 0, 1);
+        scene.tick(&mut policy, TICK);
+        assert_eq!(scene.owned(lc), "0");
+        scene.runs(0, Some(lc));
+        scene.demand(lc, 1, 0);
+        scene.demand(many, 0, 2);
+        scene.demand(single, 0, 1);
+        scene.tick(&mut policy, TICK);
+        scene.runs(0, None);
+        scene.demand(lc, 0, 0);
+    }
+    assert!(turns.windows(2).all(|pair| pair[0] != pair[1]), "{turns:?}");
+}

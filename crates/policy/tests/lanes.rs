@@ -252,14 +252,30 @@ fn habits(busy_too: bool) -> impl Strategy<Value = Vec<Habit>> {
     proptest::collection::vec(habit, 1..7)
 }
 
+/// A job whose deadline lies so many hundredths of the way from its budget to its period's end.
+fn job(budget: u64, period: u64, hundredths: u64) -> Job {
+    let deadline = us(budget) + Nanos(us(period - budget).0 / 100 * hundredths);
+    Job { period: us(period), budget: us(budget), deadline }
+}
+
+/// With deadlines that are put off, halfway to the periods' ends each time, until they can be met.
+fn that_fit(mut jobs: Vec<Job>) -> Vec<Job> {
+    while let Err(error) = (Spec::Edf { jobs: jobs.clone() }).check(jobs.len()) {
+        assert!(jobs.iter().any(|job| job.deadline < job.period), "{error} {jobs:?}");
+        for job in &mut jobs {
+            job.deadline += Nanos((job.period - job.deadline).0.div_ceil(2));
+        }
+    }
+    jobs
+}
+
 /// Any policy for so many members.
 fn spec(members: usize) -> impl Strategy<Value = Spec> {
     let slice = (5u64..300).prop_map(us);
     let order: Vec<u8> = (0..members as u8).collect();
     let slots = (Just(order).prop_shuffle(), proptest::collection::vec(0..members as u8, 0..6));
-    let job = (5u64..200, 1u64..20).prop_map(move |(budget, times)| {
-        let period = us(budget * (members as u64 + times));
-        Job { period, budget: us(budget), deadline: period }
+    let job = (5u64..200, 1u64..20, 0u64..=100).prop_map(move |(budget, times, hundredths)| {
+        job(budget, budget * (members as u64 + times), hundredths)
     });
     prop_oneof![
         slice.clone().prop_map(|slice| Spec::RoundRobin { slice }),
@@ -269,7 +285,7 @@ fn spec(members: usize) -> impl Strategy<Value = Spec> {
         }),
         (slice.clone(), 5u64..2_000)
             .prop_map(|(budget, after)| Spec::Preemptive { budget, resume_after: us(after) }),
-        proptest::collection::vec(job, members).prop_map(|jobs| Spec::Edf { jobs }),
+        proptest::collection::vec(job, members).prop_map(|jobs| Spec::Edf { jobs: that_fit(jobs) }),
         (slice, proptest::collection::vec(1u32..20, members))
             .prop_map(|(slice, weights)| Spec::Fair { slice, weights }),
         Just(Spec::Fifo),
@@ -409,13 +425,13 @@ proptest! {
 
     #[test]
     fn the_one_with_budget_and_the_earliest_deadline_has_the_turn(
-        jobs in proptest::collection::vec((5u64..100, 4u64..20), 2..5)
+        jobs in proptest::collection::vec((5u64..100, 4u64..20, 0u64..=100), 2..5)
     ) {
-        let job = |(budget, times): &(u64, u64)| {
-            let period = us(budget * times.max(&(jobs.len() as u64)));
-            Job { period, budget: us(*budget), deadline: period }
-        };
-        let jobs: Vec<Job> = jobs.iter().map(job).collect();
+        let members = jobs.len() as u64;
+        let jobs = jobs.into_iter().map(|(budget, times, hundredths)| {
+            job(budget, budget * times.max(members), hundredths)
+        });
+        let jobs = that_fit(jobs.collect());
         let mut lane = Lane::new(&Spec::Edf { jobs: jobs.clone() }, &vec![BUSY; jobs.len()]);
         lane.run(us(50_000));
         // A model of its own: periods from the start, budgets used up by what ran.
@@ -428,8 +444,8 @@ proptest! {
         };
         let deadline = |at: usize, now: Nanos| {
             let ready = used(at, now) < jobs[at].budget;
-            let end = start.0 + (period_of(at, now) + 1) * jobs[at].period.0;
-            ready.then_some(end)
+            let begin = start.0 + period_of(at, now) * jobs[at].period.0;
+            ready.then_some(begin + jobs[at].deadline.0)
         };
         for ran in lane.ran.iter().take(300) {
             let first = (0..jobs.len()).filter_map(|at| deadline(at, ran.from)).min();
@@ -441,24 +457,23 @@ proptest! {
 
     #[test]
     fn budgets_that_fit_are_met_by_each_deadline(
-        jobs in proptest::collection::vec((5u64..100, 1u64..20), 1..6)
+        jobs in proptest::collection::vec((5u64..100, 1u64..20, 0u64..=100), 1..6)
     ) {
         let members = jobs.len() as u64;
-        let job = |(budget, times): &(u64, u64)| {
-            let period = us(budget * (members + times));
-            Job { period, budget: us(*budget), deadline: period }
-        };
-        let jobs: Vec<Job> = jobs.iter().map(job).collect();
+        let jobs = jobs.into_iter().map(|(budget, times, hundredths)| {
+            job(budget, budget * (members + times), hundredths)
+        });
+        let jobs = that_fit(jobs.collect());
         let mut lane = Lane::new(&Spec::Edf { jobs: jobs.clone() }, &vec![BUSY; jobs.len()]);
         lane.run(us(60_000));
         for (at, job) in jobs.iter().enumerate() {
             let mut from = us(1_000);
             while from + job.period <= us(60_000) {
-                let to = from + job.period;
+                let by = from + job.deadline;
                 let own = lane.ran.iter().filter(|ran| ran.member.at() == at);
-                let got: u64 = own.map(|ran| ran.to.min(to).since(ran.from.max(from)).0).sum();
+                let got: u64 = own.map(|ran| ran.to.min(by).since(ran.from.max(from)).0).sum();
                 prop_assert!(got >= job.budget.0, "member {at} got {} from {from}", Nanos(got));
-                from = to;
+                from += job.period;
             }
         }
     }
@@ -542,7 +557,8 @@ fn a_lane_of_one_sets_no_timer() {
 
 #[test]
 fn deciding_allocates_nothing() {
-    let job = |at: u64| Job { period: us(100 * (at + 8)), budget: us(50), deadline: us(100) };
+    let job =
+        |at: u64| Job { period: us(100 * (at + 8)), budget: us(50), deadline: us(50 * (at + 8)) };
     let slots = (0..8).map(|member| Slot { member: Member(member), slice: us(20) }).collect();
     for spec in [
         Spec::RoundRobin { slice: us(20) },

@@ -13,6 +13,7 @@ pub mod layout;
 mod map;
 mod page;
 mod reader;
+pub mod runtime;
 
 pub use layout::{Hint, Malformed, SLOTS_MAX};
 pub use page::{Page, Slot};

@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use quell_model::Nanos;
 use quell_shm::{Page, Reader};
@@ -200,4 +202,63 @@ fn the_guides_example_serves_with_hints_and_without() {
     reader.read().unwrap();
     assert!(reader.copied().count() >= 1, "its threads had slots");
     assert_eq!(reader.hints().count(), 0, "and gave them back");
+}
+
+/// A program that ends with its test.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What comes of `attempt`, once something does.
+fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(found) = attempt() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}: never");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_example_server_tells_what_it_serves_and_what_waits() {
+    let dir = TempDir::new_in("/dev/shm").unwrap();
+    let text = include_str!("../../../examples/hints/server.c");
+    let program = compile(dir.path(), "cc", "c11", text);
+    let (page, socket) = (dir.path().join("page"), dir.path().join("socket"));
+    let server = Command::new(program).arg(&socket).arg("1").env("QUELL_HINTS", &page).spawn();
+    let _server = Ends(server.unwrap());
+    let ask = |upto: u64| {
+        let mut client = eventually("it listens", || UnixStream::connect(&socket).ok());
+        writeln!(client, "{upto}").unwrap();
+        client
+    };
+    // It would never end.
+    let long = ask(u64::MAX);
+    let mut reader = Reader::open(&page, &[me()]).unwrap();
+    let mut look = || {
+        reader.read().unwrap();
+        let hints: Vec<_> = reader.hints().collect();
+        let start = hints.iter().find_map(|hint| hint.request_start);
+        let depth: u32 = hints.iter().map(|hint| hint.queue_depth).sum();
+        (start, depth, hints.iter().find_map(|hint| hint.oldest_queued))
+    };
+    let start = eventually("the request is served", || look().0);
+    let mut short = [ask(1_000), ask(1_000)];
+    let (.., oldest) = eventually("both wait", || Some(look()).filter(|seen| seen.1 == 2));
+    assert!(oldest.is_some_and(|oldest| oldest > start), "{start:?} {oldest:?}");
+    assert_eq!(look().0, Some(start), "it is served all the while");
+    drop(long);
+    for client in &mut short {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "7.485471\n");
+    }
+    eventually("nothing waits or is served", || (look() == (None, 0, None)).then_some(()));
 }

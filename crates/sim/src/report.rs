@@ -1,5 +1,7 @@
 //! What came out.
 
+use std::hash::{Hash, Hasher};
+
 use hdrhistogram::Histogram;
 use quell_model::{Bytes, BytesPerSec, Nanos, Plan};
 use quell_policy::invariants::Violation;
@@ -86,8 +88,10 @@ impl TaskReport {
 pub struct Report {
     /// By place.
     pub tasks: Vec<TaskReport>,
-    /// Breaches of the invariants, judged at each decision.
+    /// Breaches of the invariants, judged at each decision: the first [`Report::BREACHES_KEPT`].
     pub violations: Vec<(Nanos, Violation)>,
+    /// How many there were in all.
+    pub violated: u64,
     /// Sums that did not come out: faults of the simulator.
     pub broken: Vec<Broken>,
     /// Events.
@@ -143,6 +147,16 @@ pub struct TaskSample {
 }
 
 impl Report {
+    /// Breaches that are kept. A rival may break an invariant at each of millions of decisions.
+    pub const BREACHES_KEPT: usize = 1_000;
+
+    /// Counts breaches, and keeps the first ones.
+    pub(crate) fn breached(&mut self, now: Nanos, found: Vec<Violation>) {
+        self.violated += found.len() as u64;
+        let room = Report::BREACHES_KEPT.saturating_sub(self.violations.len());
+        self.violations.extend(found.into_iter().take(room).map(|violation| (now, violation)));
+    }
+
     pub(crate) fn new(tasks: usize) -> Report {
         let tasks = (0..tasks).map(|_| TaskReport::new()).collect();
         Report { tasks, digest: Fnv::START, ..Report::default() }
@@ -150,14 +164,12 @@ impl Report {
 
     /// Counts what a new Plan changes, and adds that to the fingerprint.
     pub(crate) fn compare(&mut self, now: Nanos, before: &Plan, after: &Plan) {
-        use std::fmt::Write;
         let mut hash = Fnv(self.digest);
         for (at, core) in after.cores.iter().enumerate() {
             let last = before.cores.get(at);
             if last != Some(core) {
                 self.moves += u64::from(last.is_some_and(|last| last.owner != core.owner));
-                // Writing to the hash cannot fail.
-                let _ = write!(hash, "{now:?}{core:?}");
+                (now, core).hash(&mut hash);
             }
         }
         for (at, task) in after.tasks.iter().enumerate() {
@@ -167,7 +179,7 @@ impl Report {
                     (last.rung, last.beneath) != (task.rung, task.beneath)
                 };
                 self.shifts += u64::from(last.is_some_and(shifted));
-                let _ = write!(hash, "{now:?}{task:?}");
+                (now, task).hash(&mut hash);
             }
         }
         self.digest = hash.0;
@@ -175,32 +187,69 @@ impl Report {
 
     /// Adds the results to the fingerprint.
     pub(crate) fn seal(&mut self) {
-        use std::fmt::Write;
         let mut hash = Fnv(self.digest);
         for task in &self.tasks {
-            let TaskReport { arrived, answered, ran, polled, work, .. } = task;
+            let TaskReport { arrived, answered, unanswered, ran, polled, work, latency } = task;
             let tail = [500, 990, 999].map(|per_mille| task.percentile(per_mille));
-            let _ = write!(hash, "{arrived} {answered} {ran:?} {polled:?} {work:?} {tail:?}");
+            (arrived, answered, unanswered, ran, polled, work).hash(&mut hash);
+            (latency.count(), latency.mean(), tail, latency.max()).hash(&mut hash);
         }
-        let Report { ticks, events, moved, .. } = self;
-        let _ = write!(hash, "{ticks} {events} {moved:?}");
+        let Report { ticks, events, moved, moves, shifts, .. } = self;
+        (ticks, events, moved, moves, shifts).hash(&mut hash);
+        let Report { longest_inversion, idle, violated, .. } = self;
+        (longest_inversion, idle, violated, self.broken.len() as u64).hash(&mut hash);
+        for Sample { at, traffic, tasks } in &self.timeline {
+            (at, traffic).hash(&mut hash);
+            for TaskSample { ran, work, arrived, answered, p50, p99, p999, max } in tasks {
+                (ran, work, arrived, answered, p50, p99, p999, max).hash(&mut hash);
+            }
+        }
         self.digest = hash.0;
     }
 }
 
-/// FNV-1a over what is printed.
+/// FNV-1a, a number at a time instead of a byte: the same on machines of either byte order and any width of `usize`.
 struct Fnv(u64);
 
 impl Fnv {
     const START: u64 = 0xcbf2_9ce4_8422_2325;
 }
 
-impl std::fmt::Write for Fnv {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        for byte in text.bytes() {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        }
-        Ok(())
+impl Hasher for Fnv {
+    /// Slices of numbers come here, in the byte order of the machine.
+    fn write(&mut self, bytes: &[u8]) {
+        let (numbers, rest) = bytes.as_chunks();
+        numbers.iter().for_each(|number| self.write_u64(u64::from_ne_bytes(*number)));
+        rest.iter().for_each(|byte| self.write_u8(*byte));
+    }
+
+    fn write_u8(&mut self, number: u8) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u16(&mut self, number: u16) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The product's upper bits depend on all of the number, its lower ones do not.
+        self.0 = (self.0 ^ number).wrapping_mul(0x100_0000_01b3).rotate_left(29);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
+    fn write_isize(&mut self, number: isize) {
+        self.write_u64(number as i64 as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

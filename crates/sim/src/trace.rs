@@ -12,7 +12,7 @@ use quell_model::{
 };
 
 use crate::engine::{Engine, Timer};
-use crate::kernel::State;
+use crate::kernel::{State, Thread};
 use crate::scenario::Scenario;
 
 /// Who hears the events, in the order of time.
@@ -36,6 +36,8 @@ pub(crate) struct Trace<'a> {
     woken: Vec<usize>,
     /// By thread: on which core's queue the trace has it, or had it last, and whether it is in there now.
     queue: Vec<(Option<usize>, bool)>,
+    /// By thread: whether the trace has it ended, because it gave up waiting.
+    ended: Vec<bool>,
     /// By task: the cores that the last plan told of lets it use, and why no others.
     planned: Vec<Option<(CoreSet, TaskReason)>>,
     /// By core: threads in its queue, and how many the trace last said.
@@ -51,9 +53,16 @@ impl<'a> Trace<'a> {
             touched: Vec::new(),
             woken: Vec::new(),
             queue: Vec::new(),
+            ended: Vec::new(),
             planned: Vec::new(),
             queued: vec![(0, 0); cores],
         }
+    }
+
+    /// Room for this many threads.
+    fn make_room(&mut self, threads: usize) {
+        self.queue.resize(threads, (None, false));
+        self.ended.resize(threads, false);
     }
 
     /// The thread is in this core's queue from now on, or in none. Returns in which one it was last.
@@ -136,7 +145,7 @@ impl Engine<'_> {
     /// Tells what the last step changed.
     pub(crate) fn tell_switches(&mut self) {
         let Some(mut trace) = self.trace.take() else { return };
-        trace.queue.resize(self.threads.len(), (None, false));
+        trace.make_room(self.threads.len());
         for thread in std::mem::take(&mut trace.woken) {
             self.tell_wake(&mut trace, thread);
         }
@@ -159,13 +168,11 @@ impl Engine<'_> {
     fn tell_wake(&self, trace: &mut Trace, thread: usize) {
         let state = &self.threads[thread];
         let target = match state.state {
-            State::Sleeping => {
-                trace.enqueue(thread, None);
-                return;
-            }
+            State::Sleeping => return self.tell_given_up(trace, thread),
             State::Running(at) => at,
             State::Waiting { .. } => state.last_core.unwrap_or_default(),
         };
+        self.tell_born_again(trace, thread);
         if trace.shown.contains(&Some(thread)) {
             return;
         }
@@ -175,6 +182,30 @@ impl Engine<'_> {
         self.tell_move(trace, thread, target, MoveCause::Wakeup);
         let is_new = state.ran == Nanos::ZERO && state.last_core.is_none();
         trace.tell(self.now, target, core, What::Woken { thread: runner, on: core, is_new });
+    }
+
+    /// A thread waits no more and never ran: its task left, or had nothing to do any more. The one way for a trace to tell
+    /// that is the thread's end; a real thread would run to it.
+    fn tell_given_up(&self, trace: &mut Trace, thread: usize) {
+        if !trace.queue[thread].1 || trace.shown.contains(&Some(thread)) {
+            return;
+        }
+        trace.enqueue(thread, None);
+        trace.ended[thread] = true;
+        let at = self.threads[thread].last_core.unwrap_or_default();
+        trace.tell(self.now, at, self.cores[at].id, What::Exit { thread: number(thread) });
+    }
+
+    /// What the trace has ended begins again before it can wake.
+    fn tell_born_again(&self, trace: &mut Trace, thread: usize) {
+        if !std::mem::take(&mut trace.ended[thread]) {
+            return;
+        }
+        let Thread { task, last_core, .. } = self.threads[thread];
+        let at = last_core.unwrap_or_default();
+        let mut tell = |what| trace.tell(self.now, at, self.cores[at].id, what);
+        tell(What::Fork { parent: number(self.tasks[task].first), child: self.runner(thread) });
+        tell(What::Allowed { thread: number(thread), cores: self.tasks[task].allowed });
     }
 
     fn tell_move(&self, trace: &mut Trace, thread: usize, to: usize, cause: MoveCause) {
@@ -231,7 +262,7 @@ impl Engine<'_> {
     /// Tells the whole state.
     pub(crate) fn tell_keyframe(&mut self) {
         let Some(mut trace) = self.trace.take() else { return };
-        trace.queue.resize(self.threads.len(), (None, false));
+        trace.make_room(self.threads.len());
         let is_first = trace.sequence.iter().all(|next| *next == 0);
         let mut frame = Keyframe::default();
         let mut waiting = vec![0u32; self.cores.len()];

@@ -15,7 +15,7 @@ fn simulation(tasks: &str, length_ms: u64) -> Simulation {
 }
 
 fn outcome(tasks: &str, length_ms: u64) -> Report {
-    let Simulation { scenario, policy, config } = simulation(tasks, length_ms);
+    let Simulation { scenario, policy, config, .. } = simulation(tasks, length_ms);
     let mut policy = by_name(&policy, scenario.host.clone(), config).unwrap();
     let report = run(&scenario, policy.as_mut());
     assert_eq!((&report.broken[..], &report.violations[..]), (&[][..], &[][..]));
@@ -156,7 +156,7 @@ fn the_same_seed_gives_the_same_figures_on_every_machine() {
 #[test]
 fn a_trace_shows_one_thread_a_core_and_one_core_a_thread() {
     let tasks = service("memcached", 100_000) + &batch("stream-dram", 22, "");
-    let Simulation { scenario, policy, config } = simulation(&tasks, 10);
+    let Simulation { scenario, policy, config, .. } = simulation(&tasks, 10);
     let mut policy = by_name(&policy, scenario.host.clone(), config).unwrap();
     let mut events: Vec<Event> = Vec::new();
     let mut sink = |event: Event| events.push(event);

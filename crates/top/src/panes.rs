@@ -19,11 +19,13 @@ pub enum Pane {
     Advice,
     /// What the daemon told, and what the host lacks.
     Events,
+    /// Runtimes, what they publish and what they were granted.
+    Runtimes,
 }
 
 /// All of them, in the order of their keys.
-pub const PANES: [Pane; 5] =
-    [Pane::Tasks, Pane::Cores, Pane::Decisions, Pane::Advice, Pane::Events];
+pub const PANES: [Pane; 6] =
+    [Pane::Tasks, Pane::Cores, Pane::Decisions, Pane::Advice, Pane::Events, Pane::Runtimes];
 
 const TASKS: &[Column] = &[
     Column::text("TASK", 0),
@@ -57,6 +59,24 @@ const CORES: &[Column] = &[
     Column::text("WHY", 5),
 ];
 
+const RUNTIMES: &[Column] = &[
+    Column::text("RUNTIME", 0),
+    Column::number("KTHREADS", 8),
+    Column::number("RUN", 5),
+    Column::number("PARKED", 9),
+    Column::number("ASK", 3),
+    Column::text("GRANTED", 2),
+    Column::number("QUEUED", 4),
+    Column::number("DELAY", 1),
+    Column::number("LOAD", 6),
+    Column::number("STEALS", 10),
+    Column::number("PARKS", 11),
+    Column::number("PREEMPTIONS", 12),
+    Column::number("GRANTS", 13),
+    Column::number("REVOKES", 14),
+    Column::number("OVERDUE", 7),
+];
+
 const DECISIONS: &[Column] = &[
     Column::number("AGO", 0),
     Column::number("CORE", 1),
@@ -79,6 +99,7 @@ impl Pane {
             Pane::Decisions => "Decisions",
             Pane::Advice => "Advice",
             Pane::Events => "Events",
+            Pane::Runtimes => "Runtimes",
         }
     }
 
@@ -90,6 +111,7 @@ impl Pane {
             Pane::Decisions => DECISIONS,
             Pane::Advice => ADVICE,
             Pane::Events => EVENTS,
+            Pane::Runtimes => RUNTIMES,
         }
     }
 
@@ -117,6 +139,7 @@ impl Pane {
             Pane::Decisions => decisions(status),
             Pane::Advice => advice(status),
             Pane::Events => events(status),
+            Pane::Runtimes => status.tasks.iter().filter_map(of_runtime).collect(),
         };
         Table { columns: self.columns(), rows }
     }
@@ -150,6 +173,32 @@ fn of_task(task: &TaskStatus, rates: &TaskRates) -> Row {
         subject: Some(Subject::Task(task.name.clone())),
         alarming: !task.problems.is_empty() || task.frozen,
     }
+}
+
+fn of_runtime(task: &TaskStatus) -> Option<Row> {
+    let runtime = task.runtime.as_ref()?;
+    Some(Row {
+        id: task.name.clone(),
+        cells: vec![
+            Cell::text(&task.name),
+            Cell::count(runtime.kthreads),
+            Cell::count(runtime.running),
+            Cell::count(runtime.parked),
+            Cell::count(runtime.asking),
+            Cell::text(&runtime.granted),
+            Cell::count(runtime.queued),
+            Cell::number(Some(runtime.queueing_delay_us), text::time),
+            Cell::number(Some(runtime.load), text::short),
+            Cell::count(runtime.steals),
+            Cell::count(runtime.parks),
+            Cell::count(runtime.preemptions),
+            Cell::count(runtime.grants),
+            Cell::count(runtime.revokes),
+            Cell::count(runtime.overdue),
+        ],
+        subject: Some(Subject::Task(task.name.clone())),
+        alarming: runtime.overdue > 0 || runtime.ignored > 0,
+    })
 }
 
 fn of_core(core: &CoreStatus, shares: &CoreShares) -> Row {
@@ -221,11 +270,15 @@ fn events(status: &Status) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_control::protocol::RuntimeStatus;
 
     #[test]
     fn every_row_has_a_cell_for_every_column() {
         let status = Status {
-            tasks: vec![TaskStatus::default()],
+            tasks: vec![TaskStatus {
+                runtime: Some(RuntimeStatus::default()),
+                ..TaskStatus::default()
+            }],
             cores: vec![CoreStatus::default()],
             decisions: vec![Decision::default()],
             advice: vec![Advised::default()],

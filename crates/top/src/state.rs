@@ -410,6 +410,6 @@ mod tests {
         state.update(key(KeyCode::Tab));
         assert_eq!(state.focus, Pane::Tasks);
         state.update(key(KeyCode::BackTab));
-        assert_eq!(state.focus, Pane::Events);
+        assert_eq!(state.focus, Pane::Runtimes);
     }
 }

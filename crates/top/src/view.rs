@@ -65,12 +65,13 @@ impl Paint<'_> {
         self.coloured(Style::new().add_modifier(Modifier::BOLD), Color::Red)
     }
 
-    /// A large screen: tasks and cores over the whole width, below them why, advice, decisions, events.
+    /// A large screen: tasks, cores and runtimes, if there are any, over the whole width, below them why, advice, decisions, events.
     fn everything(&self, body: Rect, buf: &mut Buffer) {
         let third = body.height / 3;
-        let [tasks, cores, rest] = Layout::vertical([
+        let [tasks, cores, runtimes, rest] = Layout::vertical([
             Constraint::Length(self.wanted(Pane::Tasks).min(third)),
             Constraint::Length(self.wanted(Pane::Cores).min(third)),
+            Constraint::Length(self.wanted(Pane::Runtimes).min(third / 2)),
             Constraint::Fill(1),
         ])
         .areas(body);
@@ -82,6 +83,9 @@ impl Paint<'_> {
             Layout::vertical([Constraint::Fill(3), Constraint::Fill(2)]).areas(right);
         self.list(Pane::Tasks, tasks, buf);
         self.list(Pane::Cores, cores, buf);
+        if runtimes.height > 0 {
+            self.list(Pane::Runtimes, runtimes, buf);
+        }
         self.why(why, buf);
         self.list(Pane::Advice, advice, buf);
         self.list(Pane::Decisions, decisions, buf);
@@ -112,13 +116,17 @@ impl Paint<'_> {
         self.list(Pane::Cores, below, buf);
     }
 
-    /// The rows that a pane takes with all it has: title, headings, rows.
+    /// The rows that a pane takes with all it has: title, headings, rows. None for runtimes where there are none.
     fn wanted(&self, pane: Pane) -> u16 {
         let status = self.state.sample.as_ref().map(|sample| &sample.status);
         let rows = status.map_or(0, |status| match pane {
             Pane::Tasks => status.tasks.len(),
+            Pane::Runtimes => status.tasks.iter().filter(|task| task.runtime.is_some()).count(),
             _ => status.cores.len(),
         });
+        if pane == Pane::Runtimes && rows == 0 {
+            return 0;
+        }
         u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(3)
     }
 

@@ -7,10 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use quell_model::{CoreSet, Nanos};
+use quell_model::{CORES_MAX, CoreSet, Nanos};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Policy, pin, set_nice, set_policy};
+use crate::progress::Stop;
 
 /// How often the threads of a program are listed again until the list no longer changes.
 const PASSES_MAX: usize = 10;
@@ -63,6 +64,22 @@ impl Program {
         match self.child.try_wait()? {
             Some(status) => bail!("{} ended early ({status})", self.name),
             None => Ok(()),
+        }
+    }
+
+    /// Waits until it is over by itself.
+    ///
+    /// # Errors
+    /// When it fails, is not over in time (it is killed then), or a stop was asked for.
+    pub fn finish(mut self, patience: Duration, stop: &Stop) -> Result<()> {
+        let until = Instant::now() + patience;
+        loop {
+            match self.child.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => bail!("{} failed ({status})", self.name),
+                None if Instant::now() > until => bail!("{} does not end", self.name),
+                None => stop.sleep(Duration::from_millis(5))?,
+            }
         }
     }
 
@@ -183,6 +200,8 @@ impl Drop for Program {
     fn drop(&mut self) {
         // A killed child that was never waited for keeps its number, so this cannot hit another one.
         let _ = self.child.kill();
+        // To die it needs a core, and on its own a real-time thread may be before it for ever.
+        let _ = self.pin(&CoreSet::from_words(&[u64::MAX; CORES_MAX / 64]));
         let _ = self.child.wait();
     }
 }
@@ -235,6 +254,17 @@ mod tests {
         assert_eq!(super::super::policy(program.pid()).unwrap().0, libc::SCHED_IDLE);
         assert_eq!(super::super::nice(program.pid()).unwrap(), 19);
         program.usage().unwrap();
+    }
+
+    #[test]
+    fn a_program_that_fails_or_does_not_end_is_told() {
+        let (stop, patience) = (Stop::default(), Duration::from_secs(10));
+        let start = |name| Program::start(name, &mut Command::new(name)).unwrap();
+        start("true").finish(patience, &stop).unwrap();
+        let failed = start("false").finish(patience, &stop).unwrap_err();
+        assert!(failed.to_string().contains("false failed"), "{failed}");
+        let late = sleeper().finish(Duration::ZERO, &stop).unwrap_err();
+        assert!(late.to_string().contains("does not end"), "{late}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use quell_linux::act::{Executor, Journal, Mode, Policy, SchedAttr};
 use quell_linux::observe::procs;
 use quell_linux::{ThreadRef, Tid};
+use quell_model::{CoreId, CoreSet};
 use tempfile::TempDir;
 
 use super::folder::folder;
@@ -40,6 +41,20 @@ impl Quiet {
             }
         }
         Ok(Quiet { executor, _folder: folder })
+    }
+
+    /// Moves the kernel threads that may move off a core as well. On one that real-time threads keep busy the fair server
+    /// runs those that wait there, for as long as they like up to 50 ms a second, whatever their weight is.
+    pub fn keep_off(&mut self, core: CoreId) {
+        let others = self.executor.possible_cores().difference(&CoreSet::of(core));
+        let processes = procs::all().unwrap_or_default().into_iter();
+        for pid in processes.filter(|pid| procs::is_kernel_thread(*pid)) {
+            // Those that are bound to their core refuse; one that ends meanwhile needs nothing.
+            let Ok(thread) = ThreadRef::of(Tid(pid), Tid(pid)) else { continue };
+            if self.executor.read_affinity(&thread).is_ok_and(|cores| !cores.is_subset(&others)) {
+                let _ = self.executor.set_affinity(&thread, &others);
+            }
+        }
     }
 }
 
@@ -78,5 +93,34 @@ mod tests {
         assert!(held.iter().all(|(_, number)| *number == libc::SCHED_IDLE));
         drop(quiet);
         assert_eq!(all(), before);
+    }
+
+    #[test]
+    fn kernel_threads_that_may_move_leave_a_core_and_may_use_it_again_afterwards() {
+        let _lock = host_lock().unwrap();
+        // Always there, and free to move: it starts all others, and looks after tasks that hang.
+        let free = || -> Vec<(i32, CoreSet)> {
+            let pids = procs::all().unwrap().into_iter();
+            pids.filter(|pid| {
+                let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                procs::is_kernel_thread(*pid) && ["kthreadd", "khungtaskd"].contains(&name.trim())
+            })
+            .map(|pid| (pid, affinity(pid)))
+            .collect()
+        };
+        let before = free();
+        assert!(!before.is_empty());
+        let core = CoreId(1);
+        let mut quiet = Quiet::keep().unwrap();
+        quiet.keep_off(core);
+        assert!(free().iter().all(|(_, cores)| !cores.contains(core)));
+        drop(quiet);
+        assert_eq!(free(), before);
+    }
+
+    fn affinity(pid: i32) -> CoreSet {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.unwrap().trim().parse().unwrap()
     }
 }

@@ -24,6 +24,8 @@ const FULL: u64 = 64;
 pub struct Load {
     /// The file of the ring.
     pub ring: PathBuf,
+    /// From which byte on it lies there: 0 but for a guest's, which has it in its memory.
+    pub rings_at: usize,
     /// Requests a second, at random times (Poisson); `None`: as many as the server can do.
     pub rate_rps: Option<f64>,
     /// The work of most requests.
@@ -55,6 +57,11 @@ pub struct Seen {
     pub count: u64,
     /// Requests without an answer half a second after the end.
     pub unanswered: u64,
+    /// What the shortest request took the server from taking it to its end, where that says so.
+    pub service_us: Option<f64>,
+    /// The share of the time in which the client itself did not run. What was due then was not sent: it would tell of the
+    /// client's core.
+    pub stopped_percent: f64,
 }
 
 /// One of its figures.
@@ -71,9 +78,13 @@ pub struct Client {
     in_flight: u64,
     recorder: Recorder,
     answered: u64,
+    last: Nanos,
+    stopped: Nanos,
     done: bool,
 }
 
+/// A client that polls again only after so long was stopped: by its hypervisor, or its kernel.
+const STOPPED: Nanos = Nanos::from_micros(100);
 /// How long answers are waited for after the end.
 const PATIENCE: Nanos = Nanos::from_millis(500);
 
@@ -82,7 +93,11 @@ const PATIENCE: Nanos = Nanos::from_millis(500);
 /// # Errors
 /// When they cannot be made.
 pub fn make(load: &Load) -> Result<()> {
-    Ring::create(&load.ring, CAPACITY).with_context(|| format!("make {}", load.ring.display()))?;
+    let made = match load.rings_at {
+        0 => Ring::create(&load.ring, CAPACITY),
+        first => Ring::create_at(&load.ring, first, CAPACITY),
+    };
+    made.with_context(|| format!("make {}", load.ring.display()))?;
     make_bell(&load.ring)?;
     Ok(())
 }
@@ -93,8 +108,8 @@ impl Client {
     /// # Errors
     /// When it is not there.
     pub fn open(load: Load) -> Result<Client> {
-        let ring =
-            Ring::open(&load.ring).with_context(|| format!("open {}", load.ring.display()))?;
+        let ring = Ring::open_at(&load.ring, load.rings_at)
+            .with_context(|| format!("open {}", load.ring.display()))?;
         let bell = open_bell(&bell(&load.ring))?;
         let first = Request { id: 0, due: Nanos::ZERO, service: load.service };
         Ok(Client {
@@ -107,6 +122,8 @@ impl Client {
             in_flight: 0,
             recorder: Recorder::new(),
             answered: 0,
+            last: Nanos::ZERO,
+            stopped: Nanos::ZERO,
             done: false,
         })
     }
@@ -124,6 +141,7 @@ impl Client {
             None if self.ring.is_ready() => {
                 self.start = Some(at);
                 self.next.due = at;
+                self.last = at;
                 at
             }
             None => return false,
@@ -131,6 +149,10 @@ impl Client {
         let counts = start + self.load.warm_up;
         let end = counts + self.load.duration;
         self.take(counts, end);
+        if at.since(self.last) > STOPPED {
+            self.leave_out(at, counts);
+        }
+        self.last = at;
         if at < end {
             self.send(at);
         } else if self.in_flight == 0 || at > end + PATIENCE {
@@ -148,6 +170,17 @@ impl Client {
             if answer.done >= counts && answer.done < end {
                 self.answered += 1;
             }
+        }
+    }
+
+    /// The client was stopped until now: what was due meanwhile is not sent.
+    fn leave_out(&mut self, at: Nanos, counts: Nanos) {
+        if at > counts {
+            self.stopped += at.since(self.last.max(counts));
+        }
+        // What was due before is held up by the server.
+        while self.load.rate_rps.is_some() && self.next.due > self.last && self.next.due < at {
+            self.next = self.draw(at);
         }
     }
 
@@ -191,13 +224,16 @@ impl Client {
     /// What it saw.
     pub fn seen(&self) -> Seen {
         let at = |quantile| self.recorder.at(quantile).0 as f64 / 1e3;
+        let ran = self.load.duration.since(self.stopped);
         Seen {
             p50_us: at(0.5),
             p99_us: at(0.99),
             p999_us: at(0.999),
-            answered_rps: self.answered as f64 / (self.load.duration.0 as f64 / 1e9),
+            answered_rps: self.answered as f64 / (ran.0.max(1) as f64 / 1e9),
             count: self.recorder.count(),
             unanswered: self.in_flight,
+            service_us: self.ring.shortest().map(|time| time.0 as f64 / 1e3),
+            stopped_percent: 100.0 * self.stopped.0 as f64 / self.load.duration.0 as f64,
         }
     }
 }
@@ -237,6 +273,7 @@ mod tests {
     fn load(folder: &Path, rate_rps: Option<f64>) -> Load {
         Load {
             ring: folder.join("ring"),
+            rings_at: 0,
             rate_rps,
             service: Nanos::from_micros(1),
             long: Nanos::from_micros(20),

@@ -3,20 +3,21 @@
 use quell_model::Nanos;
 
 use super::bimodal::{self, RATES_KRPS};
-use super::server::Waits;
 use super::sharing::Pattern;
 use super::{requests, turns};
 use crate::plot::{Line, Panel, Plot};
 use crate::report::BenchReport;
+use crate::runtime::plots::side_by_side;
 
 /// Adds the pictures of what was measured.
 pub fn draw(report: &mut BenchReport, slices: &[Nanos]) {
-    let all = [turns_plot(report, slices), slices_plot(report, slices), bimodal_plot(report)];
-    let has_points = |plot: &Plot| {
-        let lines = plot.panels.iter().flat_map(|panel| &panel.lines);
-        lines.flat_map(|line| &line.points).any(|(_, value)| value.is_some())
-    };
-    report.plots.extend(all.into_iter().filter(has_points));
+    let all = [
+        turns_plot(report, slices),
+        slices_plot(report, slices),
+        table_plot(report),
+        bimodal_plot(report),
+    ];
+    report.plots.extend(all.into_iter().filter(Plot::has_points));
 }
 
 /// A curve through the medians of rows.
@@ -56,14 +57,7 @@ fn turns_plot(report: &BenchReport, slices: &[Nanos]) -> Plot {
                 }
             }
         }
-        Panel {
-            x: "slice, us".to_owned(),
-            y: y.to_owned(),
-            log,
-            names: Vec::new(),
-            lines,
-            marks: Vec::new(),
-        }
+        Panel::of("slice, us", y, log, lines)
     };
     Plot {
         name: "lanes-turns".to_owned(),
@@ -82,24 +76,15 @@ fn turns_plot(report: &BenchReport, slices: &[Nanos]) -> Plot {
 fn slices_plot(report: &BenchReport, slices: &[Nanos]) -> Plot {
     let panel = |metric: &str, y: &str, log: bool| {
         let mut lines = Vec::new();
-        for waits in Waits::ALL {
-            for pattern in Pattern::ALL {
-                let rows = slices.iter().map(|slice| {
-                    let system = requests::system("quell", *slice);
-                    (micros(slice), requests::case(waits, pattern), system)
-                });
-                let name = format!("{} server, {}", waits.name(), pattern.name());
-                lines.push(line(report, name, metric, false, rows));
-            }
+        for (target, waits, pattern) in requests::kinds() {
+            let rows = slices.iter().map(|slice| {
+                let system = requests::system("quell", *slice);
+                (micros(slice), requests::case(target, waits, pattern), system)
+            });
+            let name = format!("{} server, {}", requests::server(target, waits), pattern.name());
+            lines.push(line(report, name, metric, false, rows));
         }
-        Panel {
-            x: "slice, us".to_owned(),
-            y: y.to_owned(),
-            log,
-            names: Vec::new(),
-            lines,
-            marks: Vec::new(),
-        }
+        Panel::of("slice, us", y, log, lines)
     };
     Plot {
         name: "lanes-slices".to_owned(),
@@ -114,6 +99,32 @@ fn slices_plot(report: &BenchReport, slices: &[Nanos]) -> Plot {
     }
 }
 
+/// Section 3.3.
+fn table_plot(report: &BenchReport) -> Plot {
+    let cells = requests::cells_of_tables();
+    let kinds: Vec<_> = requests::kinds().collect();
+    let tables = requests::TABLES.map(|(name, _)| name);
+    // Programs and guests apart: all names would not fit beside each other.
+    let panels = [0..kinds.len() / 2, kinds.len() / 2..kinds.len()].map(|places| {
+        let lines = side_by_side(&tables, places.len(), |at, table| {
+            let case = &cells[(places.start + at) * tables.len()].case;
+            report.row(case, table, "p99_us").map(|row| row.median)
+        });
+        let name = |(target, waits, pattern): &(turns::Target, _, Pattern)| {
+            let server = requests::server(*target, *waits).replace(" (TCG)", "");
+            format!("{server}, {}", pattern.name())
+        };
+        let names = kinds[places].iter().map(name).collect();
+        Panel { names, ..Panel::of("", "99th percentile, us", true, lines) }
+    });
+    Plot {
+        name: "lanes-table".to_owned(),
+        title: "A server with half of a core beside two busy loops, by the order of turns".into(),
+        subtitle: "turns of 50 us, 10,000 requests of 2 us a second; medians of the rounds".into(),
+        panels: panels.into(),
+    }
+}
+
 /// Section 3.4.
 fn bimodal_plot(report: &BenchReport) -> Plot {
     let panel = |load: &str, y: &str| {
@@ -123,14 +134,7 @@ fn bimodal_plot(report: &BenchReport) -> Plot {
                 .map(|krps| (*krps as f64, bimodal::case(load, *krps), (*system).to_owned()));
             line(report, (*system).to_owned(), "p99_us", false, rows)
         });
-        Panel {
-            x: "thousand requests a second".to_owned(),
-            y: y.to_owned(),
-            log: true,
-            names: Vec::new(),
-            lines: lines.collect(),
-            marks: Vec::new(),
-        }
+        Panel::of("thousand requests a second", y, true, lines.collect())
     };
     Plot {
         name: "lanes-bimodal".to_owned(),
@@ -142,6 +146,7 @@ fn bimodal_plot(report: &BenchReport) -> Plot {
 
 #[cfg(test)]
 mod tests {
+    use super::super::server::Waits;
     use super::*;
 
     #[test]
@@ -151,11 +156,12 @@ mod tests {
         draw(&mut report, &slices);
         assert!(report.plots.is_empty());
         report.push("bimodal", "preemptive", "p99_us", vec![100.0]);
-        let case = requests::case(Waits::Epoll, Pattern::Shared);
+        let case = requests::case(turns::Target::Process, Waits::Epoll, Pattern::Shared);
         report.push(&case, &requests::system("quell", slices[1]), "p99_us", vec![9.0]);
+        report.push("table", "A-B-A-C", "p99_us", vec![7.0]);
         draw(&mut report, &slices);
         let names: Vec<&str> = report.plots.iter().map(|plot| plot.name.as_str()).collect();
-        assert_eq!(names, ["lanes-slices", "lanes-bimodal"]);
+        assert_eq!(names, ["lanes-slices", "lanes-table", "lanes-bimodal"]);
         let points: Vec<f64> = report.plots[0].panels[0]
             .lines
             .iter()

@@ -3,6 +3,8 @@
 //!
 //! The server takes its requests from rings in shared memory ([`super::ring`]), which stand for the article's network
 //! stack in user space. The client polls on the other core; where a dedicated scheduler spins there, within its loop.
+//!
+//! Server and loops are processes, or the vCPUs of guests; the sleep of a guest is a halt, which an interrupt ends.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,10 +13,13 @@ use anyhow::{Context as _, Result, ensure};
 use quell_model::{CoreSet, Nanos};
 
 use super::client::{self, Client, Figure, Load, Seen};
+use super::guest::{self, Guest, GuestServer};
 use super::peers::Peer;
 use super::program;
+use super::run_or_why;
 use super::server::Waits;
 use super::sharing::{PATIENCE, Pattern, Place, Shared, System, Turns};
+use super::turns::Target;
 use crate::host::{self, Policy, Program, pin, set_policy};
 use crate::progress::{Progress, Stop};
 use crate::report::BenchReport;
@@ -27,16 +32,20 @@ const RATE_RPS: f64 = 10_000.0;
 const WARM_UP: Nanos = Nanos::from_millis(50);
 /// The slots of the tables.
 const SLOT: Nanos = Nanos::from_micros(50);
+/// What servers and loops are.
+const TARGETS: [Target; 2] = [Target::Process, Target::Vcpu];
 /// The tables, as `quell lane run --table` has them.
-const TABLES: [(&str, &str); 2] = [("A-A-B-C", "A,A,B,C"), ("A-B-A-C", "A,B,A,C")];
+pub const TABLES: [(&str, &str); 2] = [("A-A-B-C", "A,A,B,C"), ("A-B-A-C", "A,B,A,C")];
 
 /// One measurement.
 #[derive(Clone, Debug)]
-struct Cell {
-    case: String,
+pub struct Cell {
+    /// Its case in the report.
+    pub case: String,
     /// The name of the system in the report.
     name: String,
     system: System,
+    target: Target,
     waits: Waits,
     /// Busy loops beside the server.
     loops: usize,
@@ -53,44 +62,17 @@ struct Sample {
 /// How much of it is measured.
 #[derive(Clone, Debug)]
 pub struct Extent {
-    /// The slices.
-    pub slices: Vec<Nanos>,
     /// Interleaved rounds.
     pub rounds: usize,
     /// The time of each run.
     pub time: Duration,
 }
 
-/// Measures a server by the length of the slices, and adds the rows.
+/// Measures these cells, and adds their rows.
 ///
 /// # Errors
 /// When the programs or lanes fail, or a stop was asked for.
-pub fn measure_slices(
-    place: &Place,
-    extent: &Extent,
-    report: &mut BenchReport,
-    progress: &mut dyn Progress,
-    stop: &Stop,
-) -> Result<()> {
-    let cells = cells_of_slices(&extent.slices, place.prototype.is_some());
-    measure(place, &cells, extent, report, progress, stop)
-}
-
-/// Measures it by the order of the table, and adds the rows.
-///
-/// # Errors
-/// As [`measure_slices`].
-pub fn measure_tables(
-    place: &Place,
-    extent: &Extent,
-    report: &mut BenchReport,
-    progress: &mut dyn Progress,
-    stop: &Stop,
-) -> Result<()> {
-    measure(place, &cells_of_tables(), extent, report, progress, stop)
-}
-
-fn measure(
+pub fn measure(
     place: &Place,
     cells: &[Cell],
     extent: &Extent,
@@ -103,21 +85,18 @@ fn measure(
     let total = extent.rounds * cells.len();
     for round in 0..extent.rounds {
         for (at, cell) in cells.iter().enumerate() {
-            progress.step(
-                round * cells.len() + at,
-                total,
-                &format!("{}: {}", cell.case, cell.name),
-            );
+            let what = format!("{}: {}", cell.case, cell.name);
+            progress.step(round * cells.len() + at, total, &what);
             if refused[at].is_some() {
                 continue;
             }
-            match sample(place, cell, extent.time, round as u64, stop) {
+            let whose = (what.as_str(), &mut report.notes);
+            let done = run_or_why(cell.target, cell.system.is_peer(), whose, stop, || {
+                sample(place, cell, extent.time, round as u64, stop)
+            });
+            match done? {
                 Ok(sample) => samples[at].push(sample),
-                Err(error) if matches!(cell.system, System::Kernel(_)) => {
-                    stop.check()?;
-                    refused[at] = Some(format!("{error:#}"));
-                }
-                Err(error) => return Err(error.context(format!("{}: {}", cell.case, cell.name))),
+                Err(why) => refused[at] = Some(why),
             }
         }
     }
@@ -131,9 +110,18 @@ fn measure(
     Ok(())
 }
 
+/// What a server is and how it waits, in names of cases.
+pub fn server(target: Target, waits: Waits) -> String {
+    match (target, waits) {
+        (Target::Vcpu, Waits::Epoll) => format!("{} halting", target.name()),
+        (Target::Vcpu, Waits::Polling) => format!("{} polling", target.name()),
+        _ => waits.name().to_owned(),
+    }
+}
+
 /// The name of a case of slices on a lane.
-pub fn case(waits: Waits, pattern: Pattern) -> String {
-    format!("slices: {} {}", waits.name(), pattern.name())
+pub fn case(target: Target, waits: Waits, pattern: Pattern) -> String {
+    format!("slices: {} {}", server(target, waits), pattern.name())
 }
 
 /// The name of a system with its slice.
@@ -141,34 +129,30 @@ pub fn system(name: &str, slice: Nanos) -> String {
     format!("{name} {} us", slice.as_micros())
 }
 
-fn cells_of_slices(slices: &[Nanos], prototype: bool) -> Vec<Cell> {
+/// A server by the length of the slices.
+pub fn cells_of_slices(slices: &[Nanos], prototype: bool) -> Vec<Cell> {
     let mut cells = Vec::new();
-    for waits in Waits::ALL {
-        for pattern in Pattern::ALL {
-            for slice in slices {
-                let own_case = case(waits, pattern);
-                let turns = Turns { pattern, slice: *slice, table: None };
-                let name = system("quell", *slice);
-                cells.push(Cell {
-                    case: own_case.clone(),
-                    name,
-                    system: System::Lane(turns),
-                    waits,
-                    loops: 1,
-                    share: 0.5,
-                });
-                // In the dedicated pattern its scheduler leaves no place for a client on two cores.
-                if prototype && pattern == Pattern::Shared {
-                    let system = System::Prototype(pattern, *slice);
-                    let name = self::system("prototype", *slice);
-                    cells.push(Cell { case: own_case, name, system, waits, loops: 1, share: 0.5 });
-                }
+    for (target, waits, pattern) in kinds() {
+        for slice in slices {
+            let case = case(target, waits, pattern);
+            let cell = |name: &str, system: System| {
+                let (case, name) = (case.clone(), self::system(name, *slice));
+                Cell { case, name, system, target, waits, loops: 1, share: 0.5 }
+            };
+            let turns = Turns { pattern, slice: *slice, table: None };
+            cells.push(cell("quell", System::Lane(turns)));
+            // In the dedicated pattern its scheduler leaves no place for a client on two cores.
+            if prototype && pattern == Pattern::Shared && target == Target::Process {
+                cells.push(cell("prototype", System::Prototype(pattern, *slice)));
             }
         }
+    }
+    for waits in Waits::ALL {
         cells.extend(Peer::ALL.into_iter().map(|peer| Cell {
             case: format!("slices: {}, the kernel's", waits.name()),
             name: peer.name().to_owned(),
             system: System::Kernel(peer),
+            target: Target::Process,
             waits,
             loops: 1,
             share: 0.5,
@@ -177,36 +161,38 @@ fn cells_of_slices(slices: &[Nanos], prototype: bool) -> Vec<Cell> {
     cells
 }
 
-fn cells_of_tables() -> Vec<Cell> {
+/// It by the order of the table.
+pub fn cells_of_tables() -> Vec<Cell> {
     let mut cells = Vec::new();
-    for waits in Waits::ALL {
-        for pattern in Pattern::ALL {
-            for (name, table) in TABLES {
-                let case = match (waits, pattern) {
-                    (Waits::Polling, Pattern::Dedicated) => "table".to_owned(),
-                    _ => format!("table: {} {}", waits.name(), pattern.name()),
-                };
-                let turns = Turns { pattern, slice: SLOT, table: Some(table) };
-                let system = System::Lane(turns);
-                cells.push(Cell {
-                    case,
-                    name: name.to_owned(),
-                    system,
-                    waits,
-                    loops: 2,
-                    share: 0.5,
-                });
-            }
+    for (target, waits, pattern) in kinds() {
+        for (name, table) in TABLES {
+            let case = match (target, waits, pattern) {
+                (Target::Process, Waits::Polling, Pattern::Dedicated) => "table".to_owned(),
+                _ => format!("table: {} {}", server(target, waits), pattern.name()),
+            };
+            let system = System::Lane(Turns { pattern, slice: SLOT, table: Some(table) });
+            let name = name.to_owned();
+            cells.push(Cell { case, name, system, target, waits, loops: 2, share: 0.5 });
         }
     }
     cells
 }
 
+/// All servers, in both patterns.
+pub fn kinds() -> impl Iterator<Item = (Target, Waits, Pattern)> {
+    TARGETS.into_iter().flat_map(|target| {
+        Waits::ALL.into_iter().flat_map(move |waits| {
+            Pattern::ALL.into_iter().map(move |pattern| (target, waits, pattern))
+        })
+    })
+}
+
 fn tell(report: &mut BenchReport, cell: &Cell, samples: &[Sample]) {
-    let metrics: [(&str, Figure); 3] = [
+    let metrics: [(&str, Figure); 4] = [
         ("p50_us", |seen| seen.p50_us),
         ("p99_us", |seen| seen.p99_us),
         ("p99.9_us", |seen| seen.p999_us),
+        ("client_stopped_percent", |seen| seen.stopped_percent),
     ];
     for (metric, of) in metrics {
         let each = samples.iter().map(|sample| of(&sample.light)).collect();
@@ -214,6 +200,8 @@ fn tell(report: &mut BenchReport, cell: &Cell, samples: &[Sample]) {
     }
     let full = |sample: &Sample| sample.full.as_ref().map_or(f64::NAN, |seen| seen.answered_rps);
     report.push(&cell.case, &cell.name, "peak_rps", samples.iter().map(full).collect());
+    let service = |sample: &Sample| sample.light.service_us.unwrap_or(f64::NAN);
+    report.push(&cell.case, &cell.name, "service_us_min", samples.iter().map(service).collect());
 }
 
 /// A-B-A-C against A-A-B-C, in each of their cases.
@@ -226,6 +214,9 @@ fn compare_tables(report: &mut BenchReport, cells: &[Cell], samples: &[Vec<Sampl
             samples.iter().map(|sample| sample.light.p99_us).collect()
         };
         let (one, other) = (p99(&samples[at]), p99(&samples[at + 1]));
+        if one.len() != other.len() {
+            continue;
+        }
         let case = pair[0].case.as_str();
         report.compare(case, (TABLES[1].0, &other), (TABLES[0].0, &one), "p99_us");
     }
@@ -253,6 +244,7 @@ fn run(
     let folder = host::folder()?;
     let load = Load {
         ring: folder.path().join("ring"),
+        rings_at: if cell.target == Target::Vcpu { guest::RINGS_AT } else { 0 },
         rate_rps,
         service: SERVICE,
         long: SERVICE,
@@ -261,26 +253,27 @@ fn run(
         duration: Nanos(time.as_nanos() as u64),
         seed,
     };
+    if cell.target == Target::Vcpu {
+        guest::make_memory(&load.ring)?;
+    }
     client::make(&load)?;
-    let server = start_server(place, &load.ring, cell.waits)?;
-    let mut threads = vec![(server.pid(), cell.share)];
-    let part = (1.0 - cell.share) / cell.loops as f64;
-    let loops = start_loops(place, folder.path(), cell.loops, stop)?;
-    threads.extend(loops.iter().map(|program| (program.pid(), part)));
+    let mut members = vec![start_server(place, &load.ring, cell, stop)?];
+    members.extend(start_loops(place, folder.path(), cell, stop)?);
+    let threads = parts(&members, cell.share)?;
     let seen = match &cell.system {
         System::Lane(turns) if turns.pattern == Pattern::Dedicated => {
             let file = folder.path().join("load.json");
             std::fs::write(&file, serde_json::to_vec(&load)?)?;
             let shared = cell.system.start(place, folder.path(), &threads, Some(&file), stop)?;
             let seen = left(&client::report(&load.ring), time, stop);
-            end(shared, vec![server], loops, stop)?;
+            end(shared, members, stop)?;
             seen
         }
         system => {
             let mut client = Client::open(load.clone())?;
             let shared = system.start(place, folder.path(), &threads, None, stop)?;
-            let seen = poll(&mut client, place);
-            end(shared, vec![server], loops, stop)?;
+            let seen = poll(&mut client, place, system.patience());
+            end(shared, members, stop)?;
             seen
         }
     }?;
@@ -291,40 +284,88 @@ fn run(
     }
 }
 
-/// The server, once it serves.
-fn start_server(place: &Place, ring: &Path, waits: Waits) -> Result<Program> {
+/// What is put on the core.
+enum Member {
+    /// A server or a loop, of one thread.
+    Process(Program),
+    /// A loop.
+    Loop(Guest),
+    /// A server.
+    Server(GuestServer),
+}
+
+impl Member {
+    fn thread(&self) -> Result<i32> {
+        match self {
+            Member::Process(program) => Ok(program.pid()),
+            Member::Loop(guest) => guest.vcpu(),
+            Member::Server(guest) => guest.vcpu(),
+        }
+    }
+}
+
+/// The members' threads: the server, which is the first, has its share of the core, and the others what is left.
+fn parts(members: &[Member], share: f64) -> Result<Vec<(i32, f64)>> {
+    let part = (1.0 - share) / (members.len() - 1).max(1) as f64;
+    let shares = std::iter::once(share).chain(std::iter::repeat(part));
+    members.iter().zip(shares).map(|(member, share)| Ok((member.thread()?, share))).collect()
+}
+
+/// The server, once it serves or is about to.
+fn start_server(place: &Place, ring: &Path, cell: &Cell, stop: &Stop) -> Result<Member> {
+    if cell.target == Target::Vcpu {
+        let mut guest = GuestServer::boot(ring, cell.waits, stop)?;
+        guest.pin(&CoreSet::of(place.core))?;
+        on_other_core(place, || guest.serve(stop))?;
+        // Its vCPU comes back on the lane. QEMU's other threads take nothing of that.
+        guest.pin(&CoreSet::of(place.other))?;
+        return Ok(Member::Server(guest));
+    }
     let mut command = place.member();
-    command.arg("serve").arg(ring).arg(waits.name());
-    Program::start("quell lane-member", &mut command)
+    command.arg("serve").arg(ring).arg(cell.waits.name());
+    Ok(Member::Process(Program::start("quell lane-member", &mut command)?))
 }
 
 /// Busy loops that nobody ends before the run is over.
-fn start_loops(place: &Place, folder: &Path, count: usize, stop: &Stop) -> Result<Vec<Program>> {
+fn start_loops(place: &Place, folder: &Path, cell: &Cell, stop: &Stop) -> Result<Vec<Member>> {
     let mut loops = Vec::new();
-    for nth in 0..count {
+    for nth in 0..cell.loops {
+        if cell.target == Target::Vcpu {
+            let guest = Guest::boot(folder, &format!("loop-{nth}"), stop)?;
+            guest.pin(&CoreSet::of(place.other))?;
+            loops.push(Member::Loop(guest));
+            continue;
+        }
         let file: PathBuf = folder.join(format!("loop-{nth}"));
         let mut command = place.member();
         command.arg("spin").arg(&file).arg(u64::MAX.to_string()).arg("1");
         let program = Program::start("quell lane-member", &mut command)?;
         program::spinning(&file, program.pid(), stop, PATIENCE)?;
-        loops.push(program);
+        loops.push(Member::Process(program));
     }
     Ok(loops)
 }
 
-/// Polls on the other core, before all fair threads there, until the load is over.
-pub(super) fn poll(client: &mut Client, place: &Place) -> Result<Seen> {
+/// Polls on the other core until the load is over; the server begins within `patience`.
+pub(super) fn poll(client: &mut Client, place: &Place, patience: Duration) -> Result<Seen> {
+    on_other_core(place, || {
+        let until = Instant::now() + patience;
+        while !client.poll() {
+            ensure!(Instant::now() < until, "the server does not serve");
+        }
+        Ok(client.seen())
+    })
+}
+
+/// Does something on the other core, before all fair threads there.
+fn on_other_core<T: Send>(place: &Place, does: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
-        let polls = scope.spawn(|| -> Result<Seen> {
+        let thread = scope.spawn(|| {
             pin(0, &CoreSet::of(place.other)).context("pin the client")?;
             set_policy(0, Policy::Fifo(1)).context("the client's policy")?;
-            let until = Instant::now() + PATIENCE;
-            while !client.poll() {
-                ensure!(Instant::now() < until, "the server does not serve");
-            }
-            Ok(client.seen())
+            does()
         });
-        polls.join().map_err(|_| anyhow::anyhow!("the client panicked"))?
+        thread.join().map_err(|_| anyhow::anyhow!("the client panicked"))?
     })
 }
 
@@ -338,10 +379,15 @@ fn left(file: &Path, time: Duration, stop: &Stop) -> Result<Seen> {
     serde_json::from_slice(&std::fs::read(file)?).context("what a client saw")
 }
 
-/// Ends the programs, upon which a lane ends by itself.
-fn end(shared: Shared, server: Vec<Program>, loops: Vec<Program>, stop: &Stop) -> Result<()> {
-    drop((server, loops));
-    shared.finish(stop)?;
+/// Ends the members, upon which a lane ends by itself. Others go first: the prototype may leave the members no time to end.
+fn end(shared: Shared, members: Vec<Member>, stop: &Stop) -> Result<()> {
+    if let Shared::Lane(lane) = shared {
+        drop(members);
+        lane.finish(stop)?;
+        return Ok(());
+    }
+    drop(shared);
+    drop(members);
     Ok(())
 }
 
@@ -368,6 +414,8 @@ mod tests {
             answered_rps: 3.0,
             count: 4,
             unanswered: 0,
+            service_us: Some(2.0),
+            stopped_percent: 0.0,
         };
         let samples: Vec<Vec<Sample>> = cells
             .iter()
@@ -377,7 +425,7 @@ mod tests {
             })
             .collect();
         compare_tables(&mut report, &cells, &samples);
-        assert_eq!(report.ratios.len(), 4);
+        assert_eq!(report.ratios.len(), 8);
         let ratio = report.ratio("table", "A-B-A-C", "p99_us").unwrap();
         assert_eq!((ratio.against.as_str(), ratio.median), ("A-A-B-C", 0.5));
     }

@@ -63,11 +63,18 @@ mod at {
     pub const SERVER: usize = 48;
     /// The server is about to sleep until its bell is rung. No part of the layout that the C examples know.
     pub const ASLEEP: usize = 56;
+    /// What the shortest request took from being taken to its end, in ns. The server; the C examples do not know it, either.
+    pub const SHORTEST: usize = 57;
     pub const ENTRIES: usize = 512;
 }
 
 /// Entries that a ring may have.
 const CAPACITY_MAX: usize = 1 << 20;
+
+/// How many words the rings are.
+fn words(capacity: usize) -> usize {
+    at::ENTRIES + 2 * ENTRY * capacity
+}
 
 impl Ring {
     /// Makes the file, with room for so many requests, and as many responses.
@@ -78,11 +85,27 @@ impl Ring {
         if !capacity.is_power_of_two() || capacity > CAPACITY_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "capacity of a ring"));
         }
-        let words = Words::create(path, at::ENTRIES + 2 * ENTRY * capacity)?;
+        Ok(Ring::shaped(Words::create(path, words(capacity))?, capacity))
+    }
+
+    /// Makes rings within a file that is there, from this byte on: in a guest's memory.
+    ///
+    /// # Errors
+    /// As [`Ring::create`], and where the file has no room for it.
+    pub fn create_at(path: &Path, first: usize, capacity: usize) -> io::Result<Ring> {
+        let room = Words::open_at(path, first)?;
+        if !capacity.is_power_of_two() || capacity > CAPACITY_MAX || room.len() < words(capacity) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "capacity of a ring"));
+        }
+        Ok(Ring::shaped(room, capacity))
+    }
+
+    fn shaped(words: Words, capacity: usize) -> Ring {
         words[at::SHAPE].store(VERSION | (capacity as u64) << 32, Relaxed);
+        words[at::SHORTEST].store(u64::MAX, Relaxed);
         // Release: whoever sees the magic number sees the capacity.
         words[at::MAGIC].store(MAGIC, Release);
-        Ok(Ring { words, capacity })
+        Ring { words, capacity }
     }
 
     /// Maps a ring that somebody made.
@@ -90,7 +113,16 @@ impl Ring {
     /// # Errors
     /// When it is none.
     pub fn open(path: &Path) -> io::Result<Ring> {
-        let words = Words::open(path)?;
+        Ring::open_at(path, 0)
+    }
+
+    /// Maps rings that somebody made within a file, from this byte on.
+    ///
+    /// # Errors
+    /// As [`Ring::open`].
+    pub fn open_at(path: &Path, first: usize) -> io::Result<Ring> {
+        let words = Words::open_at(path, first)?;
+        // Acquire: pairs with the Release in `shaped`.
         let is_ring = words.len() > at::ENTRIES && words[at::MAGIC].load(Acquire) == MAGIC;
         let shape = words.get(at::SHAPE).map_or(0, |word| word.load(Relaxed));
         let capacity = (shape >> 32) as usize;
@@ -98,11 +130,30 @@ impl Ring {
             || shape & u64::from(u32::MAX) != VERSION
             || capacity > CAPACITY_MAX
             || !capacity.is_power_of_two()
-            || words.len() != at::ENTRIES + 2 * ENTRY * capacity
+            || words.len() < self::words(capacity)
         {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a ring of requests"));
         }
         Ok(Ring { words, capacity })
+    }
+
+    /// Entries that each of them has room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// A request took so long, from being taken to its end.
+    pub fn took(&self, time: Nanos) {
+        // One writer, so a load and a store are enough.
+        if time.0 < self.words[at::SHORTEST].load(Relaxed) {
+            self.words[at::SHORTEST].store(time.0, Relaxed);
+        }
+    }
+
+    /// What the shortest request took, where the server says so.
+    pub fn shortest(&self) -> Option<Nanos> {
+        let shortest = self.words[at::SHORTEST].load(Relaxed);
+        Some(Nanos(shortest)).filter(|time| *time != Nanos::MAX)
     }
 
     /// Puts a request in. `false`: there is no room.
@@ -131,8 +182,9 @@ impl Ring {
     }
 
     fn put(&self, head: usize, tail: usize, first: usize, entry: [u64; ENTRY]) -> bool {
+        // Relaxed: the producer alone writes its head.
         let at = self.words[head].load(Relaxed);
-        // Acquire: what the consumer read from the entry is read before it is written again.
+        // Acquire pairs with the Release in `take`: what the consumer read from the entry is read before it is written again.
         if at.wrapping_sub(self.words[tail].load(Acquire)) >= self.capacity as u64 {
             return false;
         }
@@ -145,12 +197,14 @@ impl Ring {
     }
 
     fn take(&self, head: usize, tail: usize, first: usize) -> Option<[u64; ENTRY]> {
+        // Relaxed: the consumer alone writes its tail. Acquire pairs with the Release in `put`: the entry is seen.
         let at = self.words[tail].load(Relaxed);
         if self.words[head].load(Acquire) == at {
             return None;
         }
         let entry = self.entry(first, at);
         let copy = std::array::from_fn(|word| entry[word].load(Relaxed));
+        // Release pairs with the producer's Acquire of the tail: the entry was read before it is written again.
         self.words[tail].store(at.wrapping_add(1), Release);
         Some(copy)
     }
@@ -162,6 +216,7 @@ impl Ring {
 
     /// The server serves from now on.
     pub fn is_ready(&self) -> bool {
+        // Acquire: pairs with the Release in `ready`.
         self.words[at::SERVER].load(Acquire) & 1 != 0
     }
 
@@ -172,6 +227,7 @@ impl Ring {
 
     /// Whether the server is to end.
     pub fn is_stopped(&self) -> bool {
+        // Relaxed, as in `stop`: nothing else is published by it.
         self.words[at::CLOSING].load(Relaxed) != 0
     }
 
@@ -277,6 +333,22 @@ mod tests {
     }
 
     #[test]
+    fn rings_may_lie_within_another_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memory");
+        drop(Words::create(&path, 512 + words(8)).unwrap());
+        assert!(Ring::create_at(&path, 4_096, 16).is_err(), "there is no room");
+        let client = Ring::create_at(&path, 4_096, 8).unwrap();
+        assert!(Ring::open(&path).is_err());
+        let server = Ring::open_at(&path, 4_096).unwrap();
+        assert!(client.ask(&request(3)));
+        assert_eq!((server.capacity(), server.next()), (8, Some(request(3))));
+        assert_eq!(client.shortest(), None);
+        [7, 5, 6].into_iter().for_each(|ns| server.took(Nanos(ns)));
+        assert_eq!(client.shortest(), Some(Nanos(5)));
+    }
+
+    #[test]
     fn other_files_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("words");
@@ -290,7 +362,7 @@ mod tests {
         ];
         for (magic, shape) in wrong {
             let _ = std::fs::remove_file(&path);
-            let words = Words::create(&path, at::ENTRIES + 2 * ENTRY * 4).unwrap();
+            let words = Words::create(&path, words(4)).unwrap();
             words[at::MAGIC].store(magic, Relaxed);
             words[at::SHAPE].store(shape, Relaxed);
             assert!(Ring::open(&path).is_err(), "{magic:x} {shape:x}");

@@ -112,6 +112,17 @@ pub enum Shared {
 }
 
 impl System {
+    /// Whether it is somebody else's: where that does not do, its cell is left out and the reason told.
+    pub fn is_peer(&self) -> bool {
+        matches!(self, System::Kernel(_) | System::Prototype(..))
+    }
+
+    /// How long what shares the core may take beyond its time. The prototype leaves its members nothing where a slice is
+    /// shorter than what its own hand-over takes.
+    pub fn patience(&self) -> Duration {
+        if self.is_peer() { PATIENCE / 6 } else { PATIENCE }
+    }
+
     /// Has threads share the core. Each with its part of it, where that can be said. `client` is the file of a load that
     /// is offered from within the loop of a dedicated scheduler. Returns when they do.
     ///
@@ -242,7 +253,7 @@ impl Lane {
     }
 
     /// What it says of itself, at its end.
-    fn finish(mut self, stop: &Stop) -> Result<Value> {
+    pub(super) fn finish(mut self, stop: &Stop) -> Result<Value> {
         let until = Instant::now() + PATIENCE;
         while !self.has_ended()? {
             ensure!(Instant::now() < until, "the lane does not end");

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::guest::Guest;
 use super::peers::Peer;
 use super::program::{self, Noted};
+use super::run_or_why;
 use super::sharing::{PATIENCE, Pattern, Place, Shared, System, Turns, micros};
 use crate::host::{self, Program};
 use crate::progress::{Progress, Stop};
@@ -91,21 +92,18 @@ pub fn measure(
     let total = rounds * cells.len();
     for round in 0..rounds {
         for (at, cell) in cells.iter().enumerate() {
-            progress.step(
-                round * cells.len() + at,
-                total,
-                &format!("{}: {}", cell.case, cell.system),
-            );
+            let what = format!("{}: {}", cell.case, cell.system);
+            progress.step(round * cells.len() + at, total, &what);
             if refused[at].is_some() {
                 continue;
             }
-            match run(place, cell, time, stop) {
+            let whose = (what.as_str(), &mut report.notes);
+            let done = run_or_why(cell.target, cell.system.is_peer(), whose, stop, || {
+                run(place, cell, time, stop)
+            });
+            match done? {
                 Ok(sample) => samples[at].push(sample),
-                Err(error) if matches!(cell.system, System::Kernel(_)) => {
-                    stop.check()?;
-                    refused[at] = Some(format!("{error:#}"));
-                }
-                Err(error) => return Err(error.context(format!("{}: {}", cell.case, cell.system))),
+                Err(why) => refused[at] = Some(why),
             }
         }
     }
@@ -286,7 +284,8 @@ fn run_loops(
         // On a lane they see by their own policy that they have begun.
         loops.iter().try_for_each(|(_, file)| program::begin(file))?;
     }
-    let noted = finish(loops, time, stop)?;
+    // Borrowed: should it fail, whoever shares the core goes first, and lets them end.
+    let noted = finish(&loops, time + cell.system.patience(), stop)?;
     ensure!(noted.len() == threads.len(), "{} loops took turns", noted.len());
     Ok((noted, shared.finish(stop)?))
 }
@@ -302,7 +301,7 @@ fn run_guests(
     let count = if cell.system == System::Alone { 1 } else { 2 };
     let boot = |nth| Guest::boot(folder, &format!("guest-{nth}"), stop);
     let mut guests = (0..count).map(boot).collect::<Result<Vec<Guest>>>()?;
-    let threads: Vec<i32> = guests.iter().map(Guest::vcpu).collect();
+    let threads: Vec<i32> = guests.iter().map(Guest::vcpu).collect::<Result<_>>()?;
     // A vCPU may have to wait for QEMU's other threads, which must not wait for the lane.
     guests.iter().try_for_each(|guest| guest.pin(&CoreSet::of(place.other)))?;
     let shared = cell.system.start(place, folder, &in_parts(&threads), None, stop)?;
@@ -318,17 +317,20 @@ fn in_parts(threads: &[i32]) -> Vec<(i32, f64)> {
     threads.iter().map(|tid| (*tid, part)).collect()
 }
 
-/// Waits for the loops' end and reads what they noted.
-fn finish(loops: Vec<(Program, PathBuf)>, time: Duration, stop: &Stop) -> Result<Vec<Noted>> {
-    let until = Instant::now() + time + PATIENCE;
+/// Waits for the loops' end, for so long at most, and reads what they noted.
+fn finish(loops: &[(Program, PathBuf)], most: Duration, stop: &Stop) -> Result<Vec<Noted>> {
+    let until = Instant::now() + most;
     let mut noted = Vec::new();
-    for (program, file) in loops {
-        while !program::is_done(&file) {
-            ensure!(Instant::now() < until, "the loops do not end");
+    for (_, file) in loops {
+        while !program::is_done(file) {
+            ensure!(
+                Instant::now() < until,
+                "its loops had hardly any of the core for {} s",
+                most.as_secs()
+            );
             stop.sleep(Duration::from_millis(20))?;
         }
-        noted.extend(program::read(&file).context("what a loop noted")?);
-        drop(program);
+        noted.extend(program::read(file).context("what a loop noted")?);
     }
     Ok(noted)
 }

@@ -28,7 +28,7 @@ impl Words {
     pub fn create(path: &Path, count: usize) -> io::Result<Words> {
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
         file.set_len(8 * count as u64)?;
-        Words::map(&file, count)
+        Words::map(&file, 0, count)
     }
 
     /// Maps a file that somebody made.
@@ -36,20 +36,29 @@ impl Words {
     /// # Errors
     /// When it cannot be mapped, or is not made of words.
     pub fn open(path: &Path) -> io::Result<Words> {
+        Words::open_at(path, 0)
+    }
+
+    /// Maps a file that somebody made, from this byte on, where a page begins.
+    ///
+    /// # Errors
+    /// As [`Words::open`].
+    pub fn open_at(path: &Path, first: usize) -> io::Result<Words> {
         let file = File::options().read(true).write(true).open(path)?;
-        let length = file.metadata()?.len();
+        let length = file.metadata()?.len().saturating_sub(first as u64);
         if length == 0 || length % 8 != 0 || length > 1 << 30 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of words"));
         }
-        Words::map(&file, (length / 8) as usize)
+        Words::map(&file, first, (length / 8) as usize)
     }
 
-    fn map(file: &File, count: usize) -> io::Result<Words> {
+    fn map(file: &File, first: usize, count: usize) -> io::Result<Words> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // All pages are there from the start: nobody who is being measured faults.
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: the kernel chooses the address, so no memory of ours is replaced.
-        let at = unsafe { mmap(std::ptr::null_mut(), 8 * count, access, flags, file, 0)? };
+        let at =
+            unsafe { mmap(std::ptr::null_mut(), 8 * count, access, flags, file, first as u64)? };
         let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Words { at, count })
     }
@@ -86,6 +95,9 @@ mod tests {
         let other = Words::open(&path).unwrap();
         one[1_023].store(7, Relaxed);
         assert_eq!((other.len(), other[1_023].load(Relaxed)), (1_024, 7));
+        let second_page = Words::open_at(&path, 4_096).unwrap();
+        assert_eq!((second_page.len(), second_page[511].load(Relaxed)), (512, 7));
+        assert!(Words::open_at(&path, 1_024 * 8).is_err(), "nothing is left there");
         assert!(Words::create(&path, 1).is_err(), "it is there already");
         std::fs::write(folder.path().join("odd"), "odd").unwrap();
         assert!(Words::open(&folder.path().join("odd")).is_err());

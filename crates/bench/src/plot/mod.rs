@@ -27,6 +27,9 @@ pub use self::simulation::simulation;
 pub use self::timeline::timeline;
 
 const LEGEND_WIDTH: u32 = 170;
+/// Above the first entry of a legend, and from entry to entry: at least, where there are many, and at most.
+const LEGEND_HEAD: u32 = 32;
+const LEGEND_PITCH: (u32, u32) = (16, 26);
 /// The text of plots; its package is installed by `scripts/setup.sh`.
 const FONT: &str = "DejaVu Sans";
 const FONT_FILE: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
@@ -66,7 +69,20 @@ fn svg(size: (u32, u32), draw: impl FnOnce(&Area) -> Drawn) -> Result<String> {
         root.fill(&WHITE).map_err(|error| anyhow!("draw: {error}"))?;
         draw(&root).map_err(|error| anyhow!("draw: {error}"))?;
     }
-    Ok(svg)
+    Ok(without_dots(&svg))
+}
+
+/// Without polylines whose points all are the same pixel: there is nothing to stroke, and renderers complain.
+fn without_dots(svg: &str) -> String {
+    let is_dot = |line: &str| {
+        let points = line.strip_prefix("<polyline ").and_then(|line| line.split_once("points=\""));
+        points.and_then(|(_, rest)| rest.split_once('"')).is_some_and(|(points, _)| {
+            let mut points = points.split_whitespace();
+            let first = points.next();
+            points.all(|point| Some(point) == first)
+        })
+    };
+    svg.split_inclusive('\n').filter(|line| !is_dot(line)).collect()
 }
 
 /// Writes a plot to `path`, whose extension is to be `svg`, and as PNG beside it.
@@ -105,7 +121,10 @@ where
     Y: Ranged<ValueType = f64>,
 {
     let style = look.colour.stroke_width(look.width);
-    if look.dashed {
+    if points.clone().nth(1).is_none() {
+        // A line of one point would not be seen.
+        chart.draw_series(points.map(|point| Circle::new(point, 2, look.colour.filled())))?;
+    } else if look.dashed {
         chart.draw_series(DashedLineSeries::new(points, 7, 5, style))?;
     } else {
         chart.draw_series(LineSeries::new(points, style))?;
@@ -115,9 +134,13 @@ where
 
 /// Beside the plot, where it covers no line.
 fn legend<'a>(area: &Area, entries: impl Iterator<Item = (&'a str, Look)>) -> Drawn {
-    let text = (FONT, 14).into_font().into_text_style(area).pos(Pos::new(HPos::Left, VPos::Center));
-    for (at, (name, look)) in entries.enumerate() {
-        let y = 32 + 26 * at as i32;
+    let entries: Vec<_> = entries.collect();
+    let room = area.dim_in_pixel().1.saturating_sub(LEGEND_HEAD) / entries.len().max(1) as u32;
+    let pitch = room.clamp(LEGEND_PITCH.0, LEGEND_PITCH.1);
+    let text = (FONT, 14.min(pitch - 3)).into_font();
+    let text = text.into_text_style(area).pos(Pos::new(HPos::Left, VPos::Center));
+    for (at, (name, look)) in entries.into_iter().enumerate() {
+        let y = (LEGEND_HEAD + pitch * at as u32) as i32;
         let style = look.colour.stroke_width(look.width);
         let pieces: &[(i32, i32)] = if look.dashed { &[(6, 15), (21, 30)] } else { &[(6, 30)] };
         for &(from, to) in pieces {
@@ -159,4 +182,20 @@ pub fn to_png(svg: &str) -> Result<Vec<u8>> {
     let double = tiny_skia::Transform::from_scale(2.0, 2.0);
     resvg::render(&tree, double, &mut pixels.as_mut());
     pixels.encode_png().context("encode the plot")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_polyline_without_extent_is_left_out() {
+        let dot = "<polyline fill=\"none\" points=\"5,6 5,6 \"/>\n";
+        let lone = "<polyline fill=\"none\" points=\"5,6 \"/>\n";
+        let line = "<polyline fill=\"none\" points=\"5,6 5,7 \"/>\n";
+        assert_eq!(
+            without_dots(&format!("<svg>\n{dot}{line}{lone}</svg>\n")),
+            format!("<svg>\n{line}</svg>\n")
+        );
+    }
 }

@@ -91,7 +91,21 @@ fn draw(plot: &Plot) -> Result<String> {
     })
 }
 
+impl Plot {
+    /// Whether there is anything to be seen.
+    pub fn has_points(&self) -> bool {
+        let lines = self.panels.iter().flat_map(|panel| &panel.lines);
+        lines.flat_map(|line| &line.points).any(|(_, value)| value.is_some())
+    }
+}
+
 impl Panel {
+    /// Curves over a scale, without marks.
+    pub fn of(x: &str, y: &str, log: bool, lines: Vec<Line>) -> Panel {
+        let (x, y) = (x.to_owned(), y.to_owned());
+        Panel { x, y, log, names: Vec::new(), lines, marks: Vec::new() }
+    }
+
     /// What can be shown of a curve's value.
     fn visible(&self, value: Option<f64>) -> Option<f64> {
         value.filter(|value| value.is_finite() && (!self.log || *value > 0.0))

@@ -1,24 +1,25 @@
 //! How fast the simulator is: events a second on one core, simulated seconds a second, memory, against others.
 //!
 //! The toy model is a queue with several servers: Poisson arrivals, exponential service, no policy to speak of. All simulators
-//! count the same two events a request, its arrival and its end, whatever else they do inside.
+//! count the same two events a request, its arrival and its end, whatever else they do inside. Each simulation is a process
+//! of its own, so that its memory is its own as well.
 
-use std::path::Path;
-use std::process::Command;
-use std::time::Instant;
+mod measure;
+mod peers;
+
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use quell_model::Nanos;
-use quell_sim::file::Simulation;
-use quell_sim::{Report, Scenario};
 
-use crate::simulate;
 use crate::{BenchReport, Progress, Stop};
+pub use measure::{Cost, measure};
 
 /// How `quell bench sim` runs.
 pub struct SimSpeedSpec {
     /// The command as typed.
     pub command: String,
+    /// The program `quell`, which simulates.
+    pub quell: PathBuf,
     /// Rounds of all cases.
     pub rounds: usize,
     /// Hosts by number of cores.
@@ -28,13 +29,28 @@ pub struct SimSpeedSpec {
     /// As `toy_ms`.
     pub host_ms: u64,
     /// The Python that has the other simulators.
-    pub python: String,
+    pub python: PathBuf,
 }
 
 /// The toy model: servers, mean time between requests and mean service time in microseconds.
 const TOY: (usize, f64, f64) = (10, 1.25, 10.0);
-const PEERS: [(&str, &str); 2] =
-    [("simpy", include_str!("simpy.py")), ("salabim", include_str!("salabim.py"))];
+
+/// A scenario to measure.
+struct Case {
+    name: String,
+    scenario: String,
+    /// Two events a request, as others count them, instead of the simulator's own.
+    counts_requests: bool,
+}
+
+impl Case {
+    fn events(&self, cost: &Cost) -> f64 {
+        match self.counts_requests {
+            true => 2.0 * cost.answered as f64,
+            false => cost.events as f64,
+        }
+    }
+}
 
 /// Measures.
 ///
@@ -42,58 +58,43 @@ const PEERS: [(&str, &str); 2] =
 /// When a scenario cannot be simulated, or a stop was asked for.
 pub fn run(spec: &SimSpeedSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
     let mut report = BenchReport::new("sim", &spec.command);
-    let hosts: Vec<(usize, Load)> =
-        Load::ALL.iter().flat_map(|load| spec.cores.iter().map(|cores| (*cores, *load))).collect();
-    let steps = spec.rounds * (1 + hosts.len());
-    let mut rounds = Vec::new();
+    let hosts =
+        Load::ALL.iter().flat_map(|load| spec.cores.iter().map(|cores| host(spec, *cores, *load)));
+    let cases: Vec<Case> = [toy(spec)].into_iter().chain(hosts).collect();
+    let steps = spec.rounds * cases.len();
+    let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); cases.len()];
     for round in 0..spec.rounds {
-        stop.check()?;
-        progress.step(round * (1 + hosts.len()), steps, "toy model");
-        let mut measured = vec![toy(spec)?];
-        for (at, (cores, load)) in hosts.iter().enumerate() {
+        for (at, case) in cases.iter().enumerate() {
             stop.check()?;
-            progress.step(round * (1 + hosts.len()) + 1 + at, steps, &load.case(*cores));
-            measured.push(host(spec, *cores, *load)?);
+            progress.step(round * cases.len() + at, steps, &case.name);
+            let cost = measure::apart(&spec.quell, &case.scenario);
+            costs[at].push(cost.with_context(|| case.name.clone())?);
         }
-        rounds.push(measured);
     }
     progress.step(steps, steps, "done");
-    put(&mut report, &rounds);
-    if let Err(why) = peers(spec, &mut report, &rounds) {
-        report.notes.push(format!("{why:#}"));
+    for (case, costs) in cases.iter().zip(&costs) {
+        put(&mut report, case, costs);
+    }
+    if let (Some(case), Some(costs)) = (cases.first(), costs.first()) {
+        peers::compare(spec, &mut report, case, costs, stop)?;
     }
     Ok(report)
 }
 
-/// What one simulation cost.
-#[derive(Clone)]
-struct Measured {
-    case: String,
-    events: f64,
-    simulated_s: f64,
-    took_s: f64,
-    memory_mb: f64,
-    decisions: f64,
-    mean_us: f64,
+fn put(report: &mut BenchReport, case: &Case, costs: &[Cost]) {
+    let mut push = |metric: &str, value: &dyn Fn(&Cost) -> f64| {
+        report.push(&case.name, "quell", metric, costs.iter().map(value).collect());
+    };
+    push("events_per_s", &|cost| case.events(cost) / cost.took_s);
+    push("simulated_s_per_s", &|cost| cost.simulated_s / cost.took_s);
+    push("decisions_per_s", &|cost| cost.decisions as f64 / cost.took_s);
+    push("peak_memory_mb", &|cost| cost.peak_mb);
+    push("simulation_memory_mb", &|cost| cost.peak_mb - cost.before_mb);
 }
 
-fn put(report: &mut BenchReport, rounds: &[Vec<Measured>]) {
-    let cases = rounds.first().map_or(0, Vec::len);
-    for at in 0..cases {
-        let mut push = |metric: &str, value: fn(&Measured) -> f64| {
-            let values = rounds.iter().map(|round| value(&round[at])).collect();
-            report.push(&rounds[0][at].case, "quell", metric, values);
-        };
-        push("events_per_s", |it| it.events / it.took_s);
-        push("simulated_s_per_s", |it| it.simulated_s / it.took_s);
-        push("decisions_per_s", |it| it.decisions / it.took_s);
-        push("peak_memory_mb", |it| it.memory_mb);
-    }
-}
-
-fn toy(spec: &SimSpeedSpec) -> Result<Measured> {
+fn toy(spec: &SimSpeedSpec) -> Case {
     let (servers, gap, service) = TOY;
-    let text = format!(
+    let scenario = format!(
         "version = 1\nlength_ms = {}\nwarm_up_ms = 0\nsample_us = 60000000\n[machine]\nphysical = {}\n\
          [host]\npolicy = \"static\"\ntick_us = 1000\ncounts_memory = false\n\
          costs = {{ switch_ns = 0, migrate_ns = 0 }}\n\
@@ -104,7 +105,7 @@ fn toy(spec: &SimSpeedSpec) -> Result<Measured> {
         (1e6 / gap) as u64,
         (service * 1e3) as u64,
     );
-    simulated("toy queue, 10 servers", &text, |report, _| 2.0 * report.tasks[0].answered as f64)
+    Case { name: "toy queue, 10 servers".to_owned(), scenario, counts_requests: true }
 }
 
 /// What the simulated hosts serve, beside streams on all cores that are left, with decisions every 10 us.
@@ -115,15 +116,21 @@ enum Load {
     /// Silo alone: 10,000 requests of 20 us a second and core, which keeps a fifth of the cores busy. Decisions are
     /// what costs.
     Long,
+    /// The same requests on a stock kernel that shares cores, under a policy that asks for no tick: it is asked when tasks or
+    /// cores change.
+    OnChange,
 }
 
 impl Load {
-    const ALL: [Load; 2] = [Load::Short, Load::Long];
+    const ALL: [Load; 3] = [Load::Short, Load::Long, Load::OnChange];
 
     fn case(self, cores: usize) -> String {
         match self {
             Load::Short => format!("{cores} cores, 66,000 requests/s a core"),
             Load::Long => format!("{cores} cores, 10,000 requests/s a core"),
+            Load::OnChange => {
+                format!("{cores} cores, 10,000 requests/s a core, decisions on change")
+            }
         }
     }
 
@@ -142,108 +149,68 @@ impl Load {
                 cores / 4,
                 silo(6_000, cores / 4)
             ),
-            Load::Long => silo(10_000, cores / 2),
+            Load::Long | Load::OnChange => silo(10_000, cores / 2),
+        }
+    }
+
+    /// Who decides, when, and whether the kernel shares cores.
+    fn host(self) -> &'static str {
+        match self {
+            Load::Short | Load::Long => "policy = \"caladan\"\ntick_us = 10",
+            Load::OnChange => "policy = \"static\"\ncores = \"shared\"\ntick_us = 10",
         }
     }
 }
 
-fn host(spec: &SimSpeedSpec, cores: usize, load: Load) -> Result<Measured> {
+fn host(spec: &SimSpeedSpec, cores: usize, load: Load) -> Case {
     let physical = (cores / 2).max(1);
     let nodes = (physical / 25).max(1);
-    let text = format!(
+    let scenario = format!(
         "version = 1\nlength_ms = {}\nwarm_up_ms = 0\n[machine]\nnodes = {nodes}\nphysical = {}\nsmt = 2\n\
-         cache_mb = 60\nmemory_mb_s = 100000\n[host]\npolicy = \"caladan\"\ntick_us = 10\n{}\
+         cache_mb = 60\nmemory_mb_s = 100000\n[host]\n{}\n{}\
          [[task]]\nname = \"streamcluster\"\nmodel = \"streamcluster\"\n",
         spec.host_ms,
         physical / nodes,
+        load.host(),
         load.services(cores),
     );
-    simulated(&load.case(cores), &text, |report, _| report.events as f64)
+    Case { name: load.case(cores), scenario, counts_requests: false }
 }
 
-fn simulated(case: &str, text: &str, events: fn(&Report, &Scenario) -> f64) -> Result<Measured> {
-    let none = |name: &str| unreachable!("{name}: the scenario names no file");
-    let simulation = Simulation::parse(text, case, case, &none)?;
-    let mut policy = simulate::policy(&simulation)?;
-    let scenario = &simulation.scenario;
-    reset_peak();
-    let began = Instant::now();
-    let report = quell_sim::run(scenario, policy.as_mut());
-    let took_s = began.elapsed().as_secs_f64();
-    let task = &report.tasks[0];
-    Ok(Measured {
-        case: case.to_owned(),
-        events: events(&report, scenario),
-        simulated_s: scenario.length.0 as f64 / 1e9,
-        took_s,
-        memory_mb: peak_mb(),
-        decisions: report.ticks as f64,
-        mean_us: mean_us(task.latency.mean()),
-    })
-}
+#[cfg(test)]
+mod tests {
+    use quell_sim::file::Simulation;
 
-fn mean_us(mean: Nanos) -> f64 {
-    mean.0 as f64 / 1e3
-}
+    use super::*;
 
-/// Lets the kernel forget the largest memory of this process so far.
-fn reset_peak() {
-    // Without it the peak is that of the whole process: still an upper bound.
-    let _ = std::fs::write("/proc/self/clear_refs", "5");
-}
-
-fn peak_mb() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kb = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
-    kb.map_or(f64::NAN, |kb| kb / 1e3)
-}
-
-/// The same model in other simulators, in the same number of rounds.
-fn peers(spec: &SimSpeedSpec, report: &mut BenchReport, rounds: &[Vec<Measured>]) -> Result<()> {
-    let ours: Vec<f64> = rounds.iter().map(|round| round[0].events / round[0].took_s).collect();
-    let case = &rounds[0][0].case;
-    for (name, script) in PEERS {
-        let mut rates = Vec::new();
-        for _ in 0..spec.rounds {
-            match peer(spec, script) {
-                Ok((rate, mean)) => {
-                    // Both means estimate that of the same queue.
-                    let (one, other) = (mean, rounds[0][0].mean_us);
-                    anyhow::ensure!(
-                        (one / other - 1.0).abs() < 0.1,
-                        "{name}: a mean latency of {one} us, not {other}: not the same model"
-                    );
-                    rates.push(rate);
-                }
-                Err(why) => {
-                    report.notes.push(format!("{name} is not measured: {why:#}"));
-                    break;
-                }
+    #[test]
+    fn every_host_can_be_simulated_and_one_decides_on_change_alone() {
+        let spec = SimSpeedSpec {
+            command: String::new(),
+            quell: PathBuf::new(),
+            rounds: 1,
+            cores: Vec::new(),
+            toy_ms: 1,
+            host_ms: 2,
+            python: PathBuf::new(),
+        };
+        let mut decisions = Vec::new();
+        for load in Load::ALL {
+            let case = host(&spec, 24, load);
+            let other = |_: &str| unreachable!("it names no file");
+            let simulation = Simulation::parse(&case.scenario, "x.toml", "x", &other).unwrap();
+            let mut policy = simulation.driver().unwrap();
+            let report = quell_sim::run(&simulation.scenario, policy.as_mut());
+            assert!(report.tasks.iter().all(|task| task.ran.0 > 0), "{}", case.name);
+            assert_eq!(report.broken, [], "{}", case.name);
+            decisions.push((load, report.ticks));
+        }
+        let ticks = spec.host_ms * 100;
+        for (load, made) in decisions {
+            match load {
+                Load::Short | Load::Long => assert_eq!(made, ticks + 1),
+                Load::OnChange => assert!(made < ticks, "{made} of {ticks}"),
             }
         }
-        if rates.len() == spec.rounds {
-            report.compare(case, ("quell", &ours), (name, &rates), "events_per_s");
-            report.push(case, name, "events_per_s", rates);
-        }
     }
-    Ok(())
-}
-
-/// Events a second, and the mean latency in microseconds.
-fn peer(spec: &SimSpeedSpec, script: &str) -> Result<(f64, f64)> {
-    let (servers, gap, service) = TOY;
-    // A tenth is enough: they are slower.
-    let length = spec.toy_ms as f64 * 1e3 / 10.0;
-    let arguments = [servers.to_string(), gap.to_string(), service.to_string(), length.to_string()];
-    let mut command = Command::new(Path::new(&spec.python));
-    let output = command.arg("-c").arg(script).args(arguments).output();
-    let output = output.with_context(|| spec.python.clone())?;
-    let error = String::from_utf8_lossy(&output.stderr);
-    let text = String::from_utf8_lossy(&output.stdout);
-    let numbers: Vec<f64> = text.split_whitespace().filter_map(|text| text.parse().ok()).collect();
-    let [events, took, mean] = numbers[..] else {
-        anyhow::bail!("{}", error.lines().last().unwrap_or("it printed nothing"));
-    };
-    Ok((events / took, mean))
 }

@@ -5,8 +5,10 @@
 
 pub mod hunt;
 mod lines;
+pub mod oracle;
 pub mod overlay;
 pub mod parallel;
+pub mod source;
 pub mod sweep;
 
 use std::collections::BTreeMap;
@@ -47,6 +49,9 @@ pub struct SimResult {
     pub rows: Vec<Row>,
     /// Breaches of the invariants and faults of the simulator, the first ones. Rivals break invariants by design.
     pub findings: Vec<String>,
+    /// What the policy runs without.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// What the checker of `quell check` says, where it was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<Checked>,
@@ -136,11 +141,28 @@ fn written(
 /// The policy that a scenario file asks for.
 ///
 /// # Errors
-/// When there is none of this name.
+/// When there is none of this name, or its host lacks what it needs.
 pub fn policy(simulation: &Simulation) -> Result<Box<dyn Policy>> {
-    let host = simulation.scenario.host.clone();
-    quell_policy::by_name(&simulation.policy, host, simulation.config)
-        .context("`policy` in `[host]`")
+    Ok(simulation.driver()?)
+}
+
+/// What a policy runs without in a scenario: what the host lacks, and latencies that it reads and nobody reports.
+pub fn notes(scenario: &Scenario, policy: &dyn Policy) -> Vec<String> {
+    let name = policy.name();
+    let mut notes: Vec<String> =
+        policy.missing().iter().map(|part| format!("{name} {part}")).collect();
+    if !policy.reads().latency {
+        return notes;
+    }
+    if scenario.feed == Nanos::ZERO {
+        notes.push(format!("{name} runs blind: no service reports its latency; set `feed_ms`"));
+    }
+    let services = scenario.tasks.iter().filter(|task| task.limits.class == Class::LatencyCritical);
+    let aimless = services.filter(|task| task.limits.latency_target == Nanos::ZERO);
+    notes.extend(aimless.map(|task| {
+        format!("{name} leaves `{}` what it has at first: set its `latency_target_us`", task.name)
+    }));
+    notes
 }
 
 impl SimResult {
@@ -179,7 +201,7 @@ impl SimResult {
         push(HOST, "decisions", report.ticks as f64);
         push(HOST, "core_moves", report.moves as f64);
         push(HOST, "longest_inversion_us", us(report.longest_inversion));
-        push(HOST, "violations", report.violations.len() as f64);
+        push(HOST, "violations", report.violated as f64);
         let violations = report.violations.iter().map(|(at, what)| format!("at {at}: {what}"));
         let broken = report.broken.iter().map(|what| format!("{FAULT}: {what}"));
         SimResult {
@@ -190,6 +212,7 @@ impl SimResult {
             digest: format!("{:016x}", report.digest),
             rows,
             findings: broken.chain(violations).take(FINDINGS).collect(),
+            notes: Vec::new(),
             check: None,
         }
     }
@@ -267,6 +290,9 @@ impl SimResult {
         }
         for finding in &self.findings {
             text += &format!("  {finding}\n");
+        }
+        for note in &self.notes {
+            text += &format!("note: {note}\n");
         }
         if let Some(Checked { verdict, because, explained }) = &self.check {
             text += &format!("check: {verdict}: {because}\n");

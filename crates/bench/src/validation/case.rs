@@ -6,6 +6,7 @@ use quell_sim::file::Simulation;
 use quell_sim::hunt::PROMISE;
 use quell_sim::{Load, Report, Scenario, TaskReport};
 
+use super::client;
 use crate::Stop;
 use crate::simulate::{self, overlay, parallel};
 
@@ -148,6 +149,11 @@ impl Ran {
     /// The 99.9th percentile of a service, in microseconds.
     pub fn tail_us(&self, task: &str) -> Result<f64> {
         Ok(us(self.task(task)?.latency.quantile(0.999)))
+    }
+
+    /// The same as a client sees it.
+    pub fn client_tail_us(&self, task: &str) -> Result<f64> {
+        Ok(client::tail_us(&self.task(task)?.latency))
     }
 
     /// Million requests a second that were answered.

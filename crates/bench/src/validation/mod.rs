@@ -5,6 +5,7 @@
 //! that list to what comes out.
 
 mod case;
+mod client;
 mod figures;
 pub mod misses;
 mod page;

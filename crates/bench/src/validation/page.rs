@@ -12,11 +12,12 @@ What Caladan's authors published (OSDI'20, and the scripts of its artefact), bes
 the policies of `quell run`. The [simulator](sim.md) is a model: where both agree, it explains the published figure; where they do not, the table \
 says so, and why as far as it is known.
 
-- The targets, their bounds and their use were committed before any figure was run: *open* ones may be used to choose parameters, those \
+- The targets, their bounds and their use were written down before any figure was run: *open* ones may be used to choose parameters, those \
 *held out* never. *Added* ones were written after the first run, where that showed that a statement needs another experiment. No parameter \
 was changed after the first run; the [last table](#parameters) says which were derived from which published figure.
 - *Here* is the median over seeds, with the least and the greatest if there are several. Tails are 99.9th percentiles from arrival to \
-answer. There is no network in the model: published latencies contain one.
+answer. There is no network in the model: published latencies contain one. *As a client sees it*: with the time of a network and a client on top, \
+whose [parameters](#parameters) come from another measurement of the same stack.
 - The scenarios are in `examples/sim`; `quell sim FILE` runs each by itself.
 ";
 

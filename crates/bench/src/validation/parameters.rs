@@ -6,6 +6,7 @@ use quell_sim::machine::{Memory, preset};
 use quell_sim::workload::models::{MODELS, Model};
 use quell_sim::workload::{Phase, Service};
 
+use super::client;
 use crate::table::{Table, number};
 
 /// Where a value comes from.
@@ -24,7 +25,7 @@ use Source::{Assumed, Derived, Estimated, Published};
 /// Whose parameter it is, which, where it is from, why, and the targets that it was derived from or fitted to.
 type Known = (&'static str, &'static str, Source, &'static str, &'static str);
 
-const KNOWN: [Known; 42] = [
+const KNOWN: [Known; 43] = [
     ("machine", "cores", Published, "one socket of the testbed, 12 Broadwell cores", ""),
     ("machine", "cache", Published, "the same", ""),
     ("machine", "memory", Estimated, "four channels of DDR4: 60 GB/s of sequential reads", ""),
@@ -40,6 +41,13 @@ const KNOWN: [Known; 42] = [
         "",
     ),
     ("Linux", "switch, actions", Estimated, "`quell bench mechanism`", ""),
+    (
+        "client",
+        "network and client",
+        Derived,
+        "Shenango's memcached at 0.5 M/s as measured by others (Skyloft, SOSP'24), less the model's service",
+        "",
+    ),
     (
         "memcached",
         "service time",
@@ -134,6 +142,8 @@ fn values() -> Vec<(&'static str, &'static str, String)> {
     let Costs { switch, preempt, .. } = Costs::KERNEL;
     all.push(("Linux", "switch, actions", [switch, preempt].map(time).join(", ")));
     all.push(("siblings", "slow-down", "[table](sim.md#the-model)".to_owned()));
+    let network = format!("lognormal, median {} us, sigma {}", client::MEDIAN_US, client::SIGMA);
+    all.push(("client", "network and client", network));
     for model in &MODELS {
         of_model(model, &mut all);
     }

@@ -7,6 +7,8 @@ mod mechanism;
 mod overhead;
 mod reaction;
 mod report;
+mod runtime;
+mod runtime_colocate;
 mod sim;
 mod sim_host;
 mod validation;
@@ -40,6 +42,8 @@ enum Command {
     View(view::Args),
     Why(why::Args),
     Lanes(lanes::Args),
+    Runtime(runtime::Args),
+    RuntimeColocate(runtime_colocate::Args),
     Sim(sim::Args),
     SimHost(sim_host::Args),
     Validation(validation::Args),
@@ -56,6 +60,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::View(args) => view::run(args),
         Command::Why(args) => why::run(args),
         Command::Lanes(args) => lanes::run(args),
+        Command::Runtime(args) => runtime::run(args),
+        Command::RuntimeColocate(args) => runtime_colocate::run(args),
         Command::Sim(args) => sim::run(args),
         Command::SimHost(args) => sim_host::run(args),
         Command::Validation(args) => validation::run(args),

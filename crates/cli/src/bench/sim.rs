@@ -1,8 +1,9 @@
 //! `quell bench sim`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use quell_bench::simspeed::{self, SimSpeedSpec};
 use quell_bench::{Live, Stop};
 
@@ -18,12 +19,24 @@ pub struct Args {
     /// Rounds of all cases [default: 5, quick: 1]
     #[arg(long)]
     rounds: Option<usize>,
-    /// The Python that has SimPy and salabim; without them they are not measured
-    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    python: String,
+    /// The Python that has SimPy and salabim; without them they are not measured [default: that of `make setup`, else
+    /// python3]
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<PathBuf>,
+    /// Simulate one file and print what it cost
+    #[arg(long, value_name = "FILE", hide = true)]
+    measure: Option<PathBuf>,
 }
 
+/// Where `make setup` puts a Python with the packages.
+const PYTHON: &str = "target/python/bin/python";
+
 pub fn run(args: Args) -> Result<ExitCode> {
+    if let Some(file) = args.measure {
+        println!("{}", serde_json::to_string(&simspeed::measure(&file)?)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ready = || Some(PathBuf::from(PYTHON)).filter(|python| python.exists());
     let quick = args.common.quick;
     let spec = SimSpeedSpec {
         command: command_line(),
@@ -31,7 +44,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         cores: vec![24, 64, 256, 1_000],
         toy_ms: if quick { 100 } else { 2_000 },
         host_ms: if quick { 2 } else { 50 },
-        python: args.python,
+        python: args.python.or_else(ready).unwrap_or_else(|| "python3".into()),
+        quell: std::env::current_exe().context("the path of this program")?,
     };
     let stop = Stop::on_signals()?;
     let report = simspeed::run(&spec, &mut Live::new(), &stop)?;

@@ -15,8 +15,8 @@ use crate::quantity::seconds;
 /// Put threads on a lane until Ctrl-C, or until all of them have ended
 ///
 /// Members are named A, B, C and so on, in this order: commands, then --pid, then --tid. Whoever sleeps is left out at
-/// once. Whatever ends the lane, Ctrl-C or SIGKILL, every thread gets its policy, priority and affinity back;
-/// programs that it started are ended with it. Needs root.
+/// once. Whatever ends the lane, Ctrl-C or SIGKILL, every thread gets its policy, priority and affinity back.
+/// Programs that it started are ended with it, but after SIGKILL they run on without a lane. Needs root.
 ///
 /// Examples:
 ///
@@ -37,7 +37,7 @@ pub struct Args {
     core: Option<u16>,
     /// Who runs next [default: what the other flags mean, else round-robin]
     #[arg(long, value_name = "POLICY", conflicts_with = "file",
-          value_parser = ["round-robin", "table", "preemptive", "edf", "fair", "fifo"])]
+          value_parser = clap::builder::PossibleValuesParser::new(lanes::POLICIES))]
     policy: Option<String>,
     /// Length of a turn, from 5us: round-robin, table, fair [default: 100us]
     #[arg(long, value_name = "TIME", conflicts_with = "file")]
@@ -124,6 +124,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
         None => {}
     }
     lanes.scheduler_core = args.scheduler_core.or(lanes.scheduler_core);
+    ensure!(
+        args.client.is_none() || lanes.pattern == LanePattern::Dedicated,
+        "--client is for a dedicated scheduler: a shared one sleeps"
+    );
     let companion = args.client.as_deref().map(quell_bench::lanes::in_loop).transpose()?;
     let status = lanes::run(lanes::Options {
         lanes,

@@ -128,9 +128,8 @@ fn in_words(report: &LoadReport) -> String {
         "LATE",
         "UNANSWERED",
     ];
-    let row = |name: String, step: &quell_load::StepReport| {
+    let row = |name: String, step: &quell_load::StepReport, latency: &quell_load::Latency| {
         let us = |ns: f64| format!("{ns:.1}");
-        let latency = &step.latency;
         vec![
             name,
             format!("{:.0}", step.target_rps),
@@ -148,10 +147,17 @@ fn in_words(report: &LoadReport) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     if report.steps.len() > 1 {
         rows.extend(
-            report.steps.iter().enumerate().map(|(at, step)| row((at + 1).to_string(), step)),
+            report
+                .steps
+                .iter()
+                .enumerate()
+                .map(|(at, step)| row((at + 1).to_string(), step, &step.latency)),
         );
     }
-    rows.push(row("all".to_owned(), &report.overall));
+    rows.push(row("all".to_owned(), &report.overall, &report.overall.latency));
+    if let Some(short) = &report.overall.short {
+        rows.push(row("short".to_owned(), &report.overall, short));
+    }
     let mut out = table::render(&header, &rows);
     out.push_str(&format!(
         "limited by {}: {}\n",

@@ -1,22 +1,27 @@
 //! `quell sim`: a simulated host.
 
+mod checking;
 mod hunt;
+mod oracle;
 mod sweep;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Subcommand;
+use quell_bench::simulate::source::{Source, parameter};
 use quell_bench::simulate::{self, SimResult};
 use quell_sim::file::Simulation;
+
+use checking::Checking;
 
 /// Simulate a host, its tasks and a policy, as a scenario file describes them
 ///
 /// The policy is the same code that `quell run` uses; the hardware need not exist. The same file and seed give the same
 /// bytes on every machine. Exit status 1 if `quell` or `caladan`
-/// broke one of their invariants, or wasted cores (--check), or the simulator's own books do not balance. Ready scenarios are in examples/sim.
+/// broke one of their invariants, or wasted cores (unless --no-check), or the simulator's own books do not balance. Ready scenarios are in examples/sim.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
@@ -40,32 +45,32 @@ pub struct Args {
     /// Write what the scheduler did as a trace, for `quell view`, `quell check`, `quell stats` and Perfetto
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Check meanwhile, as `quell check` does a trace, whether threads wait while cores idle that they could use; what the plan
-    /// wants so is told with its reason
-    #[arg(long)]
-    check: bool,
+    /// Change a key of the file: host.policy=static, task.NAME.rate=100000; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    #[command(flatten)]
+    checking: Checking,
 }
 
 #[derive(Subcommand)]
 enum Command {
     Sweep(sweep::Args),
     Hunt(hunt::Args),
+    Oracle(oracle::Args),
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Some(Command::Sweep(args)) => return sweep::run(args),
         Some(Command::Hunt(args)) => return hunt::run(args),
+        Some(Command::Oracle(args)) => return oracle::run(args),
         None => {}
     }
-    let file = args.file.context("name a scenario file; examples are in examples/sim")?;
-    let mut simulation = Simulation::load(&file)?;
-    simulation.scenario.seed = args.seed.unwrap_or(simulation.scenario.seed);
-    simulation.policy = args.policy.unwrap_or(simulation.policy);
+    let simulation = simulation(&args)?;
     let mut policy = simulate::policy(&simulation)?;
     let scenario = &simulation.scenario;
     let trace = args.trace.as_deref();
-    let (report, checked) = match args.check {
+    let (report, checked) = match args.checking.is_on() {
         true => {
             let (report, checked) = simulate::run_checked(scenario, policy.as_mut(), trace)?;
             (report, Some(checked))
@@ -74,6 +79,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let mut result = SimResult::new(scenario, policy.name(), &report);
     result.check = checked.as_ref().map(Into::into);
+    result.notes = simulate::notes(scenario, policy.as_ref());
     let mut out = std::io::stdout().lock();
     match &args.json {
         Some(path) if path == Path::new("-") => write!(out, "{}", result.to_json()?)?,
@@ -90,4 +96,29 @@ pub fn run(args: Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::from(u8::from(!result.is_sound())))
+}
+
+/// The scenario as the file and the command line have it.
+fn simulation(args: &Args) -> Result<Simulation> {
+    let file = args.file.as_ref().context("name a scenario file; examples are in examples/sim")?;
+    let source = Source::open(file)?;
+    let mut settings: Vec<(String, _)> = Vec::new();
+    for typed in &args.settings {
+        let (key, values) = parameter(typed).context("--set")?;
+        let [value] = values.as_slice() else {
+            bail!("--set {typed}: one simulation takes one value; `quell sim sweep` takes several");
+        };
+        if key == "seed" || settings.iter().any(|(other, _)| *other == key) {
+            let remedy = if key == "seed" { "use --seed" } else { "it is set already" };
+            bail!("--set {typed}: {remedy}");
+        }
+        settings.push((key, value.clone()));
+    }
+    let settings: Vec<_> = settings.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let mut simulation = source.resolve(&settings)?.simulation;
+    simulation.scenario.seed = args.seed.unwrap_or(simulation.scenario.seed);
+    if let Some(name) = &args.policy {
+        simulation.choose(name.clone(), &format!("--policy {name}"));
+    }
+    Ok(simulation)
 }

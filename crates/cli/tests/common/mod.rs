@@ -4,6 +4,7 @@
 // Each test file uses some of these.
 #![allow(dead_code)]
 
+pub mod feign;
 pub mod lanes;
 
 use std::fs;

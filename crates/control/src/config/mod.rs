@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 pub use quell_model::FileError as ConfigError;
 use quell_model::{BytesPerSec, Class, CoreSet, Nanos};
+pub(crate) use raw::is_name;
 
 pub use check::CheckedHost;
 pub use latency::{LatencyConfig, LatencySource, MetricsConfig, Unit};
@@ -69,6 +70,8 @@ pub struct HostConfig {
     pub kernel_delay_bound: Nanos,
     /// How long an LC task may be congested before the plan counts as unable to relieve it.
     pub congestion_after: Nanos,
+    /// How long a runtime's kernel thread has to leave a core that is revoked, before it is moved off it.
+    pub revoke_deadline: Nanos,
     /// A daemon that gave no sign of life for so long counts as hung, and its guardian restores the host.
     pub hung_after: Nanos,
     /// Where metrics are served; `None`: nowhere.
@@ -252,6 +255,8 @@ pub enum Source {
     Match(String),
     /// Every process of this cgroup, by its path below the mount point.
     Cgroup(String),
+    /// A runtime that registered over the control socket, by its process. No file can say that.
+    Registered(i32),
 }
 
 /// A program to launch.

@@ -52,6 +52,7 @@ struct RawHost {
     max_threads: Option<Spanned<u32>>,
     kernel_delay_bound_us: Option<Spanned<u64>>,
     congestion_after_ms: Option<Spanned<u64>>,
+    revoke_deadline_us: Option<Spanned<u64>>,
     hung_after_ms: Option<Spanned<u64>>,
     metrics: Option<Spanned<String>>,
     control_group: Option<Spanned<String>>,
@@ -223,6 +224,9 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
         congestion_after: place
             .time("congestion_after_ms", &raw.congestion_after_ms, 1..=3_600_000, 1_000_000)?
             .unwrap_or(Nanos::from_millis(100)),
+        revoke_deadline: place
+            .time("revoke_deadline_us", &raw.revoke_deadline_us, 10..=10_000_000, 1_000)?
+            .unwrap_or(Nanos::from_micros(100)),
         hung_after: place
             .time("hung_after_ms", &raw.hung_after_ms, 250..=600_000, 1_000_000)?
             .unwrap_or(Nanos::from_secs(1)),
@@ -331,14 +335,15 @@ fn hints(
     Ok(PathBuf::from(typed.into_inner()))
 }
 
-fn check_name(place: &Place, name: &Spanned<String>) -> Result<(), ConfigError> {
+/// Whether a task can be named so.
+pub(crate) fn is_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('.')
+}
+
+fn check_name(place: &Place, name: &Spanned<String>) -> Result<(), ConfigError> {
     let typed = name.get_ref();
-    if typed.is_empty()
-        || typed.len() > NAME_BYTES_MAX
-        || !typed.bytes().all(fits)
-        || typed.starts_with('.')
-    {
+    if !is_name(typed) {
         let remedy = "1 to 32 letters, digits, `-`, `_` or `.`, not starting with `.`";
         return Err(place.error(name, format!("`{typed}` cannot be a task's name"), remedy));
     }

@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::latency::{LatencyReport, LatencyStatus, Quantile, SloState, SloStatus};
+pub use crate::register::{Registered, Registration, RuntimeClass};
 pub use status::*;
 
 /// The version of the protocol. A client of another version is refused by name.
@@ -71,6 +72,9 @@ pub enum Call {
         /// `core N` or `task NAME`.
         subject: String,
     },
+    /// Registers the runtime of the calling process, for as long as this connection is open. Descriptors come with the
+    /// answer; once on a connection, and nothing else on it.
+    Register(Registration),
 }
 
 /// What a connection may do.
@@ -80,6 +84,9 @@ pub enum Right {
     Read,
     /// Tell what was measured: root, and the user of the task's processes.
     Report,
+    /// Register a runtime: whoever may connect; as LC or with guaranteed cores, root and processes of a configured
+    /// task.
+    Register,
     /// Change everything: root and the daemon's own user.
     Change,
 }
@@ -90,6 +97,7 @@ impl Call {
         match self {
             Call::Schema | Call::Status | Call::Congestion | Call::Why { .. } => Right::Read,
             Call::Report(_) => Right::Report,
+            Call::Register(_) => Right::Register,
             Call::Apply { .. } | Call::Drain { .. } | Call::Stop { .. } => Right::Change,
         }
     }
@@ -105,6 +113,7 @@ impl Call {
             Call::Stop { .. } => "stop",
             Call::Report(_) => "report",
             Call::Why { .. } => "why",
+            Call::Register(_) => "register",
         }
     }
 }
@@ -132,6 +141,8 @@ pub enum Reply {
     Congestion(CongestionReport),
     /// To `apply`, `drain`, `stop`, `why`, `report`: what was done or is so, a sentence a line.
     Done(Vec<String>),
+    /// To `register`.
+    Registered(Registered),
     /// Nothing was changed; why.
     Error(String),
 }
@@ -216,6 +227,20 @@ mod tests {
             text.prop_map(|task| Call::Drain { task }),
             any::<bool>().prop_map(|keep| Call::Stop { keep }),
             text.prop_map(|subject| Call::Why { subject }),
+            (text, any::<u32>(), any::<u64>(), any::<Option<i32>>()).prop_map(
+                |(name, cores, time_us, signal)| Call::Register(Registration {
+                    layout: cores,
+                    name,
+                    class: RuntimeClass::Be,
+                    guaranteed: cores,
+                    max_cores: cores,
+                    delay_threshold_us: time_us,
+                    quantum_us: time_us,
+                    sibling_after_us: time_us,
+                    signal,
+                    version: String::new(),
+                })
+            ),
             (text, any::<u64>(), any::<Option<u32>>()).prop_map(|(task, interval_ms, load)| {
                 let latency = vec![Quantile { percentile: 99.9, latency_us: 12.5 }];
                 let load_rps = load.map(f64::from);

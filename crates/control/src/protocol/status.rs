@@ -113,6 +113,49 @@ pub struct HintsStatus {
     pub problem: Option<String>,
 }
 
+/// A runtime under the daemon: what it publishes, and what it was granted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RuntimeStatus {
+    /// Its version, as it says.
+    pub version: String,
+    /// Kernel threads that it may have.
+    pub kthreads: u32,
+    /// Of those, how many run uthreads or look for some.
+    pub running: u32,
+    /// How many sleep.
+    pub parked: u32,
+    /// How many are awake without a core, for a timer or for I/O that is due.
+    pub asking: u32,
+    /// Cores granted to its kernel threads, as a list.
+    pub granted: String,
+    /// The greatest queueing delay of its kernel threads, in microseconds (Caladan, section 4.1).
+    pub queueing_delay_us: f64,
+    /// Uthreads that are ready, over all kernel threads.
+    pub queued: u64,
+    /// Cores in use, smoothed.
+    pub load: f64,
+    /// Switches to a uthread, so far; this and what follows as the runtime says.
+    pub switches: u64,
+    /// Uthreads taken from another kernel thread.
+    pub steals: u64,
+    /// Times that a kernel thread parked for want of work.
+    pub parks: u64,
+    /// Uthreads that were made to yield at the end of their quantum.
+    pub preemptions: u64,
+    /// Times that a kernel thread woke without a core.
+    pub asks: u64,
+    /// Milliseconds that its kernel threads ran uthreads.
+    pub busy_ms: f64,
+    /// Cores granted so far.
+    pub grants: u64,
+    /// Cores revoked so far.
+    pub revokes: u64,
+    /// Of those, how many were not left in time, so that the thread was moved.
+    pub overdue: u64,
+    /// Claims left out: of threads that are not the runtime's, or that are another kernel thread already.
+    pub ignored: u64,
+}
+
 /// How long a core ran a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RanOn {
@@ -218,6 +261,9 @@ pub struct TaskStatus {
     /// What its threads hint; null without `hints` in its configuration.
     #[serde(default)]
     pub hints: Option<HintsStatus>,
+    /// What it publishes as a runtime; null for other programs.
+    #[serde(default)]
+    pub runtime: Option<RuntimeStatus>,
     /// Its threads whose affinity Quell changed, by what it was.
     #[serde(default)]
     pub affinities: Vec<AffinityStatus>,

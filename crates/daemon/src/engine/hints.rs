@@ -70,7 +70,12 @@ impl Pages {
         }));
     }
 
-    /// Fills in when requests began, where `threads` tells who runs where as of the Snapshot. What went wrong
+    /// Whether there are any, or signals of one that left have to be cleared.
+    pub fn is_active(&self) -> bool {
+        self.filled || !self.pages.is_empty()
+    }
+
+    /// Fills in when requests began, over what [`clear`] left, where `threads` tells who runs where as of the Snapshot. What went wrong
     /// with a task's page is told once.
     pub fn fill(
         &mut self,
@@ -78,12 +83,6 @@ impl Pages {
         threads: &[ThreadView],
         mut tell: impl FnMut(TaskId, String),
     ) {
-        if !self.filled && self.pages.is_empty() {
-            return;
-        }
-        let nothing = Signal::Absent(Absence::NotApplicable);
-        seen.cores.iter_mut().for_each(|core| core.request_start = nothing);
-        seen.tasks.iter_mut().for_each(|task| task.request_start = nothing);
         for page in &mut self.pages {
             page.fill(seen, threads, &mut tell);
         }
@@ -206,8 +205,15 @@ impl Known {
     }
 }
 
+/// Clears what is noted of requests: pages and runtimes note it anew in each tick.
+pub(super) fn clear(seen: &mut Snapshot) {
+    let nothing = Signal::Absent(Absence::NotApplicable);
+    seen.cores.iter_mut().for_each(|core| core.request_start = nothing);
+    seen.tasks.iter_mut().for_each(|task| task.request_start = nothing);
+}
+
 /// A request of this thread began then.
-fn note(seen: &mut Snapshot, view: &ThreadView, start: Nanos) {
+pub(super) fn note(seen: &mut Snapshot, view: &ThreadView, start: Nanos) {
     if let Some(task) = seen.tasks.get_mut(view.task.at()) {
         let oldest = task.request_start.value().map_or(start, |known| known.min(start));
         task.request_start = Signal::Measured(oldest);
@@ -285,6 +291,7 @@ mod tests {
         fn fill(&mut self) {
             self.seen.now = clock::now();
             let told = &mut self.told;
+            clear(&mut self.seen);
             self.pages.fill(&mut self.seen, &self.threads, |_, what| told.push(what));
         }
 

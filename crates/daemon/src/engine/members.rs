@@ -6,10 +6,11 @@ use quell_linux::ThreadRef;
 use quell_linux::act::backend::TaskInfo;
 use quell_linux::observe::Children;
 use quell_linux::observe::bpf::TaskTimes;
-use quell_model::{Class, Limits, Nanos, TaskId, TaskView};
+use quell_model::{Class, CoreSet, Limits, Nanos, TaskId, TaskView};
 
 use super::Engine;
 use crate::command::Newcomer;
+use crate::contract::Contract;
 use crate::events::Events;
 
 /// Problems kept per task.
@@ -160,6 +161,25 @@ impl Engine {
         }
     }
 
+    /// Makes a task a runtime, or a task like any other. Answers with the contract before, for who has time to drop it.
+    pub fn set_runtime(
+        &mut self,
+        id: TaskId,
+        contract: Option<Box<Contract>>,
+    ) -> Option<Box<Contract>> {
+        let back_end = &mut self.parts.back_end;
+        let before = self.runtimes.remove(id, &mut |thread, pin| back_end.pin(thread, pin));
+        let lc = |view: &TaskView| view.id == id && view.limits.class == Class::LatencyCritical;
+        let lc = contract.is_some() && self.seen.tasks.get(id.at()).is_some_and(lc);
+        // Kernel threads at work leave no time on their cores, real-time priority or not. BE shares its cores fairly.
+        let unmanaged = self.parts.host.topology.all().difference(&self.parts.host.managed);
+        back_end.place_helpers(id, if lc { unmanaged } else { CoreSet::EMPTY });
+        if let Some(contract) = contract {
+            self.runtimes.add(id, contract, quell_linux::clock::now());
+        }
+        before
+    }
+
     /// Begins to follow threads as members of a task.
     pub fn watch(&mut self, id: TaskId, threads: &[ThreadRef]) -> Vec<String> {
         let Some(children) = self.members.get(id).map(|member| member.children) else {
@@ -188,6 +208,7 @@ impl Engine {
         // Once read, so that threads born a moment ago are given back too.
         self.take_events();
         self.parts.sight.observer().read(&mut self.seen);
+        drop(self.set_runtime(id, None));
         let report = self.parts.back_end.release(id, &mut self.parts.executor);
         let threads: Vec<ThreadRef> = self
             .parts

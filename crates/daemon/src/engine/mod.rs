@@ -10,6 +10,7 @@ mod members;
 mod readings;
 mod rehearse;
 mod run;
+mod runtimes;
 mod sight;
 mod status;
 mod tally;
@@ -34,6 +35,7 @@ use congestion::Congestion;
 use hints::Pages;
 use members::Members;
 pub use run::{EngineThread, Pace, Settings};
+use runtimes::Runtimes;
 pub use sight::Sight;
 use ticks::Ticks;
 use traffic::Meter;
@@ -83,6 +85,9 @@ pub struct Engine {
     /// `None` on a host without the kernel's list: it has no hotplug.
     hotplug: Option<Hotplug>,
     hints: Pages,
+    runtimes: Runtimes,
+    /// The Plan differs from the last one.
+    replanned: bool,
     traffic: Option<Meter>,
     ticks: Ticks,
     congestion: Congestion,
@@ -110,6 +115,8 @@ impl Engine {
             stale_due: Nanos::MAX,
             hotplug: Hotplug::new().ok(),
             hints: Pages::default(),
+            runtimes: Runtimes::new(settings.revoke_deadline),
+            replanned: false,
             traffic: parts.memory.take().map(Meter::new),
             ticks: Ticks::default(),
             congestion: Congestion::new(settings.congestion_after),
@@ -166,7 +173,8 @@ impl Engine {
         self.record(now, wake);
         self.check_invariants();
         self.watch_congestion();
-        if self.plan != self.last_plan {
+        self.replanned = self.plan != self.last_plan;
+        if self.replanned {
             self.ticks.plans += 1;
             self.last_plan.clone_from(&self.plan);
             self.listen();
@@ -179,8 +187,12 @@ impl Engine {
     /// After the observer: it tells where the threads run.
     fn take_hints(&mut self) {
         let threads = self.parts.sight.seen().threads();
+        if self.hints.is_active() || self.runtimes.is_active() {
+            hints::clear(&mut self.seen);
+        }
         let (members, events) = (&mut self.members, &mut self.events);
         self.hints.fill(&mut self.seen, threads, |task, what| members.problem(task, events, what));
+        self.runtimes.fill(&mut self.seen, threads);
     }
 
     fn record(&mut self, now: Nanos, wake: Wake) {
@@ -228,8 +240,17 @@ impl Engine {
         if let Some(guardians) = &mut self.parts.guardians {
             guardians.tick(now);
         }
+        let (host, back_end) = (&self.parts.host, &mut self.parts.back_end);
+        self.runtimes.assign(
+            &self.plan,
+            self.replanned,
+            &host.topology,
+            now,
+            &mut |thread, core| back_end.pin(thread, core),
+        );
         let threads = self.parts.sight.seen().threads();
         let report = self.parts.back_end.apply(&self.plan, threads, &mut self.parts.executor);
+        self.runtimes.finish(&self.seen, now);
         self.ticks.changes += u64::from(report.writes());
         self.ticks.refused += u64::from(report.refused);
         self.ticks.stale += u64::from(report.stale);

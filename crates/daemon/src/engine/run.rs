@@ -43,6 +43,8 @@ pub struct Settings {
     pub events: bool,
     /// How long an LC task may be congested before the plan counts as unable to relieve it.
     pub congestion_after: Nanos,
+    /// How long a runtime's kernel thread has to leave a core that is revoked.
+    pub revoke_deadline: Nanos,
     /// Where it runs: the unmanaged cores.
     pub cores: CoreSet,
     /// Its rung.
@@ -127,7 +129,12 @@ impl Engine {
         let rest = if self.at_rest { REST_MAX } else { SLEEP_MAX };
         let hints = Some(()).filter(|()| self.parts.policy.reads().requests);
         let poll = hints.and_then(|()| self.hints.poll_every(&self.seen)).unwrap_or(rest);
-        let latest = now + poll.clamp(self.settings.tick, rest);
+        let mut latest = now + poll.clamp(self.settings.tick, rest);
+        if let Some(runtimes) = self.runtimes.poll_every(now, self.settings.tick) {
+            latest = latest.min(now + runtimes);
+            // A core that has to be left in time is looked at in time: a tick more for each revoke.
+            return latest;
+        }
         match wake {
             Wake::At(at) => at.clamp(tick, latest),
             // Without events nobody would call: keep the tick.
@@ -137,8 +144,10 @@ impl Engine {
     }
 
     /// Sleeps until `due`, an event or a command; true if an event ended the sleep.
-    fn sleep(&self, mailbox: &Mailbox<Command>, due: Nanos) -> bool {
-        let left = due.since(clock::now());
+    fn sleep(&mut self, mailbox: &Mailbox<Command>, due: Nanos) -> bool {
+        let now = clock::now();
+        let deaf = self.runtimes.deaf_until(now, self.settings.tick);
+        let left = deaf.map_or(due, |until| due.min(until)).since(now);
         if left == Nanos::ZERO {
             return false;
         }
@@ -148,13 +157,20 @@ impl Engine {
         };
         let bell = mailbox.bell();
         let events = self.parts.sight.seen().wake_fd().filter(|_| self.settings.events);
+        let asks = self.runtimes.asks_fd(now, self.settings.tick);
         let mut fds = [
             PollFd::new(&bell, PollFlags::IN),
             PollFd::from_borrowed_fd(events.unwrap_or(bell), PollFlags::IN),
+            PollFd::from_borrowed_fd(asks.unwrap_or(bell), PollFlags::IN),
         ];
         // An interrupted poll is a tick that comes early.
         let _ = poll(&mut fds, Some(&timeout));
-        events.is_some() && fds[1].revents().contains(PollFlags::IN)
+        let rang = |at: usize| fds[at].revents().contains(PollFlags::IN);
+        let (event, ask) = (events.is_some() && rang(1), asks.is_some() && rang(2));
+        if ask {
+            self.runtimes.take_asks(now);
+        }
+        event || ask
     }
 
     fn obey(&mut self, command: Command) -> std::ops::ControlFlow<()> {
@@ -187,6 +203,9 @@ impl Engine {
             Command::Hints(id, page, reply) => {
                 self.hints.set(id, page);
                 let _ = reply.send(());
+            }
+            Command::Runtime(id, contract, reply) => {
+                let _ = reply.send(self.set_runtime(id, contract));
             }
             Command::Reading(id, reading) => self.note_reading(id, &reading),
             Command::Status(reply) => {

@@ -7,7 +7,7 @@ use quell_control::protocol::{CoreStatus, LatencyStatus, RanOn, Status, TaskStat
 use quell_linux::act::backend::TaskGroups;
 use quell_linux::observe::bpf::{Histogram, TaskTimes};
 use quell_linux::{Tid, clock};
-use quell_model::{Class, CoreId, Nanos, Signal, TaskId, TaskView};
+use quell_model::{Class, CoreId, CoreMode, Nanos, Signal, TaskId, TaskView};
 use quell_trace::decisions::Recorder;
 
 use super::members::Member;
@@ -74,7 +74,10 @@ impl Engine {
         };
         let row = |(plan, seen): (&quell_model::CorePlan, &quell_model::CoreView)| CoreStatus {
             core: u32::from(plan.id.0),
-            mode: plan.mode.to_string(),
+            mode: match plan.owner.filter(|owner| self.runtimes.has(*owner)) {
+                Some(_) => CoreMode::Runtime.to_string(),
+                None => plan.mode.to_string(),
+            },
             owner: plan.owner.map(|id| self.members.name(id)),
             running: seen.running.map(|id| self.members.name(id)),
             reason: plan.reason.to_string(),
@@ -119,6 +122,7 @@ impl Engine {
             unrelieved_s: self.congestion.totals(id).map(seconds).collect(),
             affinities: tally.affinities(),
             hints: self.hints.status(id),
+            runtime: self.runtimes.status(id),
             latency: (seen.limits.class == Class::LatencyCritical).then(|| latency_status(seen)),
             ..TaskStatus::default()
         }
@@ -170,6 +174,7 @@ impl Engine {
         if !why.banned.is_empty() {
             lines.push(format!("advice kept it off {}", why.banned));
         }
+        lines.extend(self.runtimes.why(id));
         for veto in explanation.vetoes.iter().filter(|veto| veto.task == id) {
             lines.push(format!("declined advice to {}: {veto}", veto.offer));
         }

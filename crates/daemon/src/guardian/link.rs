@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use quell_linux::act::{Policy, SchedAttr};
-use quell_model::Nanos;
+use quell_model::{CORES_MAX, CoreSet, Nanos};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -16,12 +16,14 @@ use rustix::net::{
 /// Descriptors in one message; the kernel takes up to 253.
 pub(super) const FDS_MAX: usize = 16;
 const BYTES_MAX: usize = 1024;
+/// A set of cores in a message.
+const CORES_BYTES: usize = CORES_MAX / 8;
 
 /// What daemon and guardian tell each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// To the guardian: what to watch. With journal and handle of the daemon's process.
-    Watch { stale_after: Nanos, rung: SchedAttr, journal: String },
+    Watch { stale_after: Nanos, rung: SchedAttr, cores: CoreSet, journal: String },
     /// To the guardian: hold these descriptors under this name, instead of any before.
     Hold { name: String },
     /// To the daemon: watching. `degraded` says what the host refused the guardian.
@@ -32,11 +34,12 @@ impl Message {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64);
         let text = match self {
-            Message::Watch { stale_after, rung, journal } => {
+            Message::Watch { stale_after, rung, cores, journal } => {
                 bytes.push(b'W');
                 bytes.extend(stale_after.0.to_le_bytes());
                 bytes.push(rung.policy.to_kernel() as u8);
                 bytes.push(rung.priority);
+                bytes.extend(cores.words().iter().flat_map(|word| word.to_le_bytes()));
                 journal
             }
             Message::Hold { name } => {
@@ -60,9 +63,13 @@ impl Message {
                 let (stale_after, rest) = rest.split_first_chunk::<8>()?;
                 let (&[policy, priority], rest) = rest.split_first_chunk::<2>()?;
                 let policy = Policy::from_kernel(u32::from(policy))?;
+                let (cores, rest) = rest.split_first_chunk::<CORES_BYTES>()?;
+                let (words, _) = cores.as_chunks();
+                let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
                 Message::Watch {
                     stale_after: Nanos(u64::from_le_bytes(*stale_after)),
                     rung: SchedAttr { policy, ..SchedAttr::fifo(priority) },
+                    cores: CoreSet::from_words(&words),
                     journal: text(rest)?,
                 }
             }
@@ -141,6 +148,7 @@ impl AsFd for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_model::CoreId;
     use std::io::{Read, Seek, Write};
 
     #[test]
@@ -168,6 +176,7 @@ mod tests {
         let watch = Message::Watch {
             stale_after: Nanos::from_secs(1),
             rung: SchedAttr::fifo(96),
+            cores: CoreSet::of(CoreId(3)),
             journal: "/run/quell/journal".into(),
         };
         assert_eq!(Message::decode(&watch.encode()), Some(watch));

@@ -14,8 +14,8 @@ use quell_linux::Tid;
 use quell_linux::act::protocol::StaleWatch;
 use quell_linux::act::restore::{Patience, take_over};
 use quell_linux::act::{JournalFile, RestoreReport, SchedAttr, Stage, kill_point, monotonic_now};
-use quell_linux::own::rise_to;
-use quell_model::Nanos;
+use quell_linux::own::{keep_to, rise_to};
+use quell_model::{CoreSet, Nanos};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mm::MlockAllFlags;
 
@@ -88,14 +88,14 @@ impl Guardian {
             }
             wait(&[&link.as_fd()], Nanos::from_millis(100))?;
         };
-        let Message::Watch { stale_after, rung, journal } = message else {
+        let Message::Watch { stale_after, rung, cores, journal } = message else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let [journal_fd, daemon]: [OwnedFd; 2] =
             fds.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
         let journal =
             JournalFile::map(journal_fd.into(), Path::new(&journal)).map_err(io::Error::other)?;
-        let degraded = prepare(rung);
+        let degraded = prepare(rung, &cores);
         kill_point("guardian-start");
         // A daemon that died meanwhile hears nothing; what it changed is to be given back all the same.
         let _ = link.send(&Message::Ready { degraded }, &[]);
@@ -139,11 +139,16 @@ impl Guardian {
 }
 
 /// Takes the rung and what else helps to run when nothing else does. Returns what the host refused.
-fn prepare(rung: SchedAttr) -> String {
+fn prepare(rung: SchedAttr, cores: &CoreSet) -> String {
     let mut refused = Vec::new();
     if let Err(error) = rise_to(rung) {
         refused.push(format!("{rung}: {error}"));
         let _ = rustix::process::setpriority_process(None, -20);
+    }
+    if !cores.is_empty()
+        && let Err(error) = keep_to(cores)
+    {
+        refused.push(format!("keeping to the cores {cores}: {error}"));
     }
     // Only what is touched is locked: the journal is sparse.
     let lock = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quell_linux::act::{Gate, Journal, JournalFile, Ladder, SchedAttr, monotonic_now};
-use quell_model::{Nanos, Rung};
+use quell_model::{CoreSet, Nanos, Rung};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::link::{FDS_MAX, Link, Message};
@@ -35,6 +35,10 @@ pub struct Config {
     pub stale_after: Nanos,
     /// Policy and priority of a guardian.
     pub rung: SchedAttr,
+    /// Where they run; nowhere: on all cores. Cores without elevated threads: opening the /proc entry of a thread that
+    /// ended waits, in a loop in the kernel (`d_invalidate`), for whoever is about to remove it. A guardian that comes
+    /// before that one on its only core would wait for ever.
+    pub cores: CoreSet,
 }
 
 impl Default for Config {
@@ -45,6 +49,7 @@ impl Default for Config {
             args: vec!["guardian".into()],
             stale_after: Nanos::from_secs(1),
             rung: ladder.attr(Rung::Guardian).unwrap_or(SchedAttr::fifo(96)),
+            cores: CoreSet::EMPTY,
         }
     }
 }
@@ -268,6 +273,7 @@ fn start_one(
     let watch = Message::Watch {
         stale_after: config.stale_after,
         rung: config.rung,
+        cores: config.cores,
         journal: journal.path().to_string_lossy().into_owned(),
     };
     link.send(&watch, &[file.as_fd(), daemon.as_fd()])?;

@@ -3,9 +3,7 @@
 //! As for the daemon the order matters: what can be refused is refused before anything changes; the guardians are
 //! exec'ed before any thread exists; programs start once their first thread is on its lane.
 
-use std::fs::{File, OpenOptions, TryLockError};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +24,7 @@ use quell_model::{Nanos, Rung};
 use quell_policy::lanes::Member;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::claim;
 use super::counters::Counters;
 use super::crew::{Crew, Lane, Rungs, lock};
 use super::request::{LaneRequest, MemberRequest, Request, Who};
@@ -67,14 +66,15 @@ pub fn run(mut options: Options) -> Result<Status> {
         bail!("this needs root: lanes change priorities and affinities and load BPF programs");
     }
     let online = topology::online()?;
-    let request = Request::check(&options.lanes, &online)?;
+    let mut request = Request::check(&options.lanes, &online)?;
     let stop = on_signals()?;
-    let locks = take_locks(&options.run_dir, &request)?;
+    let locks = claim::cores(&options.run_dir, &mut request, options.lanes.scheduler_core)?;
     let dir = status::dir(&options.run_dir, request.lanes[0].core.0);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    if let Some(report) = recover_stale(&dir)? {
-        eprintln!("lanes before these did not end in order; restored: {report}");
+    for restored in release(&options.run_dir)? {
+        eprintln!("lanes before these did not end in order: {restored}");
     }
+    claim::members(&options.run_dir, &request)?;
     let companion = options.companion.take();
     let mut running = Running::start(&options, request, &dir, companion)?;
     running.say(options.verbose);
@@ -106,44 +106,6 @@ fn on_signals() -> Result<Arc<AtomicBool>> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
-}
-
-/// No daemon may run beside lanes, and no core has two lanes. Held while the files are open.
-fn take_locks(run_dir: &Path, request: &Request) -> Result<Vec<File>> {
-    std::fs::create_dir_all(run_dir).with_context(|| run_dir.display().to_string())?;
-    if own::is_open_to_others(run_dir).with_context(|| run_dir.display().to_string())? {
-        bail!(
-            "{} belongs to another user, or others may write to it; choose a --run-dir of your own",
-            run_dir.display()
-        );
-    }
-    let open = |name: &str| {
-        let path = run_dir.join(name);
-        let file =
-            OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-        file.with_context(|| path.display().to_string())
-    };
-    let daemon = open("daemon.lock")?;
-    let mut locks = Vec::new();
-    match daemon.try_lock_shared() {
-        Ok(()) => locks.push(daemon),
-        Err(TryLockError::WouldBlock) => bail!(
-            "a Quell daemon runs in {} and manages this host's cores; `quell stop` ends it",
-            run_dir.display()
-        ),
-        Err(TryLockError::Error(err)) => return Err(err.into()),
-    }
-    for lane in &request.lanes {
-        let file = open(&format!("core-{}.lock", lane.core))?;
-        match file.try_lock() {
-            Ok(()) => locks.push(file),
-            Err(TryLockError::WouldBlock) => {
-                bail!("core {} has a lane already; `quell lane status` shows it", lane.core)
-            }
-            Err(TryLockError::Error(err)) => return Err(err.into()),
-        }
-    }
-    Ok(locks)
 }
 
 /// Lanes that run.
@@ -178,8 +140,9 @@ impl Running {
         let observers: Vec<BpfObserver> =
             places.iter().map(|_| observer()).collect::<Result<_>>()?;
         let mut executor = Executor::open(Journal::create(dir)?, Mode::Live)?;
-        let guard = guardian::Config::default();
-        let stale_after = guard.stale_after;
+        let stale_after = request.hung_after;
+        let cores = request.unmanaged;
+        let guard = guardian::Config { stale_after, cores, ..Default::default() };
         let mut guardians = Guardians::spawn_with(executor.journal(), executor.gate(), guard)?;
         let journal = Arc::clone(executor.journal().shared());
         let beat = BootBeat::start(journal, request.unmanaged, own_rung)?;

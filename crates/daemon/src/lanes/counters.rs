@@ -54,7 +54,7 @@ pub struct LaneStatus {
     pub late: u64,
     /// How late the latest of all looks by time was.
     pub latest_ns: u64,
-    /// The system calls of a hand-over: the shortest and the mean.
+    /// The two changes of a hand-over with their checks: the shortest.
     pub hand_over_min_ns: Option<u64>,
     /// The mean.
     pub hand_over_mean_ns: Option<u64>,

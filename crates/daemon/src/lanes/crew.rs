@@ -18,6 +18,8 @@ use quell_model::{CoreId, CoreSet, Nanos, TaskId};
 use quell_policy::lanes::{LanePolicy, Look, Member, Members, Seen};
 
 use super::counters::Counters;
+use super::lead::Lead;
+use super::probe;
 
 /// How often a policy is asked in a row before the lane goes on with what it has: after a switch it is asked again, and a
 /// state may change at any time.
@@ -48,6 +50,10 @@ pub struct Lane {
     look: Look,
     /// The turn was given since the scheduler last slept.
     fresh: bool,
+    /// What is added to a slice on the way to sleep.
+    lead: Lead,
+    /// For how long the threads of whose turn it is had run when it began.
+    ran_before: Nanos,
     /// Counts hand-overs: which of a member's threads comes first.
     rotation: usize,
     /// The changes that were seen when its policy was last asked.
@@ -66,6 +72,8 @@ impl Lane {
             unsettled: None,
             look: Look::OnChange,
             fresh: false,
+            lead: Lead::default(),
+            ran_before: Nanos::ZERO,
             rotation: 0,
             seen: 0,
             counters,
@@ -119,16 +127,35 @@ impl Crew {
         &self.observer
     }
 
+    /// Finds what turns are made of on the calling scheduler thread's core, before its lane has any thread.
+    pub fn try_turns(&mut self, at: usize) {
+        let unused = TaskId { index: self.lanes.len() as u32, generation: 0 };
+        let lane = &mut self.lanes[at];
+        // Without it, lanes learn from their members alone.
+        if let Some(lead) = probe::lead(&mut self.observer, lane.core, self.rungs.runs, unused) {
+            tracing::debug!("core {}: {lead:?}", lane.core);
+            lane.lead = lead;
+        }
+    }
+
     /// Puts threads on a lane, parked. What cannot be put there is said.
     pub fn join(&mut self, lane: usize, member: Member, threads: &[ThreadRef]) -> Vec<String> {
         let mut problems = Vec::new();
         let place = TaskId { index: lane as u32, generation: u32::from(member.0) };
         for thread in threads {
-            if let Err(err) = self.observer.watch(*thread, place, false, self.children) {
-                problems.push(err.to_string());
-            } else if let Err(err) = self.take(*thread, lane, member) {
-                self.observer.unwatch(*thread);
-                problems.push(err.to_string());
+            let problem = match self.observer.watch(*thread, place, false, self.children) {
+                Err(err) => err.to_string(),
+                Ok(()) => match self.take(*thread, lane, member) {
+                    Ok(_) => continue,
+                    Err(err) => {
+                        self.observer.unwatch(*thread);
+                        err.to_string()
+                    }
+                },
+            };
+            // Threads end while a program is put on a lane; that is no problem.
+            if ThreadRef::of(thread.tgid, thread.tid).is_ok_and(|there| there == *thread) {
+                problems.push(problem);
             }
         }
         self.refresh();
@@ -348,15 +375,35 @@ impl Crew {
         let Some((member, since)) = lane.turn.filter(|_| std::mem::take(&mut lane.fresh)) else {
             return false;
         };
-        let now = clock::now();
-        let later = |at: Nanos| at + now.since(since);
-        lane.turn = Some((member, now));
+        let ran_before = self.ran(at, member);
+        let lane = &mut self.lanes[at];
+        lane.ran_before = ran_before;
+        let begin = clock::now() + lane.lead.time();
+        let later = |at: Nanos| at + begin.since(since);
+        lane.turn = Some((member, begin));
         lane.look = match lane.look {
             Look::OnChange => Look::OnChange,
             Look::At(at) => Look::At(later(at)),
             Look::AtOrOnWake(at) => Look::AtOrOnWake(later(at)),
         };
         true
+    }
+
+    /// The turn of a lane whose scheduler was on its core is over, by time: what did its member have of it?
+    pub fn learn(&mut self, at: usize) {
+        let lane = &self.lanes[at];
+        let Some((member, since)) = lane.turn.filter(|_| !lane.fresh) else { return };
+        let had = self.ran(at, member).since(lane.ran_before);
+        let lane = &mut self.lanes[at];
+        if let Some(until) = lane.look.at() {
+            lane.lead.learn(until.since(since), had);
+        }
+    }
+
+    /// For how long a member's threads have run.
+    fn ran(&self, at: usize, member: Member) -> Nanos {
+        let is_its = |view: &&ThreadView| view.task.at() == at && member_of(view) == member;
+        Nanos(self.observer.threads().iter().filter(is_its).map(|view| view.ran.0).sum())
     }
 
     /// Brings what is seen up to date.

@@ -17,14 +17,19 @@
 //! no timer, and one whose scheduler hangs is taken apart by the guardians.
 
 mod boot;
+mod claim;
 mod counters;
 mod crew;
+mod lead;
+mod probe;
 mod request;
 mod status;
 mod thread;
 
 pub use boot::{Options, release, run};
 pub use counters::{LaneStatus, MemberStatus};
+/// The policies, by name.
+pub use quell_policy::lanes::NAMES as POLICIES;
 pub use request::{LaneRequest, MemberRequest, Request, Who};
 pub use status::{SchedulerStatus, Status, ask};
 pub use thread::Companion;

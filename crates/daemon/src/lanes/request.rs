@@ -1,6 +1,8 @@
 //! From lanes as typed to lanes that make sense.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use quell_control::lanes::{LaneConfig, LanePattern, LanesConfig, MemberConfig};
@@ -18,7 +20,7 @@ const RESUME_AFTER: Nanos = Nanos::from_millis(10);
 const NAME_BYTES_MAX: usize = 32;
 
 /// Who is a member.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     /// A program to start, for a shell.
     Command(String),
@@ -26,6 +28,16 @@ pub enum Who {
     Process(i32),
     /// A thread alone.
     Thread(i32),
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Who::Command(command) => write!(f, "`{command}`"),
+            Who::Process(pid) => write!(f, "process {pid}"),
+            Who::Thread(tid) => write!(f, "thread {tid}"),
+        }
+    }
 }
 
 /// One member.
@@ -59,7 +71,13 @@ pub struct Request {
     pub scheduler_core: CoreId,
     /// The cores without a lane.
     pub unmanaged: CoreSet,
+    /// Guardians end lanes whose scheduler hangs for so long.
+    pub hung_after: Nanos,
 }
+
+/// What `hung_after_ms` is if not said, and what it may be: those of `quell.toml`.
+const HUNG_AFTER_MS: u64 = 1_000;
+const HUNG_AFTER_MS_RANGE: RangeInclusive<u64> = 250..=600_000;
 
 impl Request {
     /// Holds lanes as typed against a host with these cores online.
@@ -70,7 +88,7 @@ impl Request {
         ensure!(!typed.lane.is_empty(), "no lane is described: name a core and its members");
         let mut unmanaged = *online;
         let mut lanes = Vec::new();
-        let mut taken = BTreeSet::new();
+        let (mut taken, mut processes) = (BTreeSet::new(), BTreeSet::new());
         for lane in &typed.lane {
             let core = CoreId(lane.core);
             ensure!(online.contains(core), "there is no core {core} online; there are {online}");
@@ -79,10 +97,21 @@ impl Request {
             let request = lane_of(lane, core).with_context(|| format!("lane on core {core}"))?;
             for member in &request.members {
                 let who = &member.who;
-                let twice = !matches!(who, Who::Command(_)) && !taken.insert(format!("{who:?}"));
-                ensure!(!twice, "{who:?} is a member twice");
+                if let Who::Process(pid) = who {
+                    processes.insert(*pid);
+                }
+                let twice = !matches!(who, Who::Command(_)) && !taken.insert(who.clone());
+                ensure!(!twice, "{who} is a member twice");
             }
             lanes.push(request);
+        }
+        for who in &taken {
+            let Who::Thread(tid) = who else { continue };
+            let process = procs::thread(*tid).map_or(0, |thread| thread.tgid.0);
+            ensure!(
+                !processes.contains(&process),
+                "{who} is of process {process}, which is a member with all its threads"
+            );
         }
         let Some(first) = unmanaged.first() else {
             bail!("every core would have a lane: one has to stay free, or nothing could end it");
@@ -92,7 +121,15 @@ impl Request {
             unmanaged.contains(scheduler_core),
             "the scheduler cannot spin on core {scheduler_core}: the cores without a lane are {unmanaged}"
         );
-        Ok(Request { lanes, pattern: typed.pattern, scheduler_core, unmanaged })
+        let hung_after_ms = typed.hung_after_ms.unwrap_or(HUNG_AFTER_MS);
+        ensure!(
+            HUNG_AFTER_MS_RANGE.contains(&hung_after_ms),
+            "`hung_after_ms` is {hung_after_ms}: it may be from {} to {}",
+            HUNG_AFTER_MS_RANGE.start(),
+            HUNG_AFTER_MS_RANGE.end()
+        );
+        let hung_after = Nanos::from_millis(hung_after_ms);
+        Ok(Request { lanes, pattern: typed.pattern, scheduler_core, unmanaged, hung_after })
     }
 }
 
@@ -356,6 +393,8 @@ mod tests {
             ..LanesConfig::default()
         };
         let two: CoreSet = "0-1".parse().unwrap();
+        let hasty = LanesConfig { hung_after_ms: Some(10), ..typed(&[1], None) };
+        assert!(Request::check(&hasty, &two).unwrap_err().to_string().contains("250 to 600000"));
         assert!(Request::check(&typed(&[0, 1], None), &two).is_err());
         assert!(Request::check(&typed(&[1], Some(1)), &two).is_err());
         assert!(Request::check(&typed(&[1, 1], None), &two).is_err());

@@ -68,7 +68,9 @@ impl Pulse {
         clock::thread_cpu_of(Tid(self.tid())).ok()
     }
 
+    /// To be said before whatever may hang: each look, and each sleep.
     fn due(&self, at: Nanos) {
+        // Relaxed: a time alone, nothing is published by it.
         self.due.store(at.0, Relaxed);
     }
 }
@@ -118,6 +120,9 @@ impl SchedulerThread {
             let placed = place_scheduler(&CoreSet::of(place.core), &place.rung);
             let failed = placed.is_err();
             own.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
+            if !failed && !place.spins {
+                crew.try_turns(0);
+            }
             let _ = ready.send(placed);
             match (failed, place.spins) {
                 (true, _) => {}
@@ -173,6 +178,9 @@ fn sleep(crew: &mut Crew, mailbox: &Mailbox<Command>, pulse: &Pulse) {
         }
         crew.take_events();
         crew.refresh();
+        if due.is_some() {
+            crew.learn(0);
+        }
         crew.attend(0, due.take());
         crew.ask_to_be_told(0);
         crew.refresh();
@@ -184,6 +192,8 @@ fn sleep(crew: &mut Crew, mailbox: &Mailbox<Command>, pulse: &Pulse) {
         pulse.due(at.unwrap_or(Nanos::MAX));
         wait(crew, mailbox, at, if begins { TURN_MIN } else { Nanos::ZERO });
         let now = clock::now();
+        // Woken by an event it may be awake long before what it slept for: from now on it counts as late.
+        pulse.due(now);
         if let Some(at) = crew.lanes()[0].look().at().filter(|at| *at <= now) {
             due = Some(at);
             crew.note_late(0, now.since(at));

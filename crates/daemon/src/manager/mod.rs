@@ -7,6 +7,7 @@
 mod hints;
 mod live;
 mod preflight;
+mod runtimes;
 pub mod sources;
 mod task;
 
@@ -17,15 +18,17 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, select};
 use quell_control::config::{CheckedHost, Config, HostConfig, TaskConfig};
 use quell_control::protocol::{Call, Reply, Status};
+use quell_linux::ThreadRef;
 use quell_model::{CoreSet, Topology};
 
 use crate::access::Peer;
 use crate::command::Command;
 use crate::engine::EngineThread;
 use crate::mailbox::{NoAnswer, Postbox};
-use crate::server::Incoming;
+use crate::server::{Incoming, Visit};
 pub use live::LiveLine;
 pub use preflight::preflight;
+use runtimes::Registration;
 use task::Task;
 
 /// Between two looks for ended programs.
@@ -48,6 +51,10 @@ pub struct Manager {
     ground: Ground,
     engine: Postbox<Command>,
     tasks: Vec<Task>,
+    /// Connections of runtimes, and the tasks that are theirs.
+    registrations: Vec<Registration>,
+    /// Processes whose runtime was drained: they are not let in again.
+    drained: Vec<ThreadRef>,
     started: Instant,
     looked: Instant,
     sweep_due: Arc<AtomicBool>,
@@ -71,6 +78,8 @@ impl Manager {
             ground,
             engine: engine.postbox.clone(),
             tasks: Vec::new(),
+            registrations: Vec::new(),
+            drained: Vec::new(),
             started: Instant::now(),
             looked: Instant::now(),
             sweep_due: Arc::clone(&engine.sweep_due),
@@ -112,7 +121,7 @@ impl Manager {
         let going: Vec<String> = self
             .tasks
             .iter()
-            .filter(|task| !wanted(task))
+            .filter(|task| !wanted(task) && !task.is_registered())
             .map(|task| task.name().to_owned())
             .collect();
         let mut said = Vec::new();
@@ -163,6 +172,10 @@ impl Manager {
     /// When there is no such task.
     pub fn drain(&mut self, name: &str, keep: bool) -> Result<Vec<String>, String> {
         let task = self.tasks.remove(self.task(name)?);
+        if self.registrations.iter().any(|registration| registration.task == task.id) {
+            self.drained.extend(task.pids().filter_map(runtimes::process));
+        }
+        self.registrations.retain(|registration| registration.task != task.id);
         task.end(&self.engine, keep)
     }
 
@@ -203,6 +216,7 @@ impl Manager {
     pub fn serve(
         &mut self,
         calls: &Receiver<Incoming>,
+        runtimes: &Receiver<Visit>,
         signals: &Receiver<()>,
         mut live: Option<LiveLine>,
     ) -> (End, Option<Incoming>) {
@@ -229,6 +243,8 @@ impl Manager {
                     }
                     Err(_) => return (End::Asked { keep: false }, None),
                 },
+                // A server that ended leaves the runtimes that are there.
+                recv(runtimes) -> visit => visit.into_iter().for_each(|visit| self.receive(visit)),
                 default(left) => {}
             }
         }
@@ -261,7 +277,9 @@ impl Manager {
                 .call(|reply| Command::Why(subject, reply))
                 .map_err(no_answer)
                 .and_then(|said| said),
-            Call::Schema | Call::Stop { .. } => Err("answered elsewhere".to_owned()),
+            Call::Schema | Call::Stop { .. } | Call::Register(_) => {
+                Err("answered elsewhere".to_owned())
+            }
         };
         said.map_or_else(Reply::Error, Reply::Done)
     }

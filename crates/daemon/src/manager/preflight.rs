@@ -49,7 +49,7 @@ fn realtime(task: &TaskConfig, host: &HostConfig) -> Result<(), String> {
 fn source(source: &Source) -> Result<(), String> {
     match source {
         Source::Command(launch) => program(&launch.command, launch.cwd.as_deref()),
-        Source::Pid(pid) => adoptable(*pid),
+        Source::Pid(pid) | Source::Registered(pid) => adoptable(*pid),
         // These may match nothing yet: processes that start later are adopted then.
         Source::Match(_) => Ok(()),
         Source::Cgroup(path) => procs::of_cgroup(path).map(|_| ()).map_err(|err| {

@@ -8,7 +8,7 @@ use quell_linux::observe::procs;
 pub fn processes(source: &Source) -> Vec<i32> {
     let found = match source {
         Source::Command(_) => Vec::new(),
-        Source::Pid(pid) => vec![*pid],
+        Source::Pid(pid) | Source::Registered(pid) => vec![*pid],
         Source::Match(name) => procs::by_name(name).unwrap_or_default(),
         Source::Cgroup(path) => procs::of_cgroup(path).unwrap_or_default(),
     };
@@ -24,6 +24,7 @@ pub fn in_words(source: &Source) -> String {
     match source {
         Source::Command(launch) => format!("launch `{}`", launch.command.join(" ")),
         Source::Pid(pid) => format!("adopt process {pid}"),
+        Source::Registered(pid) => format!("registered by process {pid}"),
         Source::Match(name) => format!("adopt every process named `{name}`"),
         Source::Cgroup(path) => format!("adopt every process of cgroup {path}"),
     }

@@ -186,6 +186,11 @@ impl Task {
         same == self.config
     }
 
+    /// Whether a runtime made it by registering: no configuration knows it.
+    pub fn is_registered(&self) -> bool {
+        matches!(self.config.source, Source::Registered(_))
+    }
+
     /// How it came, in words.
     pub fn describe(&self) -> String {
         match (&self.config.source, self.processes.len()) {
@@ -280,7 +285,7 @@ impl Task {
         row.source = sources::in_words(&self.config.source);
         row.state = match (&self.ended, row.processes.is_empty(), &self.config.source) {
             (Some(how), _, _) => how.clone(),
-            (None, true, Source::Pid(_)) => "exited".to_owned(),
+            (None, true, Source::Pid(_) | Source::Registered(_)) => "exited".to_owned(),
             (None, true, _) => "waiting for processes".to_owned(),
             (None, false, _) => "running".to_owned(),
         };

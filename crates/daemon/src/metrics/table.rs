@@ -1,6 +1,6 @@
 //! The one table of metrics: what is served, what `/schema` says, and what docs/metrics.md lists.
 
-use quell_control::protocol::{CongestionCause, Counters, TaskStatus};
+use quell_control::protocol::{CongestionCause, Counters, RuntimeStatus, TaskStatus};
 use quell_model::CoreSet;
 use serde::Serialize;
 
@@ -305,6 +305,111 @@ pub const METRICS: &[Metric] = &[
         ),
     ),
     labelled(
+        TASK,
+        gauge(
+            "quell_runtime_kthreads_running",
+            "",
+            "Kernel threads of the runtime that run uthreads or look for some.",
+            |scrape, out| each_runtime(scrape, out, |runtime| f64::from(runtime.running)),
+        ),
+    ),
+    labelled(
+        TASK,
+        gauge(
+            "quell_runtime_kthreads_asking",
+            "",
+            "Kernel threads of the runtime that are awake without a core.",
+            |scrape, out| each_runtime(scrape, out, |runtime| f64::from(runtime.asking)),
+        ),
+    ),
+    labelled(
+        TASK,
+        gauge(
+            "quell_runtime_queueing_delay_seconds",
+            "seconds",
+            "The greatest queueing delay of the kernel threads of the runtime, as it publishes it.",
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.queueing_delay_us / 1e6),
+        ),
+    ),
+    labelled(
+        TASK,
+        gauge(
+            "quell_runtime_queued",
+            "",
+            "Uthreads of the runtime that are ready.",
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.queued as f64),
+        ),
+    ),
+    labelled(
+        TASK,
+        gauge("quell_runtime_load", "", "Cores that the runtime uses, smoothed.", |scrape, out| {
+            each_runtime(scrape, out, |runtime| runtime.load)
+        }),
+    ),
+    labelled(
+        TASK,
+        counter(
+            "quell_runtime_steals_total",
+            "",
+            "Uthreads that a kernel thread took from another one.",
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.steals as f64),
+        ),
+    ),
+    labelled(
+        TASK,
+        counter(
+            "quell_runtime_parks_total",
+            "",
+            "Times that a kernel thread of the runtime parked for want of work.",
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.parks as f64),
+        ),
+    ),
+    labelled(
+        TASK,
+        counter(
+            "quell_runtime_preemptions_total",
+            "",
+            "Uthreads that were made to yield at the end of their quantum.",
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.preemptions as f64),
+        ),
+    ),
+    labelled(
+        TASK,
+        counter(
+            "quell_runtime_grants_total",
+            "",
+            "Cores granted to kernel threads of the runtime.",
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.grants as f64),
+        ),
+    ),
+    labelled(
+        TASK,
+        counter(
+            "quell_runtime_revokes_total",
+            "",
+            "Cores revoked from kernel threads of the runtime.",
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.revokes as f64),
+        ),
+    ),
+    labelled(
+        TASK,
+        counter(
+            "quell_runtime_overdue_total",
+            "",
+            "Revoked cores that were not left in time, so that the thread was moved.",
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.overdue as f64),
+        ),
+    ),
+    labelled(
+        TASK,
+        counter(
+            "quell_runtime_ignored_total",
+            "",
+            "Claims of the runtime that were left out, for they are of no thread of its own.",
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.ignored as f64),
+        ),
+    ),
+    labelled(
         &["task"],
         gauge(
             "quell_unrelieved_congestion",
@@ -368,6 +473,10 @@ fn each_task(scrape: &Scrape, out: &mut Samples, value: impl Fn(&TaskStatus) -> 
             out.add(&[&task.name, &task.class.to_ascii_lowercase()], value);
         }
     }
+}
+
+fn each_runtime(scrape: &Scrape, out: &mut Samples, value: fn(&RuntimeStatus) -> f64) {
+    each_task(scrape, out, |task| task.runtime.as_ref().map(value));
 }
 
 fn lc_tasks(scrape: &Scrape) -> impl Iterator<Item = &TaskStatus> {

@@ -94,18 +94,21 @@ impl Crash {
     }
 
     pub fn run(&self, point: Point, act: Act, seed: u64) {
-        // A daemon that got to change little may leave less to restore than so many passes.
-        let reached =
-            [seed % 7, 0, 0, 0].into_iter().any(|passes| self.attempt(point, act, seed, passes));
+        // A daemon that got to change little may leave less to restore than so many passes, and on a busy host one has
+        // changed nothing yet after so short a time.
+        let tries = [(seed % 7, 40), (0, 40), (0, 400), (0, 4_000)];
+        let reached = tries.into_iter().any(|(passes, millis)| {
+            self.attempt(point, act, seed, passes, Duration::from_millis(millis))
+        });
         assert!(reached, "{point:?} x {act:?}: the point is never reached\n{}", self.log());
     }
 
-    /// `false` if the point was not reached.
-    fn attempt(&self, point: Point, act: Act, seed: u64, passes: u64) -> bool {
+    /// `false` if the point was not reached. `ahead`: how long the daemon works before anything is done to it.
+    fn attempt(&self, point: Point, act: Act, seed: u64, passes: u64, ahead: Duration) -> bool {
         let what = format!("{point:?} x {act:?}");
         let group = self.group_for(act);
         let mut daemon = self.start(seed, group.as_ref());
-        std::thread::sleep(Duration::from_millis(40));
+        std::thread::sleep(ahead);
         self.arm(point.name(), if point == Point::GuardianStart { 0 } else { passes });
         match point {
             Point::MidRestoreOfDaemon => daemon.signal(Signal::TERM),

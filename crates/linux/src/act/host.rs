@@ -9,6 +9,7 @@ use quell_model::CoreSet;
 use super::SchedAttr;
 use super::journal::value::Cores;
 use crate::sys;
+use crate::sys::exists::exists;
 use crate::{ThreadRef, Tid};
 
 /// Facts of the host that do not change, and cpusets as far as they were asked for.
@@ -133,6 +134,9 @@ impl CpusetTree {
 
 /// The cores that a thread may use, online or not: `Cpus_allowed_list` of its status file.
 pub(crate) fn allowed(thread: &ThreadRef) -> io::Result<CoreSet> {
+    if !exists(thread.tgid, thread.tid) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
     let status =
         std::fs::read_to_string(format!("/proc/{}/task/{}/status", thread.tgid, thread.tid))?;
     status

@@ -1,17 +1,17 @@
 //! Named places where the crash tests stop a process of Quell.
 //!
-//! With the feature `kill-points`, the process that reaches the armed place writes `NAME PID` to a file and
+//! In a debug build, the process that reaches the armed place writes `NAME PID` to a file and
 //! stops itself; the test then kills whom it likes while nothing moves. `QUELL_KILL_POINT` names a file
 //! with one line, `NAME NTH MARK`: the place, how many passes before it acts, and the file to write. The file is read
-//! at each pass, so that a test can arm it at any time. Without the feature nothing of it is compiled.
+//! at each pass, so that a test can arm it at any time. Of a release build it is no part.
 
 /// A place where the crash tests may stop this process.
-#[cfg(not(feature = "kill-points"))]
+#[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn kill_point(_name: &'static str) {}
 
 /// A place where the crash tests may stop this process.
-#[cfg(feature = "kill-points")]
+#[cfg(debug_assertions)]
 pub fn kill_point(name: &'static str) {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     static PASSES: AtomicU64 = AtomicU64::new(0);
@@ -32,8 +32,7 @@ pub fn kill_point(name: &'static str) {
     let own = mark.with_extension(std::process::id().to_string());
     if std::fs::write(&own, text).is_ok() && std::fs::hard_link(&own, mark).is_ok() {
         let _ = std::fs::remove_file(&own);
-        let _ =
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+        crate::sys::stop::stop();
     }
     let _ = std::fs::remove_file(&own);
 }

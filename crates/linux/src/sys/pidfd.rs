@@ -37,23 +37,29 @@ fn open(tid: Tid, flags: PidfdFlags) -> io::Result<OwnedFd> {
 /// # Errors
 /// Anything but `ESRCH`.
 pub(crate) fn is_alive(handle: BorrowedFd<'_>) -> io::Result<bool> {
+    match signal(handle, 0) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Sends a signal to the thread or process behind a handle, and to no other.
+///
+/// # Errors
+/// Those of `pidfd_send_signal(2)`.
+pub(crate) fn signal(handle: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: no pointer but null is passed, and the descriptor is borrowed for the call.
     let status = unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
             handle.as_raw_fd(),
-            0,
+            signal,
             ptr::null::<libc::siginfo_t>(),
             0,
         )
     };
-    if status == 0 {
-        return Ok(true);
-    }
-    match io::Error::last_os_error() {
-        error if error.raw_os_error() == Some(libc::ESRCH) => Ok(false),
-        error => Err(error),
-    }
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The inode of a handle: unique for a thread or process until the next boot since kernel 6.9, where

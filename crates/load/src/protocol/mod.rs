@@ -79,6 +79,11 @@ pub trait Protocol: Send {
     /// [`Malformed`] where no further byte could make it a reply.
     fn parse(&self, input: &[u8], token: Token) -> Result<Parsed, Malformed>;
 
+    /// Whether the request that `token` stands for is one of the rare long ones of a workload that has two kinds.
+    fn is_long(&self, _token: Token) -> bool {
+        false
+    }
+
     /// No reply is longer, in bytes. Bounds the input buffer of a connection.
     fn reply_bytes_max(&self) -> usize;
 }
@@ -100,6 +105,12 @@ pub enum ProtocolSpec {
 }
 
 impl ProtocolSpec {
+    /// Whether requests are of two kinds, one of them long: [`Protocol::is_long`].
+    pub(crate) fn has_long_ones(&self) -> bool {
+        use synthetic::{ServiceTime::Bimodal, SyntheticSpec};
+        matches!(self, ProtocolSpec::Synthetic(SyntheticSpec { service: Bimodal { .. } }))
+    }
+
     /// The protocol, ready to encode.
     ///
     /// # Errors

@@ -21,6 +21,9 @@ pub const FRAME_BYTES: usize = 24;
 const REQUEST_MAGIC: u32 = u32::from_le_bytes(*b"QREQ");
 const REPLY_MAGIC: u32 = u32::from_le_bytes(*b"QREP");
 
+/// Set in the ids of rare requests, so that a token says what it stands for.
+const LONG: u64 = 1 << 63;
+
 /// The longest service time that a request may ask for: 10 s.
 pub const WORK_NS_MAX: u64 = 10_000_000_000;
 
@@ -50,7 +53,9 @@ pub enum ServiceTime {
 }
 
 impl ServiceTime {
-    fn draw_ns(self, rng: &mut WorkloadRng) -> u64 {
+    /// A service time, and whether it is the rare one.
+    fn draw(self, rng: &mut WorkloadRng) -> (u64, bool) {
+        let mut is_long = false;
         let work_ns = match self {
             ServiceTime::Fixed { work_ns } => work_ns,
             ServiceTime::Exponential { mean_ns } => {
@@ -58,11 +63,11 @@ impl ServiceTime {
                 (-(1.0 - u).ln() * mean_ns as f64) as u64
             }
             ServiceTime::Bimodal { short_ns, long_ns, long_permille } => {
-                let long = rng.random_range(0..1_000u16) < long_permille;
-                if long { long_ns } else { short_ns }
+                is_long = rng.random_range(0..1_000u16) < long_permille;
+                if is_long { long_ns } else { short_ns }
             }
         };
-        work_ns.min(WORK_NS_MAX)
+        (work_ns.min(WORK_NS_MAX), is_long)
     }
 }
 
@@ -200,9 +205,10 @@ impl Synthetic {
 
 impl Protocol for Synthetic {
     fn encode(&mut self, rng: &mut WorkloadRng, out: &mut Vec<u8>) -> Token {
-        let id = self.next_id;
+        let (work_ns, is_long) = self.spec.service.draw(rng);
+        let id = self.next_id | if is_long { LONG } else { 0 };
         self.next_id += 1;
-        let op = Op::Work { work_ns: self.spec.service.draw_ns(rng) };
+        let op = Op::Work { work_ns };
         out.extend_from_slice(&Request { id, op }.to_bytes());
         Token(id)
     }
@@ -221,6 +227,10 @@ impl Protocol for Synthetic {
         Ok(Parsed::Reply { len: FRAME_BYTES, status })
     }
 
+    fn is_long(&self, token: Token) -> bool {
+        token.0 & LONG != 0
+    }
+
     fn reply_bytes_max(&self) -> usize {
         FRAME_BYTES
     }
@@ -234,7 +244,7 @@ mod tests {
 
     fn mean_ns(service: ServiceTime) -> f64 {
         let mut rng = WorkloadRng::seed_from_u64(11);
-        (0..200_000).map(|_| service.draw_ns(&mut rng) as f64).sum::<f64>() / 200_000.0
+        (0..200_000).map(|_| service.draw(&mut rng).0 as f64).sum::<f64>() / 200_000.0
     }
 
     #[test]
@@ -245,6 +255,22 @@ mod tests {
         let bimodal =
             mean_ns(ServiceTime::Bimodal { short_ns: 5_000, long_ns: 55_000, long_permille: 100 });
         assert!((bimodal / 10_000.0 - 1.0).abs() < 0.02, "{bimodal}");
+    }
+
+    #[test]
+    fn a_token_says_whether_its_request_is_a_long_one() {
+        let service = ServiceTime::Bimodal { short_ns: 1, long_ns: 1_000, long_permille: 200 };
+        let mut protocol = Synthetic::new(&SyntheticSpec { service }).unwrap();
+        let mut rng = WorkloadRng::seed_from_u64(3);
+        let mut long = 0;
+        for _ in 0..1_000 {
+            let mut frame = Vec::new();
+            let token = protocol.encode(&mut rng, &mut frame);
+            let request = Request::from_bytes(frame.first_chunk().unwrap()).unwrap();
+            assert_eq!(protocol.is_long(token), request.op == Op::Work { work_ns: 1_000 });
+            long += u32::from(protocol.is_long(token));
+        }
+        assert!((150..250).contains(&long), "{long}");
     }
 
     #[test]

@@ -135,11 +135,13 @@ impl Allocator {
         false
     }
 
-    /// BE places that want a core, fewest burst cores first, then first come, first served.
+    /// BE places that want a core, fewest burst cores first, then first come, first served. Who was granted one since it
+    /// came goes to the end: a task with more threads than cores waits for ever, and would always be the first.
     pub(super) fn sort_be(&self, claims: &mut [u32]) {
         claims.sort_unstable_by_key(|&place| {
             let task = self.task(place);
-            (Reverse(task.owned_len == 0), task.burst(), task.since, place)
+            let came = task.since.max(task.granted.1);
+            (Reverse(task.owned_len == 0), task.burst(), came, task.granted.1, place)
         });
     }
 }

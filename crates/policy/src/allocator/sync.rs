@@ -130,6 +130,11 @@ impl Allocator {
                     self.refused(core, errno, now);
                 }
             }
+            // Nothing else may happen until then: a free core that nobody tries again makes no event.
+            let refusal = self.core(core).refusal;
+            if refusal.task != NONE && now < refusal.until {
+                self.revisit(refusal.until);
+            }
         }
     }
 

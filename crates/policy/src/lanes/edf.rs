@@ -23,8 +23,9 @@ struct State {
 }
 
 /// Runs, of those with budget left, the one with the earliest deadline. A member without budget gets what nobody
-/// with budget wants. Where the budgets fit (their shares of the periods add up to the core at most, with deadlines
-/// at the periods' ends) each is met.
+/// with budget wants. Where the budgets fit (`Spec::check` takes no others) each is met, as long as members that sleep do so
+/// at their periods' ends: one that wakes late in its period still has its budget then, and may use it up beyond its
+/// deadline, ahead of others.
 ///
 /// A period begins when its member wakes up after the last one's end, or there if it did not sleep. What a member
 /// used stays used when it sleeps within a period: waking up is no way to a new budget.

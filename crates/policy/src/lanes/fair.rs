@@ -4,8 +4,9 @@ use quell_model::Nanos;
 
 use super::{LanePolicy, Look, MEMBERS_MAX, Member, Members, Seen, Turn};
 
-/// Runs whoever got least for its weight, for a slice. Among members that can always run, each gets its weight's share
-/// to within a slice; sleeping earns no credit.
+/// Runs whoever got least for its weight, for a slice. Among members that can always run, each gets its weight's share:
+/// never more than a slice beyond it, and never short of it by more than a slice for each other member. Sleeping earns
+/// no credit.
 #[derive(Clone, Debug)]
 pub struct Fair {
     slice: Nanos,

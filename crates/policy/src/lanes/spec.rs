@@ -18,6 +18,12 @@ const SLICE_MAX: Nanos = Nanos::from_secs(10);
 /// The most slots of a table.
 const SLOTS_MAX: usize = 4_096;
 
+/// So many deadlines of jobs are looked at, one by one: what is exact has to end.
+const DEADLINES_MAX: usize = 10_000;
+
+/// The whole core, where shares of it are added up.
+const WHOLE: u128 = 1 << 64;
+
 /// A policy and its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spec {
@@ -104,6 +110,24 @@ pub enum SpecError {
     #[error("the budgets ask for {percent} % of the core: no order of turns meets every deadline")]
     Overload {
         /// The sum of the shares.
+        percent: u128,
+    },
+    /// Jobs that fit into their periods, but not into their deadlines.
+    #[error("member {}: where all periods begin at once, the budgets due by its deadline at {by} are {over} too long: no order of turns meets every deadline", .member + 1)]
+    Late {
+        /// Whose deadline, from 0.
+        member: usize,
+        /// The deadline, from the begin of all periods.
+        by: Nanos,
+        /// What the budgets due by then ask for beyond that time.
+        over: Nanos,
+    },
+    /// Jobs that may fit, but have too many deadlines before all comes again to know.
+    #[error(
+        "the budgets are {percent} % of their deadlines, and with periods like these only up to 100 % can be checked: ask for longer deadlines"
+    )]
+    Dense {
+        /// The sum of the shares of the deadlines.
         percent: u128,
     },
     /// A weight out of range.
@@ -226,13 +250,83 @@ fn check_jobs(jobs: &[Job], members: usize) -> Result<(), SpecError> {
             return Err(SpecError::Job { member, job: *job });
         }
     }
-    // In millionths, rounded up: a sum that only just fits passes.
-    let share = |job: &Job| u128::from(job.budget.0) * 1_000_000 / u128::from(job.period.0);
-    let shares: u128 = jobs.iter().map(share).sum();
-    match shares > 1_000_000 {
-        true => Err(SpecError::Overload { percent: shares.div_ceil(10_000) }),
+    let shares = sum_of_shares(jobs, |job| job.period);
+    match shares > WHOLE {
+        true => Err(SpecError::Overload { percent: percent(shares) }),
+        false => check_deadlines(jobs),
+    }
+}
+
+/// The budgets' shares of these times, of `WHOLE`. Each is rounded down: a sum that only just fits passes. What passes
+/// beyond that is less than a nanosecond in a year.
+fn sum_of_shares(jobs: &[Job], of: impl Fn(&Job) -> Nanos) -> u128 {
+    let share = |job: &Job| (u128::from(job.budget.0) << 64) / u128::from(of(job).0.max(1));
+    jobs.iter().map(share).fold(0, u128::saturating_add)
+}
+
+fn percent(shares: u128) -> u128 {
+    shares.saturating_mul(100).div_ceil(WHOLE)
+}
+
+/// For jobs whose budgets fit into their periods: whether they fit into their deadlines (Baruah, Rosier and Howell,
+/// 1990). Nothing is worse than all periods beginning at once; from there on the budgets due by each deadline have to
+/// fit into the time until it.
+fn check_deadlines(jobs: &[Job]) -> Result<(), SpecError> {
+    if jobs.iter().all(|job| job.deadline >= job.period) {
+        return Ok(());
+    }
+    let last = last_deadline(jobs);
+    let mut next: Vec<u128> = jobs.iter().map(|job| u128::from(job.deadline.0)).collect();
+    let mut due = 0u128;
+    for _ in 0..DEADLINES_MAX {
+        let Some(by) = next.iter().copied().min().filter(|by| *by <= last) else { return Ok(()) };
+        let mut whose = 0;
+        for (member, (job, next)) in jobs.iter().zip(&mut next).enumerate() {
+            if *next == by {
+                whose = member;
+                due += u128::from(job.budget.0);
+                *next += u128::from(job.period.0);
+            }
+        }
+        if due > by {
+            let nanos = |time: u128| Nanos(u64::try_from(time).unwrap_or(u64::MAX));
+            return Err(SpecError::Late { member: whose, by: nanos(by), over: nanos(due - by) });
+        }
+    }
+    // Too many to look at. Shares of the deadlines that fit are enough, though they are not needed.
+    let shares = sum_of_shares(jobs, |job| job.deadline);
+    match shares > WHOLE {
+        true => Err(SpecError::Dense { percent: percent(shares) }),
         false => Ok(()),
     }
+}
+
+/// If a deadline is missed, one up to this time is.
+fn last_deadline(jobs: &[Job]) -> u128 {
+    // After the hyperperiod all comes again.
+    let common = |all: u128, job: &Job| least_common_multiple(all, u128::from(job.period.0.max(1)));
+    let hyperperiod = jobs.iter().try_fold(1, common).unwrap_or(u128::MAX);
+    // By a time t at most `taken * t + ahead` is due: less than t, once t is late enough. Rounded so that it is not too
+    // early; where a number is too large for that, the hyperperiod alone counts.
+    let share =
+        |job: &Job| (u128::from(job.budget.0) << 64).div_ceil(u128::from(job.period.0.max(1)));
+    let taken = jobs.iter().map(share).fold(0, u128::saturating_add);
+    let ahead = jobs.iter().try_fold(0u128, |sum, job| {
+        sum.checked_add(share(job).checked_mul(u128::from((job.period - job.deadline).0))?)
+    });
+    match (ahead, WHOLE.saturating_sub(taken)) {
+        (None, _) | (_, 0) => hyperperiod,
+        (Some(ahead), free) => hyperperiod.min(ahead.div_ceil(free)),
+    }
+}
+
+/// Of two that are not 0; `None` if it is too large.
+fn least_common_multiple(a: u128, b: u128) -> Option<u128> {
+    let (mut divisor, mut rest) = (a, b);
+    while rest != 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (a / divisor).checked_mul(b)
 }
 
 #[cfg(test)]
@@ -261,6 +355,67 @@ mod tests {
         let late = Job { deadline: Nanos::from_micros(60), ..job };
         assert!(says(&Spec::Edf { jobs: vec![late] }, 1).contains("has to hold"));
         assert!(says(&Spec::Edf { jobs: vec![job; 2] }, 2).contains("200 %"));
+    }
+
+    const fn job([period, budget, deadline]: [u64; 3]) -> Job {
+        Job { period: Nanos(period), budget: Nanos(budget), deadline: Nanos(deadline) }
+    }
+
+    /// Whether jobs of so many nanoseconds are taken.
+    fn edf(jobs: &[[u64; 3]]) -> Result<(), SpecError> {
+        let spec = Spec::Edf { jobs: jobs.iter().copied().map(job).collect() };
+        spec.check(jobs.len())
+    }
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn budgets_have_to_fit_into_deadlines() {
+        let half = [10 * MS, 5 * MS, 5 * MS];
+        let said = edf(&[half, half]).unwrap_err().to_string();
+        assert!(said.contains("member 2") && said.contains("at 5.0 ms are 5.0 ms too"), "{said}");
+        assert_eq!(edf(&[half, [10 * MS, 5 * MS, 10 * MS]]), Ok(()));
+        // The first deadline of each is met, and the second of the first one is not.
+        let late = edf(&[[4 * MS, 2 * MS, 2 * MS], [6 * MS, 3 * MS, 5 * MS]]);
+        let (by, over) = (Nanos(6 * MS), Nanos(MS));
+        assert_eq!(late, Err(SpecError::Late { member: 0, by, over }));
+    }
+
+    #[test]
+    fn budgets_that_take_the_whole_core_pass_and_a_trifle_more_does_not() {
+        for members in 1..=MEMBERS_MAX as u64 {
+            let period = members * MS;
+            assert_eq!(edf(&vec![[period, MS, period]; members as usize]), Ok(()), "{members}");
+        }
+        let third = [3 * MS, MS, 3 * MS];
+        assert_eq!(edf(&[third, [7 * MS, 4 * MS, 7 * MS], [21 * MS, 2 * MS, 21 * MS]]), Ok(()));
+        let trifle = [10_000 * MS, 5_000, 10_000 * MS];
+        assert_eq!(edf(&[[MS, MS, MS], trifle]), Err(SpecError::Overload { percent: 101 }));
+    }
+
+    #[test]
+    fn jobs_with_too_many_deadlines_to_look_at_have_to_fit_into_them_by_their_shares() {
+        // Periods without a common divisor, and hardly anything left of the core.
+        let first = [9_999_999_967, 4_999_999_983, 9_999_999_967];
+        let dense = [9_999_999_943, 4_999_999_971, 6_000_000_000];
+        assert_eq!(edf(&[first, dense]), Err(SpecError::Dense { percent: 134 }));
+        let said = edf(&[first, dense]).unwrap_err().to_string();
+        assert!(said.contains("longer deadlines"), "{said}");
+        // Half a million deadlines of the second one lie before the first's.
+        let often = [10_000, 5_000, 10_000];
+        assert_eq!(edf(&[[10_000 * MS, 2_500 * MS, 5_000 * MS], often]), Ok(()));
+    }
+
+    #[test]
+    fn no_number_is_too_large_or_too_small_to_look_at() {
+        let numbers = [0, 1, u64::MAX - 1, u64::MAX];
+        let all = numbers.iter().flat_map(|a| numbers.iter().map(move |b| (*a, *b)));
+        let all = all.flat_map(|(a, b)| numbers.iter().map(move |c| job([a, b, *c])));
+        let beside = job([u64::MAX, u64::MAX, 1]);
+        for one in all {
+            // Whatever it answers, it answers.
+            let _ = (check_deadlines(&[one, one]), check_deadlines(&[one, beside]));
+        }
     }
 
     #[test]

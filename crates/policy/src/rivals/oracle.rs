@@ -64,6 +64,27 @@ impl Search {
         search
     }
 
+    /// A search over the divisions of a host, with its managed physical cores and the ways that it can deal out.
+    pub fn of(host: &Host, tasks: usize, whole_below: u64) -> Search {
+        let cores = Division::new(host, &host.managed, tasks).units();
+        Search::new(tasks, cores as u32, host.caps.llc_ways, whole_below)
+    }
+
+    /// All candidates that can be tried at one time, in order; each is to be answered by [`Search::score`] before more are
+    /// asked for. None: it is over.
+    pub fn batch(&mut self) -> Vec<Partition> {
+        let mut batch: Vec<Partition> = self.next().into_iter().collect();
+        while !self.open.is_empty() {
+            batch.extend(self.next());
+        }
+        batch
+    }
+
+    /// Physical cores and ways that are divided.
+    pub fn divided(&self) -> (u32, u16) {
+        (self.cores, self.ways)
+    }
+
     /// Whether every division is tried.
     pub fn is_exhaustive(&self) -> bool {
         self.exhaustive
@@ -272,6 +293,26 @@ mod tests {
         let (best, score) = search.best().unwrap();
         assert_eq!((best.cores.as_slice(), best.ways.as_slice()), (&[1, 4, 1][..], &[3, 1, 1][..]));
         assert_eq!(score, 0.0);
+    }
+
+    #[test]
+    fn candidates_in_batches_lead_to_the_same_summit() {
+        for whole_below in [0, 1_000] {
+            let worth = |candidate: &Partition| distance(candidate, [2, 3, 3], [1, 1, 4]);
+            let (one, tried) = climbed(Search::new(3, 8, 6, whole_below), worth);
+            let (mut batched, mut in_batches) = (Search::new(3, 8, 6, whole_below), 0);
+            loop {
+                let batch = batched.batch();
+                if batch.is_empty() {
+                    break;
+                }
+                in_batches += batch.len();
+                let scores: Vec<f64> = batch.iter().map(worth).collect();
+                batch.into_iter().zip(scores).for_each(|(it, score)| batched.score(it, score));
+            }
+            assert_eq!((batched.best(), in_batches), (one.best(), tried));
+            assert_eq!(one.best().unwrap().1, 0.0);
+        }
     }
 
     #[test]

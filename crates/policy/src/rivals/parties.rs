@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::partition::Division;
 use super::{Known, live};
 use crate::state::{ensure, put, take};
-use crate::{BadState, Host, Missing, Policy, Wake};
+use crate::{BadState, Host, Missing, Policy, Reads, Wake};
 
 /// Between two steps.
 pub const STEP: Nanos = Nanos::from_millis(500);
@@ -276,6 +276,10 @@ impl Policy for Parties {
 
     fn missing(&self) -> &[Missing] {
         if self.host.caps.llc_ways == 0 { &NO_WAYS } else { &[] }
+    }
+
+    fn reads(&self) -> Reads {
+        Reads { latency: true, ..Reads::default() }
     }
 
     fn decide(&mut self, now: Nanos, seen: &Snapshot, plan: &mut Plan) -> Wake {

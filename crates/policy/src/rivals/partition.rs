@@ -102,6 +102,11 @@ impl Division {
         last.is_some()
     }
 
+    /// Units in all.
+    pub fn units(&self) -> usize {
+        self.units.len()
+    }
+
     /// Units of the task.
     pub fn units_of(&self, place: u32) -> u32 {
         self.owners.iter().filter(|owner| **owner == Some(place)).count() as u32

@@ -176,7 +176,7 @@ impl<'a> Engine<'a> {
             now: Nanos::ZERO,
             timers: Timers::new(layout.kinds.len()),
             layout,
-            backend: Backend::new(cores.len(), tasks.len()),
+            backend: Backend::new(cores.len(), &tasks),
             seen: room(cores.len(), tasks.len()),
             went_idle: CoreSet::EMPTY,
             online: topology.all(),
@@ -215,6 +215,11 @@ impl<'a> Engine<'a> {
             }
             self.now = at;
             self.timers.arm(timer, Nanos::MAX);
+            if let keyframe @ Timer::Keyframe = self.layout.kinds[timer] {
+                // Of the trace alone: what is simulated is the same without it, its digest included.
+                self.handle(keyframe);
+                continue;
+            }
             self.report.events += 1;
             match self.layout.kinds[timer] {
                 Timer::Tick => self.tick(policy),
@@ -302,7 +307,7 @@ impl<'a> Engine<'a> {
         self.report.ticks += 1;
         let mut found = Vec::new();
         self.checker.check(&self.scenario.host, &self.seen, &self.plan, &mut found);
-        self.report.violations.extend(found.into_iter().map(|violation| (self.now, violation)));
+        self.report.breached(self.now, found);
         self.seen.dirty.clear();
         self.tell_decision();
         self.report.compare(self.now, &self.last_plan, &self.plan);
@@ -316,9 +321,12 @@ impl<'a> Engine<'a> {
     }
 
     /// The position of a core.
+    #[expect(
+        clippy::expect_used,
+        reason = "every core in a set of the engine comes from the topology"
+    )]
     pub fn at(&self, core: quell_model::CoreId) -> usize {
-        // Every core in a set of the engine comes from the topology.
-        self.scenario.host.topology.position(core).unwrap_or_default()
+        self.scenario.host.topology.position(core).expect("a core of the host")
     }
 
     fn finish(mut self) -> Report {

@@ -7,16 +7,27 @@
 
 use quell_model::Nanos;
 
-/// Children of an inner node.
-const WIDTH: usize = 8;
+/// Children of an inner node, and the bits that tell them apart.
+const WIDTH: usize = 1 << BITS;
+const BITS: u32 = 3;
 
-/// Eight times, in one cache line.
+/// A time, and below it the place among its eight: the least key of a node says both when and where.
+type Key = u64;
+
+/// The latest time that a key can hold, 73 years; it stands for never.
+const NEVER: u64 = u64::MAX >> BITS;
+
+fn key(time: u64, place: usize) -> Key {
+    time << BITS | place as u64
+}
+
+/// Eight keys, in one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Eight([Nanos; WIDTH]);
+struct Eight([Key; WIDTH]);
 
 impl Eight {
-    fn earliest(&self) -> Nanos {
+    fn earliest(&self) -> Key {
         let [a, b, c, d, e, f, g, h] = self.0;
         a.min(b).min(c.min(d)).min(e.min(f).min(g.min(h)))
     }
@@ -31,47 +42,55 @@ pub(crate) struct Timers {
 impl Timers {
     /// So many timers, none of them armed.
     pub fn new(timers: usize) -> Timers {
+        let never = Eight(std::array::from_fn(|place| key(NEVER, place)));
         let mut levels = Vec::new();
         let mut entries = timers;
         loop {
             entries = entries.div_ceil(WIDTH).max(1);
-            levels.push(vec![Eight([Nanos::MAX; WIDTH]); entries].into_boxed_slice());
+            levels.push(vec![never; entries].into_boxed_slice());
             if entries == 1 {
                 return Timers { levels };
             }
         }
     }
 
-    /// Lets the timer go off at this time, whatever it was armed for before; [`Nanos::MAX`]: not at all.
+    /// Lets the timer go off at this time, whatever it was armed for before; from 73 years on: not at all.
     pub fn arm(&mut self, timer: usize, time: Nanos) {
-        let (mut at, mut time) = (timer, time);
+        let (mut at, mut time) = (timer, time.0.min(NEVER));
         for level in &mut self.levels {
             let eight = &mut level[at / WIDTH];
-            let before = std::mem::replace(&mut eight.0[at % WIDTH], time);
-            if before == time {
+            let key = key(time, at % WIDTH);
+            let before = std::mem::replace(&mut eight.0[at % WIDTH], key);
+            if before == key {
                 return;
             }
             // What was not the earliest before and is not now changes nothing above.
-            time = eight.earliest();
+            time = eight.earliest() >> BITS;
             at /= WIDTH;
         }
     }
 
-    /// When the timer goes off.
+    /// When the timer goes off; [`Nanos::MAX`]: not at all.
     pub fn time(&self, timer: usize) -> Nanos {
-        self.levels[0][timer / WIDTH].0[timer % WIDTH]
+        when(self.levels[0][timer / WIDTH].0[timer % WIDTH])
     }
 
     /// The timer that goes off next, and when; [`Nanos::MAX`] if none is armed.
     pub fn next(&self) -> (Nanos, usize) {
         let mut at = 0;
-        let mut time = Nanos::MAX;
+        let mut earliest = key(NEVER, 0);
         for level in self.levels.iter().rev() {
-            let eight = &level[at];
-            time = eight.earliest();
-            at = at * WIDTH + eight.0.iter().position(|entry| *entry == time).unwrap_or_default();
+            earliest = level[at].earliest();
+            at = at * WIDTH + (earliest as usize % WIDTH);
         }
-        (time, at)
+        (when(earliest), at)
+    }
+}
+
+fn when(key: Key) -> Nanos {
+    match key >> BITS {
+        NEVER => Nanos::MAX,
+        time => Nanos(time),
     }
 }
 

@@ -3,9 +3,10 @@
 use quell_model::{
     Bytes, BytesPerSec, CORES_MAX, Class, CoreId, CoreSet, HostCaps, Limits, Nanos, Topology,
 };
-use quell_policy::{Config, Host};
+use quell_policy::Host;
 use toml::Spanned;
 
+use super::driver::Named;
 use super::raw::{
     Distribution, Place, RawChange, RawCosts, RawFaults, RawFile, RawHost, RawMachine, RawPhase,
     RawService, RawStyle, RawTask, Sharing,
@@ -63,7 +64,7 @@ pub(super) fn build(
     let scenario = Scenario {
         name: raw.name.unwrap_or_else(|| stem.to_owned()),
         machine,
-        changes: changes(&raw.change, &tasks, &host, place)?,
+        changes: changes(&raw.change, &tasks, &host, length, place)?,
         tasks,
         costs,
         faults: faults(&raw.faults, place)?,
@@ -82,24 +83,13 @@ pub(super) fn build(
         seed: raw.seed.unwrap_or(1),
         host,
     };
+    let named = Named::at(place, raw.host.policy.as_ref());
     let policy = raw.host.policy.map_or_else(|| "quell".to_owned(), Spanned::into_inner);
-    Ok(Simulation { scenario, policy, config: config(raw.policy, place)? })
+    Ok(Simulation { scenario, policy, config: raw.policy.unwrap_or_default(), named })
 }
 
 fn tick(host: &RawHost, default: Nanos, place: &Place) -> Result<Nanos, FileError> {
     Ok(Nanos(place.number("tick_us", &host.tick_us, default.0 / 1_000, 1..=1_000_000)? * 1_000))
-}
-
-fn config(typed: Option<Spanned<toml::Table>>, place: &Place) -> Result<Config, FileError> {
-    let Some(typed) = typed else { return Ok(Config::default()) };
-    let at = typed.span().start;
-    typed.into_inner().try_into().map_err(|err: toml::de::Error| {
-        place.error_at(
-            Some(at),
-            format!("`[policy]`: {}", err.message()),
-            "docs/sim.md lists the keys",
-        )
-    })
 }
 
 fn machine(typed: &Spanned<RawMachine>, place: &Place) -> Result<(Topology, Machine), FileError> {
@@ -147,11 +137,13 @@ fn costs(
     };
     let Some(raw) = typed else { return Ok(costs) };
     if let Some(name) = &raw.mechanism {
-        let report = other(name.get_ref())?;
-        costs = costs.measured(&report).map_err(|what| {
-            let remedy = "make it with `quell bench mechanism --json FILE`";
-            place.error(name, format!("{}: {what}", name.get_ref()), remedy)
-        })?;
+        let refused = |what: String| {
+            let remedy =
+                "name a report of `quell bench mechanism --json FILE`, relative to this file";
+            place.error(name, format!("`mechanism = \"{}\"`: {what}", name.get_ref()), remedy)
+        };
+        let report = other(name.get_ref()).map_err(|err| refused(err.what))?;
+        costs = costs.measured(&report).map_err(refused)?;
     }
     let time = |key, typed, default| place.time(key, typed, default, 1);
     Ok(Costs {
@@ -184,7 +176,7 @@ fn caps(
         yields_requests: raw.sees_requests.unwrap_or(!shares_cores),
         counts_memory: raw.counts_memory.unwrap_or(true),
         llc_ways: place.number("llc_ways", &raw.llc_ways, 0, 0..=64)? as u16,
-        acts_within: costs.preempt,
+        acts_within: costs.preempt.max(costs.rights),
     })
 }
 
@@ -424,15 +416,21 @@ fn changes(
     typed: &[Spanned<RawChange>],
     tasks: &[Task],
     host: &Host,
+    length: Nanos,
     place: &Place,
 ) -> Result<Vec<(Nanos, Change)>, FileError> {
-    typed.iter().take(CHANGES_MAX).map(|typed| change(typed, tasks, host, place)).collect()
+    if let Some(beyond) = typed.get(CHANGES_MAX) {
+        let what = format!("there are {} changes", typed.len());
+        return Err(place.error(beyond, what, &format!("{CHANGES_MAX} is the most")));
+    }
+    typed.iter().map(|typed| change(typed, tasks, host, length, place)).collect()
 }
 
 fn change(
     typed: &Spanned<RawChange>,
     tasks: &[Task],
     host: &Host,
+    length: Nanos,
     place: &Place,
 ) -> Result<(Nanos, Change), FileError> {
     let raw = typed.get_ref();
@@ -458,10 +456,13 @@ fn change(
         task(typed).map(|task| task.map(|task| Change::Spin(task as u32, spins)))
     }));
     let (what, remedy) = match asked.as_slice() {
-        [Ok(change)] if raw.at_ms <= LENGTH_MS_MAX => {
+        [Ok(change)] if raw.at_ms <= length.0 / 1_000_000 => {
             return Ok((Nanos::from_millis(raw.at_ms), *change));
         }
-        [Ok(_)] => (format!("`at_ms` is {}", raw.at_ms), "a simulation lasts an hour at most"),
+        [Ok(_)] => (
+            format!("`at_ms` is {}, and `length_ms` {}", raw.at_ms, length.0 / 1_000_000),
+            "nothing changes after the end: raise `length_ms`, or take the change out",
+        ),
         [Err(name)] => (format!("there is no `{name}`"), "name a core or a task of this file"),
         _ => (
             format!("a change has {} of its keys", asked.len()),

@@ -5,6 +5,7 @@
 
 mod build;
 mod costs;
+mod driver;
 mod raw;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,8 @@ pub struct Simulation {
     pub policy: String,
     /// What is set about it.
     pub config: Config,
+    /// Who named the policy where, for messages.
+    named: driver::Named,
 }
 
 impl Simulation {
@@ -37,10 +40,10 @@ impl Simulation {
     /// Names the file, the line and the remedy of the first thing that is wrong.
     pub fn load(path: &Path) -> Result<Simulation, FileError> {
         let file = path.display().to_string();
-        let text = read(path, &file)?;
+        let text = read(path)?;
         let stem = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into());
         let folder = path.parent().unwrap_or(Path::new("."));
-        Simulation::parse(&text, &file, &stem, &|name| read(&folder.join(name), name))
+        Simulation::parse(&text, &file, &stem, &|name| read(&folder.join(name)))
     }
 
     /// Reads a scenario from TOML. `file` is for messages, `stem` the name unless it has one, and `other` reads a file
@@ -59,10 +62,14 @@ impl Simulation {
     }
 }
 
-fn read(path: &Path, file: &str) -> Result<String, FileError> {
+/// The text of a scenario file, or of one that it names, if that has a sane size.
+///
+/// # Errors
+/// When it cannot be read, is larger than [`FILE_BYTES_MAX`], or is no text.
+pub fn read(path: &Path) -> Result<String, FileError> {
     use std::io::Read;
     let error = |what: String, remedy: &str| FileError {
-        file: file.to_owned(),
+        file: path.display().to_string(),
         line: None,
         what,
         remedy: remedy.to_owned(),

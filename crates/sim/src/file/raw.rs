@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use quell_model::{Class, CoreSet, Nanos};
+use quell_policy::Config;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -25,7 +26,7 @@ pub(super) struct RawFile {
     pub machine: Spanned<RawMachine>,
     #[serde(default)]
     pub host: RawHost,
-    pub policy: Option<Spanned<toml::Table>>,
+    pub policy: Option<Config>,
     #[serde(default)]
     pub faults: RawFaults,
     #[serde(default)]

@@ -64,12 +64,39 @@ fn what_is_wrong_is_said_with_line_and_remedy() {
         ("offline = 5", "offline = 99", 15, "name a core"),
         ("offline = 5", "leave = \"nobody\"", 15, "of this file"),
         ("version = 1", "version = 2", 2, "version 1"),
+        ("at_ms = 20", "at_ms = 101", 15, "nothing changes after the end"),
+        ("[machine]", "[policy]\nhyperthread = true\nbandwith_limit = 0\n[machine]", 6, "sim.md"),
+        ("[machine]", "[host]\ncosts = { mechanism = \"x.json\" }\n[machine]", 5, "is not there"),
     ];
     for (from, to, line, remedy) in cases {
         let error = parse(&SMALL.replace(from, to)).unwrap_err();
         assert_eq!(error.line, Some(line), "{to}: {error}");
         assert!(error.to_string().contains(remedy), "{to}: {error}");
     }
+}
+
+#[test]
+fn a_policy_that_cannot_run_is_said_with_line_and_remedy() {
+    let refused = |host: &str| {
+        let text = SMALL.replace("[[change]]", &format!("[host]\n{host}\n[[change]]"));
+        let simulation = parse(&text).unwrap();
+        let error = simulation.driver().err().unwrap();
+        (error.line, error.to_string(), simulation)
+    };
+    let (line, text, simulation) = refused("policy = \"perfiso\"");
+    assert_eq!(line, Some(16), "{text}");
+    assert!(text.contains("set `cores = \"shared\"` in `[host]`"), "{text}");
+    assert!(simulation.lacks().unwrap().unwrap().contains("shares cores"));
+    let (_, text, _) = refused("policy = \"shenango\"\ncores = \"shared\"");
+    assert!(text.contains("set `cores = \"exclusive\"`"), "{text}");
+    let (line, text, mut simulation) = refused("policy = \"oracle\"");
+    assert!(line == Some(16) && text.contains("quell sim oracle"), "{text}");
+    simulation.choose("best".to_owned(), "--policy best");
+    let error = simulation.lacks().unwrap_err();
+    assert_eq!(error.line, None);
+    assert!(error.to_string().contains("x.toml: `--policy best`: there is no policy"), "{error}");
+    simulation.choose("static".to_owned(), "--policy static");
+    assert_eq!(simulation.driver().unwrap().name(), "static");
 }
 
 #[test]

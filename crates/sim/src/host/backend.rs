@@ -6,6 +6,7 @@
 use quell_model::{CoreSet, Nanos, Outcome, Rung, TaskId};
 
 use crate::engine::{Engine, Timer};
+use crate::kernel::TaskState;
 use crate::scenario::Faults;
 
 /// What an action under way will come to.
@@ -40,11 +41,13 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    pub fn new(cores: usize, tasks: usize) -> Backend {
+    /// Nothing is under way; tasks have what they began with.
+    pub fn new(cores: usize, tasks: &[TaskState]) -> Backend {
         let core =
             CoreTarget { owner: None, outcome: Outcome::Done, fate: Fate::Done, yielded: None };
-        let task = TaskTarget { rung: Rung::Own, beneath: CoreSet::EMPTY, ways: None };
-        Backend { cores: vec![core; cores], tasks: vec![task; tasks] }
+        let begins =
+            |task: &TaskState| TaskTarget { rung: task.rung, beneath: task.beneath, ways: None };
+        Backend { cores: vec![core; cores], tasks: tasks.iter().map(begins).collect() }
     }
 
     pub fn outcome(&self, at: usize) -> Outcome {
@@ -76,10 +79,20 @@ impl Engine<'_> {
                 TaskTarget { rung: planned.rung, beneath: planned.beneath, ways: planned.llc_ways };
             if self.backend.tasks[task] != wanted {
                 self.backend.tasks[task] = wanted;
-                let due = self.now + self.takes(self.scenario.costs.rights);
-                self.timers.arm(self.layout.timer(Timer::TaskAction(task)), due);
+                self.start_task_action(task);
             }
         }
+    }
+
+    /// What is under way for a task ends with what is wanted then: a Plan that changes faster than that is not put off
+    /// for ever. No Outcome tells of tasks, so the back end itself tries again what had no effect, for whatever reason.
+    fn start_task_action(&mut self, task: usize) {
+        let timer = self.layout.timer(Timer::TaskAction(task));
+        if self.timers.time(timer) < Nanos::MAX {
+            return;
+        }
+        let takes = self.takes(self.scenario.costs.rights);
+        self.timers.arm(timer, self.now + takes);
     }
 
     fn start_action(&mut self, at: usize) {
@@ -137,6 +150,11 @@ impl Engine<'_> {
     }
 
     pub(crate) fn task_action(&mut self, task: usize) {
+        let Faults { refused, lost, raced, .. } = self.scenario.faults;
+        if [refused, lost, raced].into_iter().any(|fault| self.mishaps.happens(fault)) {
+            let again = self.now + Faults::RETRY;
+            return self.timers.arm(self.layout.timer(Timer::TaskAction(task)), again);
+        }
         let TaskTarget { rung, beneath, ways } = self.backend.tasks[task];
         self.hardware.partition(task, ways, self.scenario.host.caps.llc_ways);
         self.set_rights(task, rung, beneath);

@@ -79,9 +79,9 @@ impl Engine<'_> {
             false => state.waiting.len() as u32,
         };
         view.sleeping = idle_threads - view.waiting;
-        if view.waiting > 0
-            && let Some(since) = self.waiting_since(task)
-        {
+        // Requests of a runtime wait where it can be seen, even while all its threads run; others' wait in sockets.
+        let seen = view.waiting > 0 || described.is_runtime() && !state.backlog.is_empty();
+        if seen && let Some(since) = self.waiting_since(task) {
             view.queueing_delay = Signal::Measured(self.now.since(since));
         }
         view.longest_run = Signal::Measured(self.longest_run(task));

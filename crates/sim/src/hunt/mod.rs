@@ -5,10 +5,10 @@ mod draw;
 use std::fmt;
 
 use quell_model::{Class, Nanos};
-use quell_policy::{Config, PolicyError, by_name};
+use quell_policy::{Config, Policy, PolicyError, by_name};
 
 use crate::scenario::{Change, Faults, Scenario};
-use crate::{Report, run};
+use crate::{Report, Sink, run, run_traced};
 
 /// Something that should not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,14 +110,33 @@ pub const PROMISE: [&str; 2] = ["quell", "caladan"];
 /// # Errors
 /// When there is no policy of this name.
 pub fn look(seed: u64, policy: &str) -> Result<Vec<Finding>, PolicyError> {
-    let scenario = draw::scenario(seed);
+    look_by(&draw::scenario(seed), policy, run)
+}
+
+/// As [`look`], of a scenario that the caller has already, and with somebody who hears all that the scheduler does.
+///
+/// # Errors
+/// As [`look`].
+pub fn look_traced(
+    scenario: &Scenario,
+    policy: &str,
+    sink: &mut dyn Sink,
+) -> Result<Vec<Finding>, PolicyError> {
+    look_by(scenario, policy, |scenario, policy| run_traced(scenario, policy, sink))
+}
+
+fn look_by(
+    scenario: &Scenario,
+    policy: &str,
+    run: impl FnOnce(&Scenario, &mut dyn Policy) -> Report,
+) -> Result<Vec<Finding>, PolicyError> {
     let mut policy = match by_name(policy, scenario.host.clone(), Config::default()) {
         Ok(policy) => policy,
         Err(PolicyError::Host { .. }) => return Ok(Vec::new()),
         Err(unknown) => return Err(unknown),
     };
-    let report = run(&scenario, policy.as_mut());
-    let mut findings = judge(&scenario, policy.name(), &report);
+    let report = run(scenario, policy.as_mut());
+    let mut findings = judge(scenario, policy.name(), &report);
     if !PROMISE.contains(&policy.name()) {
         findings.retain(|finding| matches!(finding, Finding::Simulator(_)));
     }

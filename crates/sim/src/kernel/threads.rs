@@ -28,6 +28,12 @@ impl Engine<'_> {
             return self.take_up(at, request);
         }
         self.tasks[task].backlog.push_back(request);
+        if self.tasks[task].sleepers.is_empty()
+            && self.scenario.tasks[task].limits.quantum > Nanos::ZERO
+        {
+            // No core could help, but whoever has had its quantum can make way.
+            return self.ring();
+        }
         self.feed(task);
     }
 
@@ -95,6 +101,8 @@ impl Engine<'_> {
                 None
             }
             State::Running(at) => {
+                // Perhaps since this very step, so that no trace has shown it there.
+                self.tell_waking(thread);
                 self.leave(at);
                 Some(at)
             }
@@ -272,6 +280,8 @@ impl Engine<'_> {
         }
         self.stop(at);
         self.fill(at);
+        // Who took over may have no other core; the one that made way may have an idle one.
+        self.replace(thread);
     }
 
     /// Books what the thread of a core had since it was last booked.

@@ -1,11 +1,13 @@
 //! Three services and two batch programs under load steps.
 
-use anyhow::{Context as _, Result};
-use quell_sim::Sample;
+use anyhow::{Context as _, Result, bail};
+use quell_model::Nanos;
+use quell_sim::{Load, Sample, Scenario};
 
 use super::super::case::{Case, FIVE_TASKS, Ran, Runner, us};
 use super::super::{Figure, Outcome, line, scale};
 use super::{largest, percent};
+use crate::stats::median;
 
 pub const FIGURE: Figure = Figure {
     name: "five-tasks",
@@ -38,6 +40,17 @@ fn run(runner: &Runner) -> Result<Outcome> {
         out.point(task, "caladan", "p999_us", beside.tail_us(task)?);
         out.point(task, "alone", "p999_us", alone.tail_us(task)?);
     }
+    let mut worst: f64 = 0.0;
+    for (task, _) in SERVICES {
+        let times = step_tails(beside, task)?.into_iter().zip(step_tails(alone, task)?);
+        for (at, (beside, alone)) in times.enumerate() {
+            let case = format!("{task}, step {}", at + 1);
+            out.point(&case, "caladan", "window_p999_us", beside);
+            out.point(&case, "alone", "window_p999_us", alone);
+            worst = worst.max(beside / alone);
+        }
+    }
+    out.value("worst_step_tail_times", worst);
     let step = beside.scenario.sample.0 as f64;
     let cores = |sample: &Sample, place: usize| sample.tasks[place].ran.0 as f64 / step;
     let samples = &beside.report.timeline;
@@ -67,6 +80,25 @@ fn run(runner: &Runner) -> Result<Outcome> {
             .logarithmic(),
     ];
     Ok(out)
+}
+
+/// The tail of a service in each step of its load: the median over the windows that lie in it, in microseconds.
+fn step_tails(ran: &Ran, task: &str) -> Result<Vec<f64>> {
+    let place = ran.place(task)?;
+    let Scenario { tasks, length, sample, .. } = &ran.scenario;
+    let Load::Open { steps, .. } = &tasks[place].load else {
+        bail!("{task} has no open load");
+    };
+    let starts = std::iter::once(Nanos::ZERO).chain(steps.iter().map(|step| step.from));
+    let mut bounds: Vec<Nanos> = starts.chain([*length]).collect();
+    bounds.dedup();
+    let tails = bounds.windows(2).map(|step| {
+        let inside = |it: &&Sample| it.at >= step[0] + *sample && it.at <= step[1];
+        let windows = ran.report.timeline.iter().filter(inside);
+        let tails: Vec<f64> = windows.map(|it| us(it.tasks[place].p999)).collect();
+        median(&tails).context("a step of the load is shorter than a window")
+    });
+    tails.collect()
 }
 
 /// Batch work in a part of the run, in cores.

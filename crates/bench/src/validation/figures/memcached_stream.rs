@@ -24,6 +24,8 @@ const BATCH: &str = "stream";
 const LINUX_REQUEST_NS: i64 = 11_000;
 /// The most that Linux serves alone: 22 threads with busy siblings.
 const LINUX_PEAK: f64 = 22e6 / (11.0 * 1.5);
+/// 80 % of the published peak, million requests a second.
+const MOST: f64 = 0.8 * 12.0;
 
 fn run(runner: &Runner) -> Result<Outcome> {
     let mut out = Outcome::default();
@@ -44,21 +46,27 @@ fn run(runner: &Runner) -> Result<Outcome> {
             "shenango" => {
                 out.value("shenango_tail_times", at_one);
                 out.value("shenango_throughput_percent", throughput);
+                let times = ratios(&beside, &alone, MOST, Ran::client_tail_us)?;
+                out.value("shenango_client_tail_times", largest(times));
             }
             _ => {
-                let times = ratios(&beside, &alone, 0.8 * 12.0)?;
+                let times = ratios(&beside, &alone, MOST, Ran::tail_us)?;
                 out.value("caladan_tail_times", largest(times));
+                let times = ratios(&beside, &alone, MOST, Ran::client_tail_us)?;
+                out.value("caladan_client_tail_times", largest(times));
                 out.value("caladan_throughput_percent", throughput);
             }
         }
         tails.push(self::tails(system, &beside)?);
         work.push(line(system, beside.iter().map(|(rate, ran)| (*rate, ran.work_cores(BATCH)))));
         if system == "caladan" && !runner.short {
-            let ran = parties(runner, &mut out)?;
-            let tail = ran.tail_us(TASK)?;
-            out.value("parties_tail_times", tail / beside[0].1.tail_us(TASK)?);
-            tails.push(line("parties-star", [(1.0, tail)]));
-            work.push(line("parties-star", [(1.0, ran.work_cores(BATCH))]));
+            let parties = parties(runner, rates, &mut out)?;
+            let times = ratios(&parties, &beside, MOST, Ran::tail_us)?;
+            out.value("parties_tail_times", times[0]);
+            out.value("parties_largest_tail_times", largest(times));
+            tails.push(self::tails("parties-star", &parties)?);
+            let done = parties.iter().map(|(rate, ran)| (*rate, ran.work_cores(BATCH)));
+            work.push(line("parties-star", done));
         }
     }
     let linux = linux(runner, &mut out)?;
@@ -110,9 +118,14 @@ fn peak(swept: &Swept) -> Result<f64> {
 }
 
 /// Tails against those alone, at rates up to `most`.
-fn ratios(beside: &Swept, alone: &Swept, most: f64) -> Result<Vec<f64>> {
+fn ratios(
+    beside: &Swept,
+    alone: &Swept,
+    most: f64,
+    tail: fn(&Ran, &str) -> Result<f64>,
+) -> Result<Vec<f64>> {
     let both = beside.iter().zip(alone).filter(|((rate, _), _)| *rate <= most);
-    both.map(|((_, ran), (_, alone))| Ok(ran.tail_us(TASK)? / alone.tail_us(TASK)?)).collect()
+    both.map(|((_, ran), (_, alone))| Ok(tail(ran, TASK)? / tail(alone, TASK)?)).collect()
 }
 
 /// Linux beside batch work against Linux alone.
@@ -131,24 +144,24 @@ fn linux(runner: &Runner, out: &mut Outcome) -> Result<crate::plot::Line> {
         .policy("sched-idle")?;
     let alone = sweep(runner, &base.clone().without(BATCH), &rates, out, "linux alone")?;
     let beside = sweep(runner, &base, &rates, out, "linux")?;
-    let times = ratios(&beside, &alone, f64::INFINITY)?;
+    let times = ratios(&beside, &alone, f64::INFINITY, Ran::tail_us)?;
     out.value("linux_tail_times", largest(times.iter().copied()));
+    let equals = base.policy("linux-default")?;
+    let equals = sweep(runner, &equals, &rates, out, "linux, one class")?;
+    let equals = ratios(&equals, &alone, f64::INFINITY, Ran::tail_us)?;
+    out.value("linux_slices_tail_times", largest(equals));
     Ok(line("linux", rates.into_iter().zip(times)))
 }
 
-/// PARTIES* at a million requests a second, after its convergence.
-fn parties(runner: &Runner, out: &mut Outcome) -> Result<Ran> {
+/// PARTIES* up to the last rate that counts, each after its convergence.
+fn parties(runner: &Runner, rates: &[f64], out: &mut Outcome) -> Result<Swept> {
     let case = Case::new(MEMCACHED_STREAM)?
         .with("length_ms", 12_000)?
         .with("warm_up_ms", 10_000)?
         .with("feed_ms", 500)?
         .with("host.llc_ways", 20)?
         .with("task.memcached.latency_target_us", 20)?
-        .with("task.memcached.rate", 1_000_000)?
         .policy("parties-star")?;
-    let mut ran = runner.run(&[case])?;
-    let ran = ran.remove(0);
-    out.point("1 M/s", "parties-star", "p999_us", ran.tail_us(TASK)?);
-    out.point("1 M/s", "parties-star", "batch_work_cores", ran.work_cores(BATCH));
-    Ok(ran)
+    let rates: Vec<f64> = rates.iter().copied().filter(|rate| *rate <= MOST).collect();
+    sweep(runner, &case, &rates, out, "parties-star")
 }

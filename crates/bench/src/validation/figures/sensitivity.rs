@@ -44,6 +44,8 @@ struct Sweep {
     batch: &'static str,
     along: &'static str,
     tails: Vec<f64>,
+    /// As a client sees them.
+    client_tails: Vec<f64>,
     works: Vec<f64>,
 }
 
@@ -60,8 +62,9 @@ impl Sweep {
             values.iter().map(|value| set(base.clone(), *value)).collect();
         let ran = runner.run(&cases?)?;
         let tails = ran.iter().map(|ran| ran.tail_us(task)).collect::<Result<_>>()?;
+        let client_tails = ran.iter().map(|ran| ran.client_tail_us(task)).collect::<Result<_>>()?;
         let works = ran.iter().map(|ran| ran.work_cores(batch)).collect();
-        Ok(Sweep { task, batch, along, tails, works })
+        Ok(Sweep { task, batch, along, tails, client_tails, works })
     }
 
     /// Points and picture.
@@ -115,6 +118,7 @@ fn queueing_delay(runner: &Runner) -> Result<Outcome> {
     out.value("tail_below_10_us_percent", change(&all.tails));
     out.value("burst_batch_below_10_us_percent", change(&bursts.works));
     out.value("burst_tail_below_10_us_percent", change(&bursts.tails));
+    out.value("burst_client_tail_below_10_us_percent", change(&bursts.client_tails));
     Ok(out)
 }
 

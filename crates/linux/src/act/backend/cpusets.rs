@@ -13,7 +13,7 @@ use super::engine::{Engine, Failure, TaskState};
 use super::intent::{Change, Intended, Style};
 use super::target::{Targets, Want};
 use super::{
-    ApplyReport, BackEnd, BeRung, CoreOutcome, Host, Notice, TaskInfo, TaskStatus, freezer,
+    ApplyReport, BackEnd, BeRung, CoreOutcome, Host, Notice, Pin, TaskInfo, TaskStatus, freezer,
 };
 use crate::ThreadRef;
 use crate::act::{ActError, RestoreReport};
@@ -207,6 +207,14 @@ impl BackEnd for Cpusets {
         host: &mut dyn Host,
     ) {
         self.engine.forked(parent, child, watched, host);
+    }
+
+    fn pin(&mut self, thread: &ThreadRef, pin: Option<Pin>) -> bool {
+        self.engine.records.pin(thread, pin)
+    }
+
+    fn place_helpers(&mut self, task: TaskId, cores: CoreSet) {
+        self.engine.place_helpers(task, cores);
     }
 
     fn apply(&mut self, plan: &Plan, threads: &[ThreadView], host: &mut dyn Host) -> ApplyReport {

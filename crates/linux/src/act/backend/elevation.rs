@@ -4,12 +4,12 @@
 //! an LC thread wakes and runs BE the moment it blocks, without the scheduler having a part in it. What
 //! a Plan changes is who may use which core, and what happens to tasks for which none is left.
 
-use quell_model::{HostCaps, Nanos, Plan, TaskId};
+use quell_model::{CoreSet, HostCaps, Nanos, Plan, TaskId};
 
 use super::engine::Engine;
 use super::intent::Style;
 use super::{
-    ApplyReport, BackEnd, BeRung, CoreOutcome, Host, Intended, Notice, TaskInfo, TaskStatus,
+    ApplyReport, BackEnd, BeRung, CoreOutcome, Host, Intended, Notice, Pin, TaskInfo, TaskStatus,
     freezer,
 };
 use crate::ThreadRef;
@@ -77,6 +77,14 @@ impl BackEnd for Elevation {
         host: &mut dyn Host,
     ) {
         self.engine.forked(parent, child, watched, host);
+    }
+
+    fn pin(&mut self, thread: &ThreadRef, pin: Option<Pin>) -> bool {
+        self.engine.records.pin(thread, pin)
+    }
+
+    fn place_helpers(&mut self, task: TaskId, cores: CoreSet) {
+        self.engine.place_helpers(task, cores);
     }
 
     fn apply(&mut self, plan: &Plan, threads: &[ThreadView], host: &mut dyn Host) -> ApplyReport {

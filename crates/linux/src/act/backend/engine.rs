@@ -40,6 +40,8 @@ pub(super) struct TaskState {
     pub group_cores: Option<CoreSet>,
     /// Whether its cpu group was given the least weight.
     pub group_idle: Option<bool>,
+    /// Where its threads go that are no kernel threads of a runtime; empty for a task that is no runtime.
+    pub helpers: CoreSet,
 }
 
 /// State of a back end.
@@ -101,8 +103,16 @@ impl Engine {
             group_refused: None,
             group_cores: None,
             group_idle: None,
+            helpers: CoreSet::EMPTY,
         });
         self.forget_plan();
+    }
+
+    pub fn place_helpers(&mut self, task: TaskId, cores: CoreSet) {
+        if let Some(state) = self.task_mut(task).filter(|state| state.helpers != cores) {
+            state.helpers = cores;
+            self.targets.touch(task);
+        }
     }
 
     /// Has the next Plan taken in anew, even if it equals the last.
@@ -408,6 +418,8 @@ impl TaskState {
     pub fn lack(&self, record: &Record, want: &Want, style: &Style) -> Option<Lack> {
         let own = record.own?;
         let by_group = style.places_by_group && self.info.groups.cpuset.is_some();
+        let helps = record.pin.is_none() && !self.helpers.intersection(&own.cores).is_empty();
+        let want = &if helps { want.of_helper(self.helpers) } else { *want };
         Some(Lack::of(record, &own, want, style, self.status.unelevated.is_none(), by_group))
     }
 }

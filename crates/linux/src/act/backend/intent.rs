@@ -68,7 +68,7 @@ impl Lack {
         by_group: bool,
     ) -> Lack {
         let want = &want.of_thread(record.lc, style.be);
-        let place = super::target::place(want, &own.cores);
+        let place = super::target::place(want, &own.cores).kept_to(record.pin, &own.cores);
         let present = record.present_sched(own);
         let mut wanted = style.sched(place.rung, own);
         if wanted.policy.is_realtime() && !may_elevate {

@@ -62,6 +62,16 @@ pub trait BackEnd {
     /// what it inherited from Quell; one that is to be left alone is given back at once.
     fn forked(&mut self, parent: &ThreadRef, child: &ThreadRef, watched: bool, host: &mut dyn Host);
 
+    /// Tells that a thread is a kernel thread of a runtime, and which core it keeps to; `None`: it is a thread like any
+    /// other again. A runtime schedules its own threads, each on the core that it was granted. It holds even while the
+    /// Plan gives that core to somebody else, whose rung then decides, so that the thread can leave in order. False for
+    /// a thread that is not known yet; to be told again then.
+    fn pin(&mut self, thread: &ThreadRef, pin: Option<Pin>) -> bool;
+
+    /// Where the threads of a task go that [`BackEnd::pin`] was not told of, on their own rung: beside kernel threads
+    /// that never sleep they would never run. Empty: they are placed as those of any task.
+    fn place_helpers(&mut self, task: TaskId, cores: CoreSet);
+
     /// Does what is missing between the Plan and the host. `threads` are those of the observation
     /// that the Plan was decided on.
     fn apply(&mut self, plan: &Plan, threads: &[ThreadView], host: &mut dyn Host) -> ApplyReport;
@@ -82,6 +92,15 @@ pub trait BackEnd {
     /// and forgets it. Its groups are the caller's to remove. A thread that is merely missing from the
     /// observation is given back too: what is not seen is not managed.
     fn release(&mut self, task: TaskId, host: &mut dyn Host) -> RestoreReport;
+}
+
+/// How a kernel thread of a runtime is placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// On the core that it was granted.
+    Core(CoreId),
+    /// It has no core of its own now, and is placed as the threads of any task.
+    Member,
 }
 
 /// How a task's threads may be handled.

@@ -6,7 +6,7 @@ use quell_model::{CoreSet, Nanos, TaskId};
 
 use super::engine::Failure;
 use super::intent::rank;
-use super::{ApplyReport, Host};
+use super::{ApplyReport, Host, Pin};
 use crate::act::{ActError, Policy, SchedAttr};
 use crate::observe::{ThreadState, ThreadView};
 use crate::{ThreadRef, Tid};
@@ -75,6 +75,8 @@ pub(super) struct Record {
     pub cores_before: Option<CoreSet>,
     /// The generation of its task's want that it was brought to; 0 for none.
     pub settled: u32,
+    /// It is a kernel thread of a runtime, placed like this.
+    pub pin: Option<Pin>,
     /// Changed by the task meanwhile, so left alone.
     pub keeps_sched: bool,
     pub keeps_cores: bool,
@@ -103,6 +105,7 @@ impl Record {
             cores: None,
             cores_before: None,
             settled: 0,
+            pin: None,
             keeps_sched: false,
             keeps_cores: false,
             stranded: false,
@@ -373,6 +376,19 @@ impl Records {
     fn inherited_from_leader(&self, thread: &ThreadRef) -> Option<Inherited> {
         let leader = self.get(*self.by_tid.get(&thread.tgid)?)?;
         (leader.thread != *thread).then(|| Inherited::from_record(leader))?
+    }
+
+    /// Places a thread as a kernel thread of a runtime, or like any other. False for a thread that is not known.
+    pub fn pin(&mut self, thread: &ThreadRef, pin: Option<Pin>) -> bool {
+        let Some(&at) = self.by_tid.get(&thread.tid) else { return false };
+        let Some(record) = self.get_mut(at).filter(|record| record.thread == *thread) else {
+            return false;
+        };
+        if record.pin != pin {
+            record.pin = pin;
+            record.settled = 0;
+        }
+        true
     }
 
     /// Forgets the threads of a task.

@@ -2,7 +2,7 @@
 
 use quell_model::{Class, CoreMode, CoreSet, Plan, Reason, Rung, TaskId, TaskReason};
 
-use super::BeRung;
+use super::{BeRung, Pin};
 
 /// What a task's threads should be like now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,11 @@ impl Want {
         }
     }
 
+    /// The want of a thread that goes to these cores on its own rung.
+    pub fn of_helper(&self, cores: CoreSet) -> Want {
+        Want { rung: Rung::Own, usable: cores, owned: CoreSet::EMPTY, ..*self }
+    }
+
     /// Whether the Plan leaves the task no core at all.
     pub fn off_core(&self) -> bool {
         self.usable.is_empty()
@@ -64,6 +69,18 @@ pub(super) struct Place {
     pub rung: Rung,
     /// Its own affinity has no core that the Plan gives to its task.
     pub stranded: bool,
+}
+
+impl Place {
+    /// The same on one core alone, if the thread is kept to one and may use that by itself.
+    pub fn kept_to(self, pin: Option<Pin>, own: &CoreSet) -> Place {
+        match pin {
+            Some(Pin::Core(core)) if own.contains(core) => {
+                Place { cores: CoreSet::of(core), stranded: false, ..self }
+            }
+            _ => self,
+        }
+    }
 }
 
 /// Places one thread of a task, given the affinity that the thread had by itself.

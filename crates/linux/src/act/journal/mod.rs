@@ -30,6 +30,7 @@ use self::layout::{HEADER_WORDS, MAGIC, SLOTS_AT, VERSION, checksum, header, slo
 use self::palette::Palette;
 use self::slot::{Damaged, Identity, Slot, SlotView, TooLong};
 use self::value::Value;
+use crate::act::Subject;
 use crate::sys::map::SharedWords;
 use crate::{ThreadRef, Tid};
 
@@ -258,6 +259,16 @@ impl JournalFile {
         }
         whole.sort_by_key(|(_, view)| view.order);
         (whole, damaged)
+    }
+
+    /// The threads that have something to be given back.
+    pub fn threads(&self) -> Vec<ThreadRef> {
+        let changed = self.slots().0.into_iter().filter(|(_, view)| view.returned.is_none());
+        let threads = changed.filter_map(|(_, view)| match view.identity.subject {
+            Subject::Sched(thread) | Subject::Affinity(thread) => Some(thread),
+            _ => None,
+        });
+        threads.collect()
     }
 
     /// Closes and removes a journal in which nothing is left to give back.

@@ -14,9 +14,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::{RestoreReport, restore_journal};
 use crate::act::host::Host;
 use crate::act::protocol::{TakeoverStep, TakeoverView, takeover_step};
-use crate::act::{JournalError, JournalFile, Stage, monotonic_now};
+use crate::act::{JournalError, JournalFile, SchedAttr, Stage, monotonic_now};
 use crate::thread::ThreadStat;
-use crate::{ThreadRef, Tid};
+use crate::{ThreadRef, Tid, sys};
 
 /// How long somebody who restores may go without a sign of life before the next one ends it and goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub fn take_over(
         };
         match takeover_step(&view) {
             TakeoverStep::Watch | TakeoverStep::Leave => return Ok(None),
-            TakeoverStep::Kill => end(daemon),
+            TakeoverStep::Kill => end(&journal.daemon(), daemon),
             TakeoverStep::Lock => locked = try_lock(&lock, journal, patience)?,
             TakeoverStep::Restore => {
                 // The beat comes first: who waits for the lock must not see a restorer with an old beat.
@@ -121,12 +121,21 @@ fn wait_end(process: BorrowedFd<'_>, at_most: Duration) -> bool {
     poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
 
-/// Kills the daemon and waits for its end: until then it may still write.
-fn end(daemon: Option<BorrowedFd<'_>>) {
-    if let Some(daemon) = daemon {
-        let _ = pidfd_send_signal(daemon, Signal::KILL);
-        wait_end(daemon, Duration::from_secs(1));
+/// Kills a process and waits for its end: until then it may still write. One that does not end loses its priority: a
+/// thread that hangs in the kernel hears no signal, and may hang because whoever it waits for cannot run beneath it. Not
+/// before, for it needs a core to end, and among raised threads only its priority gives it one.
+fn end(process: &ThreadRef, handle: Option<BorrowedFd<'_>>) {
+    const EACH: Duration = Duration::from_millis(500);
+    let Some(handle) = handle else { return };
+    // Best effort, as what follows is.
+    let _ = pidfd_send_signal(handle, Signal::KILL);
+    if wait_end(handle, EACH) {
+        return;
     }
+    for thread in ThreadRef::all_of(process.tgid).unwrap_or_default() {
+        let _ = sys::sched::set_attr(thread.tid, &SchedAttr::OTHER);
+    }
+    wait_end(handle, EACH);
 }
 
 /// One attempt at the lock. A holder that gives no sign of life is ended: it may be stopped, and would else
@@ -138,11 +147,11 @@ fn try_lock(lock: &File, journal: &JournalFile, patience: Patience) -> io::Resul
         Err(TryLockError::WouldBlock) => {}
     }
     let quiet = monotonic_now().since(journal.last_beat()) > patience.0;
-    if let Some(holder) = journal.restorer().filter(|_| quiet)
-        && let Some(holder) = open_process(&holder)
+    if let Some(who) = journal.restorer().filter(|_| quiet)
+        && let Some(holder) = open_process(&who)
     {
         tracing::warn!("a restore hangs; ending it and going on");
-        end(Some(holder.as_fd()));
+        end(&who, Some(holder.as_fd()));
     }
     std::thread::sleep(Duration::from_millis(2));
     Ok(false)

@@ -1,6 +1,7 @@
 //! What the back ends promise, against a host that records.
 
 mod fake;
+mod pins;
 pub(super) mod real;
 mod turns;
 

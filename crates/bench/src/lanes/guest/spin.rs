@@ -1,27 +1,18 @@
-//! A virtual machine of one core that runs nothing but a busy loop: its vCPU thread takes turns like any other.
-//!
-//! The guest is 512 bytes without an operating system. It notes turns and gaps by its time stamp counter in its own memory,
-//! which is a file that the benchmark maps. QEMU emulates it (TCG) where there is no KVM.
+//! A guest that runs nothing but a busy loop, of 512 bytes. It notes turns and gaps by its time stamp counter.
 #![allow(unsafe_code)]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use quell_load::now;
 use quell_model::{CoreSet, Nanos};
 
-use super::program::Noted;
-use super::sharing::PATIENCE;
-use super::words::Words;
-use crate::host::Program;
+use super::super::program::Noted;
+use super::super::words::Words;
+use super::{MEMORY_BYTES, Machine, SECTOR_BYTES};
 use crate::progress::Stop;
-
-const MEMORY_BYTES: usize = 16 << 20;
-const SECTOR_BYTES: usize = 512;
-const QEMU: &str = "qemu-system-x86_64";
 
 /// Where the guest notes things, in words of its memory.
 mod at {
@@ -105,9 +96,8 @@ fn sector(_: u32) -> Option<[u8; SECTOR_BYTES]> {
 
 /// A guest that runs.
 pub struct Guest {
-    program: Program,
+    machine: Machine,
     memory: Words,
-    vcpu: i32,
 }
 
 impl Guest {
@@ -118,33 +108,19 @@ impl Guest {
     pub fn boot(folder: &Path, name: &str, stop: &Stop) -> Result<Guest> {
         // Some 2 us on clocks of 1 to 4 GHz; the loop takes a tenth of that when emulated.
         let sector = sector(5_000).context("the guest's program is for x86-64")?;
-        let (memory, disk) = (folder.join(format!("{name}.memory")), folder.join(name));
-        std::fs::write(&disk, sector)?;
-        let words = Words::create(&memory, MEMORY_BYTES / 8)?;
-        let mut command = Command::new(QEMU);
-        command.args(["-machine", "pc,memory-backend=memory", "-accel", "tcg", "-m", "16M"]);
-        command.args(["-nodefaults", "-display", "none", "-name", "lane,debug-threads=on"]);
-        command
-            .arg("-object")
-            .arg(option("memory-backend-file,id=memory,size=16M,share=on,mem-path=", &memory));
-        command.arg("-drive").arg(option("if=floppy,format=raw,file=", &disk));
-        let mut program = Program::start(QEMU, &mut command)?;
-        let until = Instant::now() + PATIENCE;
-        loop {
-            program.check()?;
-            if words[at::UNITS].load(Relaxed) > 0 {
-                break;
-            }
-            ensure!(Instant::now() < until, "the guest does not boot");
-            stop.sleep(Duration::from_millis(10))?;
-        }
-        let vcpu = vcpu(&program)?;
-        Ok(Guest { program, memory: words, vcpu })
+        let file = folder.join(format!("{name}.memory"));
+        let memory = Words::create(&file, MEMORY_BYTES / 8)?;
+        let mut machine = Machine::start(&file, &sector, None)?;
+        machine.wait_for(|| memory[at::UNITS].load(Relaxed) > 0, stop)?;
+        Ok(Guest { machine, memory })
     }
 
     /// The thread that is its vCPU.
-    pub fn vcpu(&self) -> i32 {
-        self.vcpu
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn vcpu(&self) -> Result<i32> {
+        self.machine.vcpu()
     }
 
     /// Puts all of QEMU's threads on cores.
@@ -152,7 +128,7 @@ impl Guest {
     /// # Errors
     /// When the kernel refuses.
     pub fn pin(&self, cores: &CoreSet) -> Result<()> {
-        self.program.pin(cores)
+        self.machine.pin(cores)
     }
 
     /// What it does for a time, noted by itself. It goes on.
@@ -171,7 +147,7 @@ impl Guest {
             ticks += u64::from(clock.wrapping_sub(last));
             last = clock;
         }
-        self.program.check()?;
+        self.machine.check()?;
         let after = self.reading();
         ticks += u64::from(after.clock.wrapping_sub(last));
         let ns = after.at.since(before.at).0;
@@ -209,23 +185,6 @@ struct Reading {
     clock: u32,
 }
 
-fn option(start: &str, path: &Path) -> PathBuf {
-    let mut text = std::ffi::OsString::from(start);
-    text.push(path);
-    text.into()
-}
-
-/// QEMU names the threads of its vCPUs.
-fn vcpu(program: &Program) -> Result<i32> {
-    for tid in program.threads()? {
-        let name = std::fs::read_to_string(format!("/proc/{}/task/{tid}/comm", program.pid()));
-        if name.is_ok_and(|name| name.starts_with("CPU 0")) {
-            return Ok(tid);
-        }
-    }
-    bail!("{} has no thread that is a vCPU", program.name())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,7 +194,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let stop = Stop::default();
         let mut guest = Guest::boot(folder.path(), "guest", &stop).unwrap();
-        assert!(guest.vcpu() > guest.program.pid());
+        assert!(guest.vcpu().unwrap() > guest.machine.pid());
         let noted = guest.note(Duration::from_millis(200), &stop).unwrap();
         assert!(noted.units > 0 && noted.ns >= 200_000_000);
         assert_eq!(noted.turns.len(), noted.between.len());

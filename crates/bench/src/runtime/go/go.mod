@@ -1,0 +1,3 @@
+module quell.example/runtimes
+
+go 1.22

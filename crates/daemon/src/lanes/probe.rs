@@ -1,0 +1,122 @@
+//! What a turn on this core is made of: tried at the start of a lane in the shared pattern, with a member of its own that does
+//! nothing but read the clock.
+//!
+//! The kernel counts a member's time from switch to switch. The rest of the switch that brings it, and the interrupt that ends
+//! its turn, are in that: tenths of a microsecond on bare metal, several on a virtual machine. Only the member itself can
+//! tell what it had.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use quell_linux::act::SchedAttr;
+use quell_linux::observe::bpf::BpfObserver;
+use quell_linux::observe::{Children, Observer};
+use quell_linux::own::place_scheduler;
+use quell_linux::{ThreadRef, clock};
+use quell_model::{CoreId, CoreSet, Nanos, TaskId};
+use rustix::event::{Timespec, poll};
+
+use super::lead::Lead;
+
+/// Turns that are tried.
+const TURNS: usize = 150;
+/// How long the scheduler sleeps in each: as in a lane, so that the switches are those of a lane.
+const SLEEP: Nanos = Nanos::from_micros(30);
+/// Between two readings of the clock lies less than this, unless something comes in between.
+const GAP: Nanos = Nanos(1_000);
+/// The member ends by itself after this, whatever happens.
+const MOST: Nanos = Nanos::from_millis(200);
+
+/// Tries turns on the calling thread's core, whose rung must be above the member's. `place` is one that no lane of the observer
+/// has. `None`: no turn could be tried, for example because others keep the core.
+pub fn lead(
+    observer: &mut BpfObserver,
+    core: CoreId,
+    member: SchedAttr,
+    place: TaskId,
+) -> Option<Lead> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let own = Arc::clone(&stop);
+    let (tell, told) = crossbeam_channel::bounded(1);
+    let spins = std::thread::Builder::new().name("quell-probe".into()).spawn(move || {
+        let placed = place_scheduler(&CoreSet::of(core), &member).is_ok();
+        let _ = tell.send(ThreadRef::current().ok().filter(|_| placed));
+        if placed { stretches(&own) } else { Vec::new() }
+    });
+    let spins = spins.ok()?;
+    let thread = told.recv_timeout(Duration::from_nanos(MOST.0)).ok().flatten();
+    let watched =
+        thread.filter(|thread| observer.watch(*thread, place, false, Children::Leave).is_ok());
+    let ran = watched.map(|thread| turns(observer, thread));
+    // Relaxed: the flag stands alone.
+    stop.store(true, Relaxed);
+    if let Some(thread) = watched {
+        observer.unwatch(thread);
+        observer.refresh();
+    }
+    // One that never came to its core is left to end by itself.
+    thread?;
+    let had = median(spins.join().ok()?)?;
+    let ran = median(ran?)?;
+    Some(Lead::found(SLEEP.since(had), ran.since(had)))
+}
+
+/// Sleeps, again and again, and notes for how long the member was on the core meanwhile.
+fn turns(observer: &mut BpfObserver, thread: ThreadRef) -> Vec<Nanos> {
+    let sleep = Timespec { tv_sec: 0, tv_nsec: SLEEP.0 as i64 };
+    let mut all = Vec::with_capacity(TURNS);
+    let mut before = None;
+    for _ in 0..=TURNS {
+        // An interrupted sleep is one turn of many.
+        let _ = poll(&mut [], Some(&sleep));
+        observer.refresh();
+        let view = observer.threads().iter().find(|view| view.thread == thread);
+        let ran = view.map(|view| view.ran);
+        if let (Some(ran), Some(before)) = (ran, before) {
+            all.push(Nanos::since(ran, before));
+        }
+        before = ran;
+    }
+    all
+}
+
+/// Reads the clock, and notes the stretches between gaps.
+fn stretches(stop: &AtomicBool) -> Vec<Nanos> {
+    let mut all = Vec::with_capacity(2 * TURNS);
+    let begin = clock::now();
+    let (mut first, mut last) = (begin, begin);
+    while !stop.load(Relaxed) && last.since(begin) < MOST && all.len() < all.capacity() {
+        let at = clock::now();
+        if at.since(last) > GAP {
+            all.push(last.since(first));
+            first = at;
+        }
+        last = at;
+    }
+    all
+}
+
+/// The middle one: hypervisors stop cores, and what a turn had then is no rule.
+fn median(mut all: Vec<Nanos>) -> Option<Nanos> {
+    all.sort_unstable();
+    // A few say nothing.
+    (all.len() >= TURNS / 4).then(|| all[all.len() / 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_of_few_is_none() {
+        let all = |count: u64| (0..count).map(Nanos).rev().collect::<Vec<_>>();
+        assert_eq!(median(all(TURNS as u64 / 4 - 1)), None);
+        assert_eq!(median(all(101)), Some(Nanos(50)));
+    }
+
+    #[test]
+    fn who_reads_the_clock_stops_when_it_is_told_to() {
+        assert!(stretches(&AtomicBool::new(true)).is_empty());
+    }
+}

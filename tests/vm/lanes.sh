@@ -1,0 +1,144 @@
+#!/bin/sh
+# Guest script: one dedicated scheduler thread over three lanes, then a shared lane on every managed core (2 to 7).
+# Whose turn follows whose, how many turns each has had, and that a killed scheduler leaves nothing elevated. Members note
+# their turns themselves. A core of this machine stands still now and then for longer than a slice, whose member then
+# notes nothing: one turn in ten may be missing.
+# shellcheck disable=SC2317 source=tests/vm/assert.sh
+. /lib/assert.sh
+# shellcheck source=tests/vm/threads.sh
+. /lib/threads.sh
+
+hold_tracepoints
+# Linux 6.12 may warn (task_non_contending) when a fair server is turned off while a thread waits for it. Off already, it is left alone.
+for core in 2 3 4 5 6 7; do echo 0 >/sys/kernel/debug/sched/fair_server/cpu$core/runtime; done
+# Nothing of this script runs on a core that has a lane.
+taskset -p 3 $$ >/dev/null
+
+# Three members a lane; a lane's notes are in /tmp/notes.CORE. They are started before, and so outlive the lanes.
+members() {
+    for number in 0 1 2; do
+        noting "/tmp/notes.$1" $number &
+        eval "pid_$1_$number=$!"
+    done
+}
+
+# lane CORE POLICY [TABLE]: a lane of the file, with the core's members.
+lane() {
+    echo "[[lane]]"
+    echo "core = $1"
+    echo "policy = \"$2\""
+    [ -z "${3:-}" ] || echo "table = \"$3\""
+    echo "slice = \"50ms\""
+    for number in 0 1 2; do
+        eval "pid=\$pid_$1_$number"
+        echo "[[lane.member]]"
+        # shellcheck disable=SC2154 # eval
+        echo "pid = $pid"
+    done
+}
+
+# From now on they keep their core busy.
+go() { touch "/tmp/notes.$1.go"; }
+# The turns of a lane so far, in order.
+notes() { noting "/tmp/notes.$1"; }
+# At least so many turns on this core.
+has_turns() { [ "$(notes "$1" | wc -c)" -gt "$2" ]; }
+# Of 10 changes, 9 at least are among these pairs.
+follows() {
+    notes "$1" | awk -v pairs=" $2 " '{
+        for (at = 1; at < length($0); at++) {
+            seen++
+            odd += !index(pairs, " " substr($0, at, 2) " ")
+        }
+        print odd + 0 " of " seen " are others: " substr($0, 1, 60)
+        exit odd * 10 > seen || seen < 20
+    }'
+}
+goes_round() { follows "$1" "AB BC CA" || follows "$1" "AC CB BA"; }
+
+# turns CORE: how many turns each member of this lane has had by the scheduler's own count, in a row.
+turns() {
+    quell lane status --json | tr -c 'a-z0-9_":-' '\n' | awk -F: -v wanted="$1" '
+        $1 == "\"core\"" {core = $2}
+        $1 == "\"turns\"" && core == wanted {print $2}' | xargs
+}
+# How many scheduler threads there are.
+schedulers() { quell lane status --json | tr ',' '\n' | grep -c '"cpu_ns"'; }
+# counts CORE A B C: from now on the turns are to each other as these numbers, but for one in ten. Not from the start: who begins
+# late leaves turns to the others.
+counts() {
+    before=$(turns "$1")
+    for _ in $(seq 60); do
+        sleep 1
+        echo "$before $(turns "$1")" | awk '{exit !($4 - $1 > 20 && $5 - $2 > 20 && $6 - $3 > 20)}' && break
+    done
+    echo "$before $(turns "$1")" | awk -v a="$2" -v b="$3" -v c="$4" '
+        function near(x, y) {return x - y <= 3 + y / 10 && y - x <= 3 + x / 10}
+        {
+            print $4 - $1, $5 - $2, $6 - $3
+            exit !($4 - $1 > 20 && near(($4 - $1) / a, ($5 - $2) / b) && near(($5 - $2) / b, ($6 - $3) / c))
+        }'
+}
+
+# Threads of members with a real-time policy, which is the 41st word of stat.
+elevated() { awk '$2 == "(noting)" && $41 != 0' /proc/[0-9]*/task/[0-9]*/stat 2>/dev/null | wc -l; }
+nothing_elevated() { [ "$(elevated)" = 0 ]; }
+all_elevated() { [ "$(elevated)" = "$1" ]; }
+allowed() { for pid in $(pidof noting); do grep Cpus_allowed_list: "/proc/$pid/status"; done | sort -u | cut -f2; }
+
+# Three lanes on one scheduler thread.
+for core in 4 5 6; do members $core; done
+{
+    echo 'pattern = "dedicated"'
+    echo 'scheduler_core = 7'
+    echo 'hung_after_ms = 30000'
+    lane 4 table A,B,A,C
+    lane 5 round-robin
+    lane 6 table A,A,B,C
+} >/tmp/dedicated.toml
+quell lane run /tmp/dedicated.toml >/tmp/dedicated.log 2>&1 &
+lanes=$!
+eventually "three lanes have all their members" all_elevated 9 || cat /tmp/dedicated.log
+expect "one thread schedules them" 1 "$(schedulers)"
+for core in 4 5 6; do go $core; done
+for core in 4 5 6; do eventually "the lane on core $core goes round" has_turns $core 60; done
+expect "members run on the cores of their lanes" "4 5 6" "$(cores_of noting | tr ' ' '\n' | sort -u | xargs)"
+holds "A-B-A-C is followed" follows 4 "AB BA AC CA"
+holds "round robin goes round, one way or the other" goes_round 5
+holds "A-A-B-C is followed" follows 6 "AB BC CA"
+holds "A has twice the turns of A-B-A-C" counts 4 2 1 1
+holds "in round robin all have as many" counts 5 1 1 1
+kill -INT $lanes
+wait $lanes
+expect "it ends well" 0 $? || cat /tmp/dedicated.log
+expect "nothing is elevated then" 0 "$(elevated)"
+expect "and all may run where they could before" 0-1 "$(allowed)"
+end noting
+
+# A shared lane on every managed core, each with a scheduler thread of its own.
+rm -f /tmp/notes.*
+for core in 2 3 4 5 6 7; do members $core; done
+{
+    echo 'pattern = "shared"'
+    echo 'hung_after_ms = 30000'
+    for core in 2 3 4 5 6 7; do lane $core table A,B,C; done
+} >/tmp/shared.toml
+quell lane run /tmp/shared.toml >/tmp/shared.log 2>&1 &
+lanes=$!
+eventually "six lanes have all their members" all_elevated 18 || cat /tmp/shared.log
+expect "each has a scheduler thread of its own" 6 "$(schedulers)"
+for core in 2 3 4 5 6 7; do go $core; done
+for core in 2 3 4 5 6 7; do
+    eventually "the lane on core $core goes round" has_turns $core 60
+    holds "in order" follows $core "AB BC CA"
+    holds "and all have as many turns" counts $core 1 1 1
+done
+grep -v take\ turns /tmp/shared.log
+
+# Whatever happens to the scheduler, no thread stays elevated.
+kill -9 $lanes
+eventually "a killed scheduler leaves nothing elevated" nothing_elevated
+expect "and all may run where they could before" 0-1 "$(allowed)"
+expect "the members live" 18 "$(pidof noting | wc -w)"
+end noting
+finish
