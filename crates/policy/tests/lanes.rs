@@ -479,6 +479,41 @@ proptest! {
     }
 
     #[test]
+    fn who_keeps_to_its_budget_meets_its_deadline_whenever_others_sleep_and_wake(
+        own in (5u64..100, 1u64..20, 0u64..=100),
+        others in proptest::collection::vec(
+            ((5u64..100, 1u64..20, 0u64..=100), 1u64..400, 1u64..2_000), 1..5
+        )
+    ) {
+        let members = others.len() as u64 + 1;
+        // Each has the core evenly within its deadline, at most.
+        let job = |(budget, times, hundredths): (u64, u64, u64)| {
+            let even = budget * members;
+            let deadline = us(even) + Nanos(us(budget * times).0 / 100 * hundredths);
+            Job { period: us(even + budget * times), budget: us(budget), deadline }
+        };
+        let keeps = job(own);
+        let habit = |(_, works, sleeps): &((u64, u64, u64), u64, u64)| {
+            Habit::of(us(*works), us(*sleeps))
+        };
+        let habits: Vec<Habit> = std::iter::once(Habit::of(keeps.budget, keeps.period))
+            .chain(others.iter().map(habit))
+            .collect();
+        let jobs = std::iter::once(keeps).chain(others.iter().map(|(other, ..)| job(*other)));
+        let mut lane = Lane::new(&Spec::Edf { jobs: jobs.collect() }, &habits);
+        lane.run(us(100_000));
+        let mut released = us(1_000);
+        let mut got = Nanos::ZERO;
+        for ran in lane.ran.iter().filter(|ran| ran.member == Member(0)) {
+            got += ran.to.since(ran.from);
+            if got == keeps.budget {
+                prop_assert!(ran.to <= released + keeps.deadline, "{ran:?}, from {released}");
+                (released, got) = (ran.to + keeps.period, Nanos::ZERO);
+            }
+        }
+    }
+
+    #[test]
     fn nobody_gets_more_than_its_budget_while_one_with_budget_waits(
         greedy in 5u64..100, other in 5u64..100, late in 0u64..20
     ) {

@@ -22,13 +22,25 @@ struct State {
     left: Nanos,
 }
 
+impl State {
+    /// Whether what it has left until its deadline is no more than it would have got by working evenly: then it may have
+    /// it by then, and others that work evenly still meet theirs.
+    fn is_even(&self, job: &Job, now: Nanos) -> bool {
+        let until_deadline = (self.released + job.deadline).since(now);
+        let (left, budget) = (u128::from(self.left.0), u128::from(job.budget.0));
+        left * u128::from(job.deadline.0) <= budget * u128::from(until_deadline.0)
+    }
+}
+
 /// Runs, of those with budget left, the one with the earliest deadline. A member without budget gets what nobody
-/// with budget wants. Where the budgets fit (`Spec::check` takes no others) each is met, as long as members that sleep do so
-/// at their periods' ends: one that wakes late in its period still has its budget then, and may use it up beyond its
-/// deadline, ahead of others.
+/// with budget wants. Where the budgets fit (`Spec::check` takes no others) each is met.
 ///
 /// A period begins when its member wakes up after the last one's end, or there if it did not sleep. What a member
-/// used stays used when it sleeps within a period: waking up is no way to a new budget.
+/// used stays used when it sleeps within a period: waking up is no way to a new budget. One that wakes so late that what it has
+/// left would crowd out others by its deadline begins a period there: with a whole budget where the deadline is the period's
+/// end, as the constant bandwidth server has it (Abeni and Buttazzo, RTSS 1998, section 3; the kernel's `update_dl_entity()`),
+/// and with what it has left where it is earlier. With earlier deadlines that is enough while budgets per deadline add up to
+/// 1 at most; beyond that it holds for members that sleep at their periods' ends alone.
 #[derive(Clone, Debug)]
 pub struct Edf {
     jobs: Vec<Job>,
@@ -69,6 +81,11 @@ impl Edf {
                 let next = Nanos(state.released.0 + over * job.period.0);
                 state.released = if woke { seen.now } else { next };
                 state.left = job.budget;
+            } else if woke && !state.is_even(&job, seen.now) {
+                state.released = seen.now;
+                if job.deadline >= job.period {
+                    state.left = job.budget;
+                }
             }
         }
         self.awake = seen.runnable;
