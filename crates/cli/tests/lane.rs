@@ -327,6 +327,41 @@ fn whatever_kills_the_scheduler_no_thread_stays_elevated() {
     }
 }
 
+/// The scheduler thread of the first lane never has its core again, but for what the kernel leaves ordinary threads: less often
+/// than the lane below has to hear of it.
+fn starve(lanes: &Lanes<'_>) {
+    let tid = lanes.status()["schedulers"][0]["tid"].to_string();
+    let done = Command::new("chrt").args(["--idle", "--pid", "0", &tid]).status().unwrap();
+    assert!(done.success());
+}
+
+#[test]
+fn a_scheduler_that_hangs_is_ended_and_everything_is_given_back() {
+    let ground = Ground::new();
+    let stop = |lanes: &Lanes<'_>| {
+        kill_process(Pid::from_child(&lanes.child), Signal::STOP).unwrap();
+    };
+    // All of it, or its scheduler thread alone, beside a process that goes on.
+    for hang in [stop, starve] {
+        let members = [spinner(), spinner()];
+        let before = members.each_ref().map(|member| scheduling(member.pid()));
+        let [a, b] = members.each_ref().map(Program::pid);
+        let text = format!(
+            "hung_after_ms = 250\n[[lane]]\ncore = 1\nslice = \"2ms\"\n\
+             [[lane.member]]\npid = {a}\n[[lane.member]]\npid = {b}\n"
+        );
+        let file = ground.path().join("lanes.toml");
+        fs::write(&file, text).unwrap();
+        let mut lanes = Lanes::run(&ground, &[file.to_str().unwrap()]);
+        lanes.go_on(&[0, 1]);
+        hang(&lanes);
+        eventually("the guardians ended it", || lanes.child.try_wait().unwrap().is_some());
+        eventually("everything is as it was found", || {
+            members.iter().zip(&before).all(|(member, before)| scheduling(member.pid()) == *before)
+        });
+    }
+}
+
 /// xorshift64*: what happens next.
 struct Dice(u64);
 
