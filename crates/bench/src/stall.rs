@@ -25,6 +25,7 @@
 //! Latencies without removal stand beside, with `_raw` at the end of the metric's name.
 
 use quell_model::Nanos;
+use serde::{Deserialize, Serialize};
 
 /// Shorter gaps are within what an undisturbed core shows.
 pub const GAP_MIN: Nanos = Nanos::from_micros(100);
@@ -110,7 +111,7 @@ impl Gap {
 }
 
 /// A request by the times that the rule looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// When it should have been sent.
     pub intended: Nanos,

@@ -54,7 +54,7 @@ fn every_tool_has_its_rows_or_a_reason_and_nothing_stays() {
         rates: vec![1_000.0],
         ladder: vec![2_000.0],
         rounds: 1,
-        settle: Duration::from_millis(1_500),
+        settle: Duration::from_secs(1),
         account: Duration::from_millis(300),
         work: Duration::from_millis(100),
         quell,

@@ -38,6 +38,19 @@ impl Account {
     }
 }
 
+/// Whether one of these has BPF programs by now.
+///
+/// # Errors
+/// When one is gone.
+pub fn has_bpf(programs: &[Program]) -> Result<bool> {
+    for program in programs {
+        if descriptors(program.pid())?.iter().any(|info| info.contains("prog_type:")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// What the kernel says of each descriptor of a process (Documentation/filesystems/proc.rst).
 fn descriptors(pid: i32) -> Result<Vec<String>> {
     let folder = format!("/proc/{pid}/fdinfo");

@@ -219,7 +219,8 @@ impl Bench<'_> {
         let (spec, stop) = (self.spec, self.stop);
         let children = ended_children()?;
         let mut running = system.map(|tool| Running::start(tool, &spec.quell)).transpose()?;
-        if running.is_some() {
+        if let Some(running) = &mut running {
+            running.await_loaded(stop)?;
             stop.sleep(spec.settle)?;
         }
         self.crowd.set(doing);

@@ -4,24 +4,27 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use quell_model::Nanos;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::account::Account;
+use super::account::{Account, has_bpf};
 use super::ftrace::Instance;
 use super::perf_data;
 use crate::host::{Program, folder};
+use crate::progress::Stop;
 
 /// Room for events between the kernel and whoever stores them, on all cores together: what Quell's recorder takes by
 /// default.
 const BUFFER_BYTES: usize = 32 << 20;
 /// A tool that has much to store may take its time.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take until its BPF programs are there.
+const LOADED_MAX: Duration = Duration::from_secs(30);
 /// The bpftrace program.
 const TRACK: &str = include_str!("track.bt");
 
@@ -112,6 +115,20 @@ impl Running {
             programs.push(Program::start(tool.name(), &mut command)?);
         }
         Ok(Running { tool, programs, instance, folder })
+    }
+
+    /// Waits until one of Quell's has its BPF programs, which the kernel may verify for seconds on a busy host.
+    ///
+    /// # Errors
+    /// When it ended by itself or takes too long, or a stop was asked for.
+    pub fn await_loaded(&mut self, stop: &Stop) -> Result<()> {
+        let until = Instant::now() + LOADED_MAX;
+        while self.tool.is_own() && !has_bpf(&self.programs)? {
+            self.account()?;
+            ensure!(Instant::now() < until, "{} does not load its programs", self.tool.name());
+            stop.sleep(Duration::from_millis(10))?;
+        }
+        Ok(())
     }
 
     /// What it took so far.
@@ -239,8 +256,14 @@ mod tests {
         let missing = Path::new("/there/is/none");
         assert!(Running::start(Tool::Record, missing).is_err());
         let mut running = Running::start(Tool::Record, Path::new("false")).unwrap();
-        std::thread::sleep(Duration::from_millis(300));
-        let error = format!("{:#}", running.account().unwrap_err());
+        let until = Instant::now() + Duration::from_secs(20);
+        let error = loop {
+            match running.account() {
+                Err(error) => break format!("{error:#}"),
+                Ok(_) => assert!(Instant::now() < until, "it does not end"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
         assert!(error.contains("record ended early"), "{error}");
     }
 }

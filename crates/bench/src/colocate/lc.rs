@@ -198,7 +198,8 @@ pub(super) fn accepts(program: &mut Program, addr: SocketAddr) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    Ok(())
+    // Somebody else may have had the port already: then it is that one who accepts.
+    program.check()
 }
 
 #[cfg(test)]

@@ -2,32 +2,24 @@
 //!
 //! The server is the example `request-server.c`, built here; it takes its requests from the same rings.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use quell_model::Nanos;
 
-use super::client::{self, Client, Figure, Load, Seen};
+use super::client::{Load, Seen};
+use super::request_server::{RequestServer, Said};
 use super::requests::poll;
 use super::sharing::{PATIENCE, Place};
-use crate::host::{self, Program};
+use super::undisturbed::{self, Latencies, StallWatch};
 use crate::progress::{Progress, Stop};
 use crate::report::BenchReport;
 
-/// The sources of the server, as files of a folder.
-const SOURCES: [(&str, &str); 3] = [
-    ("request-server.c", include_str!("../../../../examples/lanes/request-server.c")),
-    ("request_ring.h", include_str!("../../../../examples/lanes/request_ring.h")),
-    ("quell_lane.h", include_str!("../../../lane/include/quell_lane.h")),
-];
 /// How long a request runs before it makes way, in us: the article's, and one that is some times what a preemption takes on
 /// a virtual machine (two switches of threads and a timer: 10 us).
 const PUBLISHED_BUDGET_US: u64 = 5;
 const BUDGET_US: u64 = 50;
-/// Threads that serve: the article's.
-const WORKERS: u64 = 128;
 /// Requests a second; the article's README has 20,000.
 pub const RATES_KRPS: [u64; 4] = [5, 20, 50, 100];
 /// The rate whose cases carry no number in their names.
@@ -63,46 +55,51 @@ pub fn measure(
     progress: &mut dyn Progress,
     stop: &Stop,
 ) -> Result<()> {
-    let folder = host::folder()?;
-    let server = match build(folder.path()) {
+    let mut server = match RequestServer::build(place.core) {
         Ok(server) => server,
         Err(why) => {
             report.notes.push(format!("bimodal, fixed: n/a: {why:#}"));
             return Ok(());
         }
     };
+    let offered = |krps: u64, long_per_mille: f64, seed: u64| Load {
+        ring: PathBuf::new(),
+        rings_at: 0,
+        rate_rps: Some(krps as f64 * 1e3),
+        service: SHORT,
+        long: LONG,
+        long_per_mille,
+        warm_up: WARM_UP,
+        duration: Nanos(time.as_nanos() as u64),
+        seed,
+    };
+    server.find_speed(&offered(NAMED_KRPS, 0.0, 0), stop)?;
     let loads: Vec<(String, f64, u64)> = [("bimodal", 5.0), ("fixed", 0.0)]
         .into_iter()
         .flat_map(|(name, long)| RATES_KRPS.map(|krps| (case(name, krps), long, krps)))
         .collect();
-    let mut seen: Vec<[Vec<Seen>; SYSTEMS.len()]> =
+    let mut ran: Vec<[Vec<Ran>; SYSTEMS.len()]> =
         loads.iter().map(|_| Default::default()).collect();
+    let mut stalls = StallWatch::new(&[place.core], &mut report.notes);
     let total = rounds * loads.len() * SYSTEMS.len();
     for round in 0..rounds {
         for (at, (name, long_per_mille, krps)) in loads.iter().enumerate() {
             for (nth, (system, budget_us)) in SYSTEMS.into_iter().enumerate() {
                 let done = (round * loads.len() + at) * SYSTEMS.len() + nth;
                 progress.step(done, total, &format!("{name}: {system}"));
-                let load = Load {
-                    ring: PathBuf::new(),
-                    rings_at: 0,
-                    rate_rps: Some(*krps as f64 * 1e3),
-                    service: SHORT,
-                    long: LONG,
-                    long_per_mille: *long_per_mille,
-                    warm_up: WARM_UP,
-                    duration: Nanos(time.as_nanos() as u64),
-                    seed: round as u64,
-                };
-                let one = run(place, &server, load, budget_us, stop)
+                let load = offered(*krps, *long_per_mille, round as u64);
+                let one = stalls
+                    .run(|stalls| run(place, &server, &load, budget_us, stalls, stop))
                     .with_context(|| format!("{name}: {system}"))?;
-                seen[at][nth].push(one);
+                ran[at][nth].push(one);
             }
         }
     }
-    for ((name, ..), seen) in loads.iter().zip(&seen) {
-        tell(report, name, seen);
+    for ((name, ..), ran) in loads.iter().zip(&ran) {
+        tell(report, name, ran);
     }
+    let latencies = ran.iter().flatten().flatten().map(|(_, latencies)| latencies);
+    report.notes.extend(undisturbed::note_of("bimodal, fixed", latencies));
     for (system, p50, p99) in PUBLISHED {
         report.push("bimodal", system, "p50_us", vec![p50]);
         report.push("bimodal", system, "p99_us", vec![p99]);
@@ -118,20 +115,33 @@ pub fn case(name: &str, krps: u64) -> String {
     }
 }
 
-fn tell(report: &mut BenchReport, case: &str, seen: &[Vec<Seen>; SYSTEMS.len()]) {
-    let metrics: [(&str, Figure); 5] = [
-        ("p50_us", |seen| seen.p50_us),
-        ("p99_us", |seen| seen.p99_us),
-        ("p99.9_us", |seen| seen.p999_us),
-        ("answered_rps", |seen| seen.answered_rps),
-        ("client_stopped_percent", |seen| seen.stopped_percent),
+/// What client and server say of a run, and its latencies.
+type Ran = ((Seen, Said), Latencies);
+/// One of its figures besides.
+type Figure = (&'static str, fn(&Ran) -> f64);
+
+fn tell(report: &mut BenchReport, case: &str, ran: &[Vec<Ran>; SYSTEMS.len()]) {
+    let others: [Figure; 2] = [
+        ("answered_rps", |((seen, _), _)| seen.answered_rps),
+        ("client_stopped_percent", |((seen, _), _)| seen.stopped_percent),
     ];
-    for ((system, _), seen) in SYSTEMS.into_iter().zip(seen) {
-        for (metric, of) in metrics {
-            report.push(case, system, metric, seen.iter().map(of).collect());
+    let own: [Figure; 2] = [
+        ("turn_us", |((_, said), _)| said.turn_ns as f64 / 1e3),
+        ("floor_us", |((_, said), _)| said.floor_ns as f64 / 1e3),
+    ];
+    for (at, (system, _)) in SYSTEMS.into_iter().enumerate() {
+        for (metric, of) in undisturbed::FIGURES {
+            let each = ran[at].iter().map(|(_, latencies)| of(latencies)).collect();
+            report.push(case, system, metric, each);
+        }
+        let own = own.into_iter().filter(|_| at != WITHOUT);
+        for (metric, of) in others.into_iter().chain(own) {
+            report.push(case, system, metric, ran[at].iter().map(of).collect());
         }
     }
-    let p99 = |at: usize| -> Vec<f64> { seen[at].iter().map(|seen| seen.p99_us).collect() };
+    let p99 = |at: usize| -> Vec<f64> {
+        ran[at].iter().map(|(_, latencies)| latencies.p99_us()).collect()
+    };
     for at in [PREEMPTIVE, PREEMPTIVE_PUBLISHED] {
         report.compare(
             case,
@@ -142,46 +152,21 @@ fn tell(report: &mut BenchReport, case: &str, seen: &[Vec<Seen>; SYSTEMS.len()])
     }
 }
 
-/// Builds the server.
-fn build(folder: &Path) -> Result<PathBuf> {
-    for (name, text) in SOURCES {
-        std::fs::write(folder.join(name), text)?;
-    }
-    let program = folder.join("request-server");
-    let mut command = Command::new("cc");
-    command.current_dir(folder).args(["-O2", "-pthread", "-I.", "-o"]).arg(&program);
-    let built = command.arg(SOURCES[0].0).output().context("no C compiler (cc)")?;
-    let said = String::from_utf8_lossy(&built.stderr);
-    ensure!(built.status.success(), "cc cannot build request-server.c: {}", said.trim());
-    Ok(program)
-}
-
 /// One run.
-fn run(place: &Place, server: &Path, mut load: Load, budget_us: u64, stop: &Stop) -> Result<Seen> {
-    stop.check()?;
-    let folder = host::folder()?;
-    load.ring = folder.path().join("ring");
-    client::make(&load)?;
-    let mut client = Client::open(load.clone())?;
-    let mut command = Command::new(server);
-    command.arg("--ring").arg(&load.ring).args(["--core", &place.core.to_string()]);
-    command.args(["--workers", &WORKERS.to_string(), "--budget", &budget_us.to_string()]);
-    let mut program = Program::start("request-server", &mut command)?;
-    let until = Instant::now() + PATIENCE;
-    while !client.ring().is_ready() {
-        program.check()?;
-        ensure!(Instant::now() < until, "request-server does not serve");
-        stop.sleep(Duration::from_millis(5))?;
-    }
-    let seen = poll(&mut client, place, PATIENCE);
-    client.ring().stop();
-    let until = Instant::now() + Duration::from_secs(2);
-    // It ends by itself; dropped, it is killed.
-    while program.check().is_ok() && Instant::now() < until {
-        stop.sleep(Duration::from_millis(5))?;
-    }
-    drop(program);
-    seen
+fn run(
+    place: &Place,
+    server: &RequestServer,
+    load: &Load,
+    budget_us: u64,
+    stalls: &mut StallWatch,
+    stop: &Stop,
+) -> Result<Ran> {
+    let mut serving = server.start(load.clone(), budget_us, stop)?;
+    stalls.begin()?;
+    let seen = poll(&mut serving.client, place, PATIENCE);
+    let windows = stalls.end()?;
+    let latencies = Latencies::of(&serving.client.kept(), &windows);
+    Ok(((seen?, serving.finish(stop)?), latencies))
 }
 
 #[cfg(test)]
@@ -200,11 +185,14 @@ mod tests {
         let place = Place { core: core(1), other: core(0), quell: PathBuf::new(), prototype: None };
         let mut report = BenchReport::new("lanes", "test");
         let stop = Stop::default();
-        let time = Duration::from_millis(50);
+        let time = Duration::from_millis(100);
         measure(&place, 1, time, &mut report, &mut Silent, &stop).unwrap();
-        assert_eq!(report.notes, Vec::<String>::new());
-        let ratio = report.ratio("bimodal", "preemptive", "p99_us").unwrap();
-        assert_eq!(ratio.against, "without-preemption");
+        // How often the hypervisor stops this host's cores is no matter of the test's: a run may have too much of it, or
+        // nothing else.
+        let stalls = |note: &&String| note.contains("stalls of the hypervisor cover");
+        assert_eq!(report.notes.iter().find(|note| !stalls(note)), None);
+        assert!(!report.ratios.is_empty());
+        assert!(report.ratios.iter().all(|ratio| ratio.against == "without-preemption"));
         assert!(report.row("fixed 5 krps", "preemptive", "answered_rps").unwrap().median > 0.0);
     }
 }

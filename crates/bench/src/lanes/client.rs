@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use quell_load::{Recorder, now};
+use quell_load::now;
 use quell_model::Nanos;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ring::{Request, Ring};
 use super::server::{bell, make_bell, open_bell, ring_bell};
+use crate::stall;
 
 /// Requests that a ring has room for.
 const CAPACITY: usize = 1 << 12;
@@ -45,12 +46,6 @@ pub struct Load {
 /// What a client saw.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Median latency of all requests.
-    pub p50_us: f64,
-    /// Their 99th percentile.
-    pub p99_us: f64,
-    /// Their 99.9th percentile.
-    pub p999_us: f64,
     /// Answers a second.
     pub answered_rps: f64,
     /// Requests that were counted.
@@ -64,8 +59,16 @@ pub struct Seen {
     pub stopped_percent: f64,
 }
 
-/// One of its figures.
-pub type Figure = fn(&Seen) -> f64;
+/// The requests that were counted, where they came at a rate.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Each of them.
+    pub requests: Vec<stall::Request>,
+    /// From when on they were.
+    pub from: Nanos,
+    /// Until when.
+    pub to: Nanos,
+}
 
 /// A client at work.
 pub struct Client {
@@ -76,10 +79,11 @@ pub struct Client {
     start: Option<Nanos>,
     next: Request,
     in_flight: u64,
-    recorder: Recorder,
+    count: u64,
     answered: u64,
     last: Nanos,
     stopped: Nanos,
+    kept: Vec<stall::Request>,
     done: bool,
 }
 
@@ -120,10 +124,11 @@ impl Client {
             start: None,
             next: first,
             in_flight: 0,
-            recorder: Recorder::new(),
+            count: 0,
             answered: 0,
             last: Nanos::ZERO,
             stopped: Nanos::ZERO,
+            kept: Vec::new(),
             done: false,
         })
     }
@@ -165,7 +170,10 @@ impl Client {
         while let Some(answer) = self.ring.answered() {
             self.in_flight = self.in_flight.saturating_sub(1);
             if answer.due >= counts {
-                self.recorder.record(answer.done.since(answer.due));
+                self.count += 1;
+                if self.load.rate_rps.is_some() {
+                    self.kept.push(stall::Request { intended: answer.due, done: answer.done });
+                }
             }
             if answer.done >= counts && answer.done < end {
                 self.answered += 1;
@@ -221,16 +229,18 @@ impl Client {
         }
     }
 
+    /// The requests that it counted.
+    pub fn kept(&self) -> Kept {
+        let from = self.start.unwrap_or_default() + self.load.warm_up;
+        Kept { requests: self.kept.clone(), from, to: from + self.load.duration }
+    }
+
     /// What it saw.
     pub fn seen(&self) -> Seen {
-        let at = |quantile| self.recorder.at(quantile).0 as f64 / 1e3;
         let ran = self.load.duration.since(self.stopped);
         Seen {
-            p50_us: at(0.5),
-            p99_us: at(0.99),
-            p999_us: at(0.999),
             answered_rps: self.answered as f64 / (ran.0.max(1) as f64 / 1e9),
-            count: self.recorder.count(),
+            count: self.count,
             unanswered: self.in_flight,
             service_us: self.ring.shortest().map(|time| time.0 as f64 / 1e3),
             stopped_percent: 100.0 * self.stopped.0 as f64 / self.load.duration.0 as f64,
@@ -257,7 +267,7 @@ pub fn in_loop(file: &Path) -> Result<Box<dyn FnMut() + Send>> {
         if !client.done && client.poll() {
             let draft = path.with_extension("draft");
             // Without it, whoever waits for it says so.
-            let _ = serde_json::to_vec(&client.seen())
+            let _ = serde_json::to_vec(&(client.seen(), client.kept()))
                 .map_err(std::io::Error::from)
                 .and_then(|seen| std::fs::write(&draft, seen))
                 .and_then(|()| std::fs::rename(&draft, &path));
@@ -267,6 +277,8 @@ pub fn in_loop(file: &Path) -> Result<Box<dyn FnMut() + Send>> {
 
 #[cfg(test)]
 mod tests {
+    use quell_linux::testing::host_lock;
+
     use super::super::server::{Waits, serve};
     use super::*;
 
@@ -284,7 +296,9 @@ mod tests {
         }
     }
 
-    fn offer(rate_rps: Option<f64>) -> Seen {
+    fn offer(rate_rps: Option<f64>) -> (Seen, Kept) {
+        // Tests with lanes take both cores for longer than this waits.
+        let _lock = host_lock().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let load = load(folder.path(), rate_rps);
         make(&load).unwrap();
@@ -296,26 +310,32 @@ mod tests {
         }
         client.ring().stop();
         serves.join().unwrap();
-        client.seen()
+        (client.seen(), client.kept())
     }
 
     #[test]
     fn every_request_of_a_load_is_answered() {
-        let seen = offer(Some(5_000.0));
+        let (seen, kept) = offer(Some(5_000.0));
         assert_eq!(seen.unanswered, 0);
         assert!((1..1_000).contains(&seen.count), "{seen:?}");
-        assert!(seen.p50_us > 0.5 && seen.p99_us >= seen.p50_us, "{seen:?}");
+        let requests = kept.requests.iter();
+        assert_eq!(
+            requests.filter(|seen| seen.latency() > Nanos(500)).count(),
+            seen.count as usize
+        );
     }
 
     #[test]
     fn without_a_rate_there_is_always_a_next_request_in_flight() {
-        let seen = offer(None);
+        let (seen, kept) = offer(None);
         assert!(seen.count >= FULL && seen.answered_rps > 0.0, "{seen:?}");
+        assert!(kept.requests.is_empty(), "they come at no rate");
         assert_eq!(seen.unanswered, 0);
     }
 
     #[test]
     fn in_a_loop_it_leaves_what_it_saw() {
+        let _lock = host_lock().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let load = load(folder.path(), Some(5_000.0));
         let file = folder.path().join("load.json");
@@ -331,7 +351,9 @@ mod tests {
         }
         Ring::open(&load.ring).unwrap().stop();
         serves.join().unwrap();
-        let seen: Seen = serde_json::from_slice(&std::fs::read(left).unwrap()).unwrap();
+        let (seen, kept): (Seen, Kept) =
+            serde_json::from_slice(&std::fs::read(left).unwrap()).unwrap();
         assert!(seen.count > 0 && seen.unanswered == 0);
+        assert_eq!(kept.requests.len() as u64, seen.count);
     }
 }

@@ -14,11 +14,13 @@ mod guest;
 mod peers;
 mod plots;
 mod program;
+mod request_server;
 mod requests;
 mod ring;
 mod server;
 mod sharing;
 mod turns;
+mod undisturbed;
 mod words;
 
 use std::time::Duration;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use quell_model::{CoreSet, Nanos};
 
-use super::client::{self, Client, Figure, Load, Seen};
+use super::client::{self, Client, Kept, Load, Seen};
 use super::guest::{self, Guest, GuestServer};
 use super::peers::Peer;
 use super::program;
@@ -20,9 +20,11 @@ use super::run_or_why;
 use super::server::Waits;
 use super::sharing::{PATIENCE, Pattern, Place, Shared, System, Turns};
 use super::turns::Target;
+use super::undisturbed::{self, Latencies, StallWatch};
 use crate::host::{self, Policy, Program, pin, set_policy};
 use crate::progress::{Progress, Stop};
 use crate::report::BenchReport;
+use crate::stall::Windows;
 
 /// Work of a request.
 const SERVICE: Nanos = Nanos::from_micros(2);
@@ -56,6 +58,7 @@ pub struct Cell {
 /// What one run showed: beside a light load, and with as many requests as the server could do.
 struct Sample {
     light: Seen,
+    latencies: Latencies,
     full: Option<Seen>,
 }
 
@@ -82,6 +85,8 @@ pub fn measure(
 ) -> Result<()> {
     let mut samples: Vec<Vec<Sample>> = cells.iter().map(|_| Vec::new()).collect();
     let mut refused: Vec<Option<String>> = vec![None; cells.len()];
+    // A dedicated scheduler that is stopped delays requests, too.
+    let mut stalls = StallWatch::new(&[place.core, place.other], &mut report.notes);
     let total = extent.rounds * cells.len();
     for round in 0..extent.rounds {
         for (at, cell) in cells.iter().enumerate() {
@@ -92,7 +97,7 @@ pub fn measure(
             }
             let whose = (what.as_str(), &mut report.notes);
             let done = run_or_why(cell.target, cell.system.is_peer(), whose, stop, || {
-                sample(place, cell, extent.time, round as u64, stop)
+                sample(place, cell, extent.time, round as u64, &mut stalls, stop)
             });
             match done? {
                 Ok(sample) => samples[at].push(sample),
@@ -106,6 +111,8 @@ pub fn measure(
             None => tell(report, cell, samples),
         }
     }
+    let latencies = samples.iter().flatten().map(|sample| &sample.latencies);
+    report.notes.extend(undisturbed::note_of("slices, table", latencies));
     compare_tables(report, cells, &samples);
     Ok(())
 }
@@ -188,16 +195,12 @@ pub fn kinds() -> impl Iterator<Item = (Target, Waits, Pattern)> {
 }
 
 fn tell(report: &mut BenchReport, cell: &Cell, samples: &[Sample]) {
-    let metrics: [(&str, Figure); 4] = [
-        ("p50_us", |seen| seen.p50_us),
-        ("p99_us", |seen| seen.p99_us),
-        ("p99.9_us", |seen| seen.p999_us),
-        ("client_stopped_percent", |seen| seen.stopped_percent),
-    ];
-    for (metric, of) in metrics {
-        let each = samples.iter().map(|sample| of(&sample.light)).collect();
+    for (metric, of) in undisturbed::FIGURES {
+        let each = samples.iter().map(|sample| of(&sample.latencies)).collect();
         report.push(&cell.case, &cell.name, metric, each);
     }
+    let stopped = samples.iter().map(|sample| sample.light.stopped_percent).collect();
+    report.push(&cell.case, &cell.name, "client_stopped_percent", stopped);
     let full = |sample: &Sample| sample.full.as_ref().map_or(f64::NAN, |seen| seen.answered_rps);
     report.push(&cell.case, &cell.name, "peak_rps", samples.iter().map(full).collect());
     let service = |sample: &Sample| sample.light.service_us.unwrap_or(f64::NAN);
@@ -211,7 +214,7 @@ fn compare_tables(report: &mut BenchReport, cells: &[Cell], samples: &[Vec<Sampl
             continue;
         }
         let p99 = |samples: &[Sample]| -> Vec<f64> {
-            samples.iter().map(|sample| sample.light.p99_us).collect()
+            samples.iter().map(|sample| sample.latencies.p99_us()).collect()
         };
         let (one, other) = (p99(&samples[at]), p99(&samples[at + 1]));
         if one.len() != other.len() {
@@ -223,13 +226,24 @@ fn compare_tables(report: &mut BenchReport, cells: &[Cell], samples: &[Vec<Sampl
 }
 
 /// A light load, and as many requests as the server can do.
-fn sample(place: &Place, cell: &Cell, time: Duration, seed: u64, stop: &Stop) -> Result<Sample> {
-    let light = run(place, cell, Some(RATE_RPS), time, seed, stop)?;
+fn sample(
+    place: &Place,
+    cell: &Cell,
+    time: Duration,
+    seed: u64,
+    stalls: &mut StallWatch,
+    stop: &Stop,
+) -> Result<Sample> {
+    let (light, latencies) = stalls.run(|stalls| {
+        let (seen, kept, windows) =
+            run(place, cell, Some(RATE_RPS), time, seed, Some(stalls), stop)?;
+        Ok((seen, Latencies::of(&kept, &windows)))
+    })?;
     let full = match cell.loops {
-        1 => Some(run(place, cell, None, time, seed, stop)?),
+        1 => Some(run(place, cell, None, time, seed, None, stop)?.0),
         _ => None,
     };
-    Ok(Sample { light, full })
+    Ok(Sample { light, latencies, full })
 }
 
 /// One run: server and loops share the core, and the client offers its load.
@@ -239,8 +253,9 @@ fn run(
     rate_rps: Option<f64>,
     time: Duration,
     seed: u64,
+    mut stalls: Option<&mut StallWatch>,
     stop: &Stop,
-) -> Result<Seen> {
+) -> Result<(Seen, Kept, Windows)> {
     let folder = host::folder()?;
     let load = Load {
         ring: folder.path().join("ring"),
@@ -260,6 +275,7 @@ fn run(
     let mut members = vec![start_server(place, &load.ring, cell, stop)?];
     members.extend(start_loops(place, folder.path(), cell, stop)?);
     let threads = parts(&members, cell.share)?;
+    stalls.as_deref_mut().map_or(Ok(()), StallWatch::begin)?;
     let seen = match &cell.system {
         System::Lane(turns) if turns.pattern == Pattern::Dedicated => {
             let file = folder.path().join("load.json");
@@ -274,14 +290,13 @@ fn run(
             let shared = system.start(place, folder.path(), &threads, None, stop)?;
             let seen = poll(&mut client, place, system.patience());
             end(shared, members, stop)?;
-            seen
+            seen.map(|seen| (seen, client.kept()))
         }
-    }?;
-    // Nothing was answered within the time: there is no latency to tell of, and 0 answers a second.
-    match seen.count {
-        0 => Ok(Seen { p50_us: f64::NAN, p99_us: f64::NAN, p999_us: f64::NAN, ..seen }),
-        _ => Ok(seen),
-    }
+    };
+    // Also after an error: no interrupt disturbs what comes next.
+    let stalls = stalls.map_or(Ok(Windows::default()), StallWatch::end)?;
+    let (seen, kept) = seen?;
+    Ok((seen, kept, stalls))
 }
 
 /// What is put on the core.
@@ -370,7 +385,7 @@ fn on_other_core<T: Send>(place: &Place, does: impl FnOnce() -> Result<T> + Send
 }
 
 /// What a client within a scheduler's loop left, once it is there.
-fn left(file: &Path, time: Duration, stop: &Stop) -> Result<Seen> {
+fn left(file: &Path, time: Duration, stop: &Stop) -> Result<(Seen, Kept)> {
     let until = Instant::now() + time + PATIENCE;
     while !file.exists() {
         ensure!(Instant::now() < until, "the client in the scheduler's loop does not end");
@@ -394,6 +409,7 @@ fn end(shared: Shared, members: Vec<Member>, stop: &Stop) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stall;
 
     #[test]
     fn each_cell_is_there_once_and_tables_come_in_pairs() {
@@ -407,21 +423,22 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), count);
         let mut report = BenchReport::new("lanes", "test");
-        let seen = |p99_us| Seen {
-            p50_us: 1.0,
-            p99_us,
-            p999_us: 2.0,
+        let seen = Seen {
             answered_rps: 3.0,
             count: 4,
             unanswered: 0,
-            service_us: Some(2.0),
+            service_us: None,
             stopped_percent: 0.0,
         };
         let samples: Vec<Vec<Sample>> = cells
             .iter()
             .map(|cell| {
-                let p99 = if cell.name == TABLES[1].0 { 50.0 } else { 100.0 };
-                vec![Sample { light: seen(p99), full: None }]
+                let took = if cell.name == TABLES[1].0 { 50 } else { 100 };
+                let done = Nanos::from_micros(took);
+                let requests = vec![stall::Request { intended: Nanos::ZERO, done }; 4];
+                let kept = Kept { requests, from: Nanos::ZERO, to: done };
+                let latencies = Latencies::of(&kept, &Windows::default());
+                vec![Sample { light: seen.clone(), latencies, full: None }]
             })
             .collect();
         compare_tables(&mut report, &cells, &samples);

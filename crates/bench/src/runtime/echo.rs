@@ -79,7 +79,6 @@ pub fn measure(
     let mut samples = Vec::with_capacity(SAMPLES_MAX);
     let ops = exchange(&mut open, spec.time, &mut samples, stop)?;
     let (ns, after) = (since.elapsed().as_nanos() as u64, server.usage()?);
-    ensure!(ops > 0, "nothing came back");
     samples.sort_unstable();
     Ok(Measured { ops, ns, cpu_ns: after.cpu.since(before.cpu).0, samples })
 }
@@ -91,7 +90,8 @@ fn exchange(
     stop: &Stop,
 ) -> Result<u64> {
     let (since, mut last, mut ops) = (Instant::now(), Instant::now(), 0);
-    while since.elapsed() < time {
+    // Longer where a hypervisor stopped a core all that time.
+    while since.elapsed() < time || ops == 0 {
         stop.check()?;
         for connection in &mut *open {
             let Some(took) = connection.poll()? else { continue };

@@ -31,7 +31,12 @@ const BELL_PRIORITY: i32 = 45;
 /// Turns of its loop that the guest times in one go.
 const SAMPLE_TURNS: f64 = 10_000.0;
 /// Between two looks at the guest's clock.
-const CLOCK_TIME: Duration = Duration::from_millis(250);
+const CLOCK_TIME: Duration = Duration::from_millis(125);
+/// How far the middle one of three looks may be from the line through the others: one that is further was of a time that the
+/// guest had read a while ago, and had been stopped before it told.
+const LOOK_ERROR: Nanos = Nanos::from_micros(5);
+/// Looks until three of them are on a line.
+const LINE_LOOKS_MAX: u32 = 20;
 /// For how long its clock is looked at.
 const LOOK_TIME: Nanos = Nanos::from_millis(5);
 /// A look at its clock that took longer was disturbed.
@@ -154,8 +159,8 @@ std::arch::global_asm!(
     "7:",
     "mov ebp, 0x8000",
     "mov ebx, 0x100000",
-    // The fastest of many: others were preempted.
-    "mov r8d, 500",
+    // The fastest of many: others were preempted, or a slow core's.
+    "mov r8d, 10000",
     "mov r9, -1",
     "2:",
     "call 5b",
@@ -331,11 +336,7 @@ impl GuestServer {
     /// # Errors
     /// When its clock does not read, or it is gone.
     pub fn serve(&mut self, stop: &Stop) -> Result<()> {
-        let (first_ticks, first) = self.clock(stop)?;
-        stop.sleep(CLOCK_TIME)?;
-        let (ticks, time) = self.clock(stop)?;
-        ensure!(ticks > first_ticks, "the guest's clock stands still");
-        let ns_per_tick = time.since(first).0 as f64 / (ticks - first_ticks) as f64;
+        let (ns_per_tick, (ticks, time)) = self.line(stop)?;
         let sample_ns = self.memory[at::FASTEST].load(Relaxed) as f64 * ns_per_tick;
         let fraction = |value: f64| (value * (1_u64 << 32) as f64) as u64;
         let words = [
@@ -353,6 +354,25 @@ impl GuestServer {
             self.machine.raise(BELL_PRIORITY)?;
         }
         self.machine.check()
+    }
+
+    /// Nanoseconds in one of its ticks, and its clock and the host's at some time: of three looks that agree.
+    fn line(&mut self, stop: &Stop) -> Result<(f64, (u64, Nanos))> {
+        let mut first = self.clock(stop)?;
+        stop.sleep(CLOCK_TIME)?;
+        let mut middle = self.clock(stop)?;
+        for _ in 2..LINE_LOOKS_MAX {
+            stop.sleep(CLOCK_TIME)?;
+            let last = self.clock(stop)?;
+            ensure!(first.0 < middle.0 && middle.0 < last.0, "the guest's clock stands still");
+            let ns_per_tick = last.1.since(first.1).0 as f64 / (last.0 - first.0) as f64;
+            let expected_ns = ns_per_tick * (middle.0 - first.0) as f64;
+            if (expected_ns - middle.1.since(first.1).0 as f64).abs() < LOOK_ERROR.0 as f64 {
+                return Ok((ns_per_tick, last));
+            }
+            (first, middle) = (middle, last);
+        }
+        anyhow::bail!("the guest's clock does not agree with the host's: the host is too busy")
     }
 
     /// Its clock, and the host's at that time: the narrowest of many looks.
@@ -401,11 +421,14 @@ mod tests {
     use super::super::super::server::{make_bell, open_bell, ring_bell};
     use super::*;
 
-    /// What host and guest may disagree about the time.
-    const SKEW: Nanos = Nanos::from_micros(100);
+    /// What host and guest may disagree about the time at first. On a core of its own a guest is right within microseconds;
+    /// here its thread goes from core to core.
+    const SKEW: Nanos = Nanos::from_millis(2);
 
     #[test]
     fn a_guest_answers_each_request_once_by_the_hosts_clock_whether_it_polls_or_halts() {
+        // Tests with lanes take both cores for longer than its clock is looked at.
+        let _lock = quell_linux::testing::host_lock().unwrap();
         for waits in Waits::ALL {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("memory");
@@ -418,6 +441,7 @@ mod tests {
             assert!(guest.vcpu().unwrap() > guest.machine.pid());
             assert!(!ring.is_ready());
             guest.serve(&stop).unwrap();
+            let told = now();
             for id in 0..40 {
                 let request = Request { id, due: now(), service: Nanos::from_micros(2) };
                 assert!(ring.ask(&request));
@@ -431,7 +455,9 @@ mod tests {
                     }
                 };
                 assert_eq!((answer.id, answer.due), (id, request.due));
-                assert!(answer.done + SKEW > request.due && answer.done < now() + SKEW);
+                // A host that has just started still adjusts its clock's rate, by 500 parts in a million at most.
+                let skew = SKEW + Nanos(now().since(told).0 / 1_000);
+                assert!(answer.done + skew > request.due && answer.done < now() + skew);
             }
             assert!(ring.is_ready() && ring.answered().is_none());
             assert!(ring.shortest().is_some_and(|time| time > Nanos(500)));

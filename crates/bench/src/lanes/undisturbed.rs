@@ -1,0 +1,181 @@
+//! Latencies without what the hypervisor did to them, by the rule of [`stall`].
+//!
+//! One that stops a core for a few milliseconds a second makes up the 99th percentile by itself, whatever has the core. Cores with
+//! lanes never idle in these benchmarks, so a timer interrupt that comes late there means that the core stood still.
+
+use anyhow::Result;
+use quell_model::{CoreId, Nanos};
+
+use super::client::Kept;
+use crate::host::Canary;
+use crate::stall::{self, Evidence, Filtered, Gap, Windows};
+use crate::stats::quantile;
+
+/// Runs until one has few enough stalls; the last one counts as it is.
+const TRIES: usize = 4;
+
+/// Sees the stalls of some cores. Without perf events it sees none, and says why.
+pub struct StallWatch(Vec<Canary>);
+
+/// The latencies of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies {
+    filtered: Filtered,
+    /// The share of the time in which a core was stopped, or had to catch up.
+    covered: f64,
+}
+
+/// One of their figures.
+pub type Figure = fn(&Latencies) -> f64;
+
+/// What reports have of them.
+pub const FIGURES: [(&str, Figure); 6] = [
+    ("p50_us", |seen| us(&seen.filtered.kept, 0.5)),
+    ("p99_us", Latencies::p99_us),
+    ("p99.9_us", |seen| us(&seen.filtered.kept, 0.999)),
+    ("p99_us_raw", |seen| us(&seen.filtered.raw, 0.99)),
+    ("stalled_percent", |seen| seen.covered * 100.0),
+    ("removed_percent", |seen| seen.filtered.removed_share() * 100.0),
+];
+
+impl StallWatch {
+    /// Watches these cores. `note` is for why it cannot.
+    pub fn new(cores: &[CoreId], notes: &mut Vec<String>) -> StallWatch {
+        let canaries: std::io::Result<Vec<Canary>> =
+            cores.iter().map(|core| Canary::start(*core)).collect();
+        StallWatch(canaries.unwrap_or_else(|why| {
+            notes.push(format!("stalls of the hypervisor are not seen, and stay in: {why}"));
+            Vec::new()
+        }))
+    }
+
+    /// Runs something, again while there are too many stalls: what it returns, and its latencies.
+    ///
+    /// # Errors
+    /// Those of what is run.
+    pub fn run<T>(
+        &mut self,
+        mut run: impl FnMut(&mut StallWatch) -> Result<(T, Latencies)>,
+    ) -> Result<(T, Latencies)> {
+        let mut tries = 1;
+        loop {
+            let done = run(self)?;
+            if done.1.is_valid() || tries == TRIES {
+                return Ok(done);
+            }
+            tries += 1;
+        }
+    }
+
+    /// A measurement begins.
+    ///
+    /// # Errors
+    /// When the kernel takes a timer away.
+    pub fn begin(&mut self) -> Result<()> {
+        Ok(self.0.iter_mut().try_for_each(Canary::begin)?)
+    }
+
+    /// It is over: no timer interrupts any more.
+    ///
+    /// # Errors
+    /// When the kernel takes a timer away.
+    pub fn end(&mut self) -> Result<Windows> {
+        let mut gaps = Vec::new();
+        for canary in &mut self.0 {
+            gaps.extend(canary.end(stall::GAP_MIN)?.into_iter().map(|still| Gap {
+                start: still.from,
+                end: still.to,
+                evidence: Evidence::LateInterrupt { late: still.late },
+                quell_ran: false,
+            }));
+        }
+        Ok(Windows::of(&gaps))
+    }
+}
+
+impl Latencies {
+    /// Those of these requests, beside these stalls.
+    pub fn of(kept: &Kept, stalls: &Windows) -> Latencies {
+        let covered = stalls.covered(kept.from, kept.to);
+        Latencies { filtered: Filtered::of(&kept.requests, stalls, covered), covered }
+    }
+
+    /// Their 99th percentile.
+    pub fn p99_us(&self) -> f64 {
+        us(&self.filtered.kept, 0.99)
+    }
+
+    /// Whether it counts by the rule.
+    pub fn is_valid(&self) -> bool {
+        self.covered <= stall::COVERED_MAX
+    }
+}
+
+/// What a report says of runs that do not count by the rule, if there are any.
+pub fn note_of<'a>(what: &str, runs: impl Iterator<Item = &'a Latencies>) -> Option<String> {
+    let runs: Vec<bool> = runs.map(Latencies::is_valid).collect();
+    let disturbed = runs.iter().filter(|valid| !**valid).count();
+    (disturbed > 0).then(|| {
+        format!(
+            "{what}: in {disturbed} of {} runs stalls of the hypervisor cover more than {:.0} % of the time, {TRIES} times in a row",
+            runs.len(),
+            stall::COVERED_MAX * 100.0
+        )
+    })
+}
+
+/// Nothing that was answered has no latency.
+fn us(ascending: &[Nanos], at: f64) -> f64 {
+    quantile(ascending, at).map_or(f64::NAN, |time| time.0 as f64 / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stall::Request;
+
+    fn run(stalled: Nanos) -> Latencies {
+        let us = Nanos::from_micros;
+        let request = |nth: u64| Request { intended: us(nth * 10), done: us(nth * 10 + 5) };
+        let mut kept = Kept { requests: (0..10_000).map(request).collect(), ..Kept::default() };
+        kept.to = us(100_000);
+        let (start, end) = (us(50_000), us(50_000) + stalled);
+        for request in &mut kept.requests {
+            if request.intended > start && request.intended < end {
+                request.done = end + us(5);
+            }
+        }
+        let evidence = Evidence::LateInterrupt { late: stalled };
+        Latencies::of(&kept, &Windows::of(&[Gap { start, end, evidence, quell_ran: false }]))
+    }
+
+    #[test]
+    fn what_a_stall_delayed_does_not_count_but_is_told() {
+        let latencies = run(Nanos::from_micros(2_000));
+        assert_eq!(latencies.p99_us(), 5.0);
+        let figure = |name: &str| {
+            let (_, of) = FIGURES.iter().find(|(found, _)| *found == name).unwrap();
+            of(&latencies)
+        };
+        assert!(figure("p99_us_raw") > 500.0);
+        assert!((3.9..4.2).contains(&figure("stalled_percent")));
+        assert!((3.9..4.2).contains(&figure("removed_percent")));
+        assert!(note_of("it", [&latencies].into_iter()).is_none());
+    }
+
+    #[test]
+    fn a_run_with_too_many_stalls_is_made_again_and_told_of_if_none_is_better() {
+        let mut notes = Vec::new();
+        let mut watch = StallWatch::new(&[], &mut notes);
+        let mut runs = 0;
+        let (_, worst) = watch
+            .run(|_| {
+                runs += 1;
+                Ok(((), run(Nanos::from_micros(10_000))))
+            })
+            .unwrap();
+        assert_eq!((runs, worst.is_valid()), (TRIES, false));
+        assert!(note_of("it", [&worst].into_iter()).unwrap().contains("in 1 of 1 runs"));
+        assert!(notes.is_empty());
+    }
+}
