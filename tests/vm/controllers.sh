@@ -3,11 +3,21 @@
 # For tests/vm/quell.sh, whose functions this uses.
 # shellcheck shell=sh disable=SC2154,SC2317
 
-# The traffic that the source tells of: it grows while /tmp/pressure exists. Batch work on every core has its part.
+# Since the start of the guest.
+centiseconds() {
+    IFS=' .' read -r seconds hundredths _ </proc/uptime
+    echo "$seconds$hundredths"
+}
+
+# The traffic that the source tells of: 5 GB a second while /tmp/pressure exists, however seldom this has a turn. Batch work on
+# every core has its part.
 tell_traffic() {
     total=0
+    last=$(centiseconds)
     while :; do
-        if [ -e /tmp/pressure ]; then total=$((total + 1000000000)); fi
+        now=$(centiseconds)
+        if [ -e /tmp/pressure ]; then total=$((total + (now - last) * 50000000)); fi
+        last=$now
         {
             echo "total $total"
             for n in 2 3 4 5 6 7; do echo "core $n $((total / 6))"; done

@@ -34,8 +34,12 @@ cp /bin/hog /bin/hog-found
 hog-found &
 bystander=$!
 
+# More patience than usual: the host may stop an emulated core for long.
 cat >/tmp/host.toml <<'END'
 version = 1
+
+[host]
+hung_after_ms = 60000
 
 [[task]]
 name = "front"

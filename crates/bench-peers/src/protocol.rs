@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_happens_while_it_warms_up_does_not_count() {
-        let mut meter = Meter::start(&request(5, 5));
+        let mut meter = Meter::start(&request(200, 5));
         let mut all = 0;
         while meter.goes_on(1) {
             meter.sample(Nanos(1));

@@ -133,7 +133,9 @@ fn with_balancing_the_same_hogs_are_clean() {
     let lock = host_lock().unwrap();
     let _hogs = [hog(&[], "0-1"), hog(&[], "0-1")];
     assert_no_violation(&lock);
-    assert_eq!(check(&["--interval", "200ms"]).0, Some(0));
+    // 2: it could not tell, on a host that is too busy.
+    let verdicts = (0..ATTEMPTS).map(|_| check(&["--interval", "200ms"]).0);
+    assert_eq!(verdicts.into_iter().find(|verdict| *verdict != Some(2)), Some(Some(0)));
 }
 
 #[test]

@@ -21,9 +21,12 @@ fn a_server_on_both_tables_is_measured_and_compared_by_its_tail() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let ratios = report["ratios"].as_array().unwrap();
-    let of = |case: &str| {
-        let found = ratios.iter().find(|ratio| ratio["case"] == case);
-        found.unwrap_or_else(|| panic!("no ratio of {case}: {ratios:?}")).clone()
+    let notes = report["notes"].as_array().unwrap();
+    // An emulator may fail on a host that is too busy; what it says is told.
+    let excused = |case: &str| {
+        let mut notes = notes.iter().map(|note| note.as_str().unwrap());
+        case.contains("vCPU")
+            && notes.any(|note| note.starts_with(&format!("{case}: ")) && note.contains(": n/a: "))
     };
     let cases = [
         "table",
@@ -36,7 +39,10 @@ fn a_server_on_both_tables_is_measured_and_compared_by_its_tail() {
         "table: vCPU (TCG) halting dedicated",
     ];
     for case in cases {
-        let ratio = of(case);
+        let Some(ratio) = ratios.iter().find(|ratio| ratio["case"] == case) else {
+            assert!(excused(case), "no ratio of {case}: {ratios:?} {notes:?}");
+            continue;
+        };
         let named = (&ratio["system"], &ratio["against"], &ratio["metric"]);
         assert_eq!(named, (&"A-B-A-C".into(), &"A-A-B-C".into(), &"p99_us".into()));
         assert!(ratio["median"].as_f64().unwrap() > 0.0);

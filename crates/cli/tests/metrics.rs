@@ -152,11 +152,11 @@ fn a_real_prometheus_scrapes_and_its_rules_and_every_panel_have_data() {
     let daemon = ground.run(&with_metrics(address));
     let by_bpf = daemon.status()["signals"] == "bpf";
     let prometheus = Prometheus::start(ground.path(), address);
+    // One scrape may take too long on a busy host.
     eventually("the target is up", || {
-        let target = &prometheus.api("targets")["activeTargets"][0];
-        assert!(target["health"] != "down", "{target}");
-        target["health"] == "up"
+        prometheus.api("targets")["activeTargets"][0]["health"] == "up"
     });
+    eventually("what was scraped is there", || !prometheus.query("quell_guardians").is_empty());
 
     assert_eq!(prometheus.value("quell_guardians"), 2.0);
     assert_eq!(prometheus.value("quell_task_threads{task=\"batch\",class=\"be\"}"), 1.0);

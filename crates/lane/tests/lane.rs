@@ -169,9 +169,12 @@ fn a_turn_that_is_handed_over_is_had_by_the_next_alone() {
         eventually("the first runs", || spinners.counts()[0] > 0);
         for round in 0..30 {
             let (last, next) = (round % 3, (round + 1) % 3);
+            let at = spinners.counts()[next];
             lane.hand_over(&members[last], &members[next]).unwrap();
+            // The core hears of it by an interrupt, after the call: once the next one counts, the last one does not.
+            eventually("the next runs", || spinners.counts()[next] > at);
             let before = spinners.counts();
-            eventually("the next runs", || spinners.counts()[next] > before[next] + 1_000);
+            eventually("it goes on", || spinners.counts()[next] > before[next] + 1_000);
             spinners.alone_since(before, next);
         }
         spinners.end.store(true, SeqCst);

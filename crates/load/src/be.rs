@@ -41,6 +41,9 @@ pub const SLOTS_MAX: usize = (4_096 - HEADER_BYTES) / SLOT_BYTES;
 const PUBLISH_EVERY: Nanos = Nanos::from_millis(1);
 /// A slot that is still half-written after so many looks belongs to a writer that died in it.
 const LOOKS_MAX: usize = 1_000;
+/// Of these so many without a pause.
+const LOOKS_AT_ONCE: usize = 100;
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 /// The antagonist's side of the file.
 #[derive(Clone, Debug)]
@@ -247,7 +250,11 @@ impl Progress {
 
     fn read_slot(&self, slot: usize) -> io::Result<(u64, Nanos)> {
         let mut bytes = [0; SLOT_BYTES];
-        for _ in 0..LOOKS_MAX {
+        for look in 0..LOOKS_MAX {
+            if look >= LOOKS_AT_ONCE {
+                // Whoever writes it was stopped in the middle, by its hypervisor for milliseconds.
+                std::thread::sleep(LOOK_AGAIN);
+            }
             self.file.read_exact_at(&mut bytes, (HEADER_BYTES + slot * SLOT_BYTES) as u64)?;
             let [ops, cpu_ns, at_ns, check] = [0, 1, 2, 3].map(|index| word(&bytes, index));
             if check == ops ^ cpu_ns ^ at_ns ^ MAGIC {

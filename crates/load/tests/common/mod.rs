@@ -72,21 +72,30 @@ impl Server {
         })
     }
 
-    fn start(name: &str, arguments: impl FnOnce(&mut Command, SocketAddr, &str)) -> Server {
-        let (addr, folder) = (free_addr(), tempfile::tempdir().unwrap());
-        let mut command = Command::new(name);
-        arguments(&mut command, addr, folder.path().to_str().unwrap());
-        command.process_group(0).stdout(Stdio::null());
-        let child = command.spawn().unwrap_or_else(|error| {
-            panic!("{name} does not start ({error}); on Debian: scripts/setup.sh installs it")
-        });
-        let server = Server { child, addr, _folder: folder };
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while TcpStream::connect(addr).is_err() {
-            assert!(Instant::now() < deadline, "{name} does not listen on {addr}");
-            std::thread::sleep(Duration::from_millis(5));
+    /// With another port where somebody else was faster to take the one that was free.
+    fn start(name: &str, arguments: impl Fn(&mut Command, SocketAddr, &str)) -> Server {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let (addr, folder) = (free_addr(), tempfile::tempdir().unwrap());
+            let mut command = Command::new(name);
+            arguments(&mut command, addr, folder.path().to_str().unwrap());
+            command.process_group(0).stdout(Stdio::null());
+            let child = command.spawn().unwrap_or_else(|error| {
+                panic!("{name} does not start ({error}); on Debian: scripts/setup.sh installs it")
+            });
+            let mut server = Server { child, addr, _folder: folder };
+            while server.child.try_wait().unwrap().is_none() {
+                assert!(Instant::now() < deadline, "{name} does not listen on {addr}");
+                // A connection to a port that nobody listens on may meet itself.
+                let answers = TcpStream::connect(addr)
+                    .is_ok_and(|stream| stream.local_addr().is_ok_and(|own| own != addr));
+                // It binds before it accepts: one that lives and accepts has the port.
+                if answers && server.child.try_wait().unwrap().is_none() {
+                    return server;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
-        server
     }
 }
 

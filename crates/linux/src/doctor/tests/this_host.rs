@@ -80,7 +80,9 @@ fn nobody_gets_findings_too() {
     // The test program may lie where nobody can reach it.
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("tests");
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // By another process: a child that a test beside this one forks could hold the copy open for writing.
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
+    assert!(copied.unwrap().success());
     for path in [directory.path(), &program] {
         use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();

@@ -8,10 +8,10 @@ fn children_are_followed_through_fork_and_exec() {
         return;
     }
     let mut observer = observer();
-    let shell =
-        Program::start(Command::new("sh").args(["-c", "sleep 0.3; (sleep 60 & sleep 60 & wait)"]));
+    let mut shell = told("(sleep 60 & sleep 60 & wait)");
     let first = procs::thread(shell.pid()).unwrap();
     observer.watch(first, BE, false, Children::Adopt).unwrap();
+    shell.tell();
     let mut sleeping = Vec::new();
     eventually("both grandchildren run sleep", || {
         observer.read(&mut snapshot());
@@ -57,10 +57,10 @@ fn new_processes_of_an_lc_task_are_treated_as_asked() {
     }
     for (children, watched) in [(Children::BestEffort, true), (Children::Leave, false)] {
         let mut observer = observer();
-        let shell =
-            Program::start(Command::new("sh").args(["-c", "sleep 0.2; sleep 0.2; sleep 60; :"]));
+        let mut shell = told("sleep 0.2; sleep 60; :");
         let thread = procs::thread(shell.pid()).unwrap();
         observer.watch(thread, LC, true, children).unwrap();
+        shell.tell();
         let mut forks = Vec::new();
         eventually("it forks", || {
             let new = events(&mut observer).into_iter();
@@ -203,11 +203,12 @@ fn links_held_elsewhere_keep_tracking() {
         return;
     }
     let mut observer = observer();
-    let sleeper = Program::start(Command::new("sh").args(["-c", "sleep 0.4; sleep 60; :"]));
+    let mut sleeper = told("sleep 60; :");
     observer.watch(procs::thread(sleeper.pid()).unwrap(), BE, false, Children::Adopt).unwrap();
     let held: Vec<_> =
         observer.held_fds().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
     drop(observer);
+    sleeper.tell();
     eventually("a child that was born after the observer's end", || {
         let descent = lineage(held[0].as_fd()).unwrap();
         descent.iter().any(|&(_, parent)| parent.0 == sleeper.pid())

@@ -4,6 +4,7 @@
 mod families;
 mod states;
 
+use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -75,6 +76,19 @@ impl Program {
     fn pid(&self) -> i32 {
         self.0.id() as i32
     }
+
+    /// One of [`told`] begins.
+    fn tell(&mut self) {
+        self.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    }
+}
+
+/// A shell that runs these commands when it is told to.
+fn told(script: &str) -> Program {
+    let script = format!("read -r _; {script}");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).stdin(Stdio::piped());
+    Program(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
 impl Drop for Program {
