@@ -46,7 +46,7 @@ impl StallWatch {
     pub fn start(client: CoreId, managed: &CoreSet) -> Result<StallWatch> {
         let switches = PerfRing::start(client, Subject::Switches).context("record switches")?;
         let cores = std::iter::once(client).chain(managed.iter());
-        let canaries: Result<_, _> = cores.map(Canary::start).collect();
+        let canaries: Result<_, _> = cores.map(|core| Canary::start(core, Canary::OFTEN)).collect();
         let name = format!("ksoftirqd/{client}");
         let pids = procs::all()?.into_iter();
         let softirq = pids.filter(|pid| {

@@ -6,15 +6,12 @@ use quell_model::{CoreId, Nanos};
 
 use super::perf::{PerfRing, Subject};
 
-/// How often the timer interrupts the core. That is not free, in a virtual machine least of all (14 us
-/// each on the one where this was written): canaries rest while nothing is measured that needs them.
-const PERIOD: Nanos = Nanos::from_micros(200);
-
 /// A timer that interrupts one core while this lives. An interrupt comes in user code, in system
 /// calls and in softirqs alike, so one that comes late means that the core itself stood still: the
 /// hypervisor ran something else. (Or the kernel had interrupts off, for far shorter times.)
 pub struct Canary {
     ring: PerfRing,
+    period: Nanos,
     last: Option<Nanos>,
 }
 
@@ -32,14 +29,18 @@ pub struct Standstill {
 }
 
 impl Canary {
-    /// Puts a canary on a core.
+    /// How often a timer may interrupt a core whose work takes milliseconds. It is not free, in a virtual machine least of all
+    /// (14 us each time on the one where this was written): canaries rest while nothing is measured that needs them.
+    pub const OFTEN: Nanos = Nanos::from_micros(200);
+
+    /// Puts a canary on a core, whose timer interrupts it this often.
     ///
     /// # Errors
     /// Where perf events are not allowed or not in this kernel.
-    pub fn start(core: CoreId) -> io::Result<Canary> {
-        let ring = PerfRing::start(core, Subject::Timer(PERIOD))?;
+    pub fn start(core: CoreId, period: Nanos) -> io::Result<Canary> {
+        let ring = PerfRing::start(core, Subject::Timer(period))?;
         ring.set_enabled(false)?;
-        Ok(Canary { ring, last: None })
+        Ok(Canary { ring, period, last: None })
     }
 
     /// From now on interrupts come; time before is no gap.
@@ -62,7 +63,7 @@ impl Canary {
         let mut found = Vec::new();
         for record in self.ring.drain() {
             if let Some(from) = self.last.replace(record.at) {
-                let late = (record.at - from) - PERIOD;
+                let late = (record.at - from) - self.period;
                 if late >= least {
                     found.push(Standstill { from, to: record.at, late, pid: record.pid });
                 }

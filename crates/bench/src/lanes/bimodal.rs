@@ -13,6 +13,7 @@ use super::request_server::{RequestServer, Said};
 use super::requests::poll;
 use super::sharing::{PATIENCE, Place};
 use super::undisturbed::{self, Latencies, StallWatch};
+use crate::host::Canary;
 use crate::progress::{Progress, Stop};
 use crate::report::BenchReport;
 
@@ -80,7 +81,7 @@ pub fn measure(
         .collect();
     let mut ran: Vec<[Vec<Ran>; SYSTEMS.len()]> =
         loads.iter().map(|_| Default::default()).collect();
-    let mut stalls = StallWatch::new(&[place.core], &mut report.notes);
+    let mut stalls = StallWatch::new(place.core, Canary::OFTEN, &mut report.notes);
     let total = rounds * loads.len() * SYSTEMS.len();
     for round in 0..rounds {
         for (at, (name, long_per_mille, krps)) in loads.iter().enumerate() {

@@ -26,6 +26,9 @@ use crate::progress::{Progress, Stop};
 use crate::report::BenchReport;
 use crate::stall::Windows;
 
+/// How often a timer looks whether the core stands still. Five times a millisecond, as elsewhere, its interrupts of tens of
+/// microseconds would be the tail of a server with short turns; so they are half a percent of the time.
+const LOOK_PERIOD: Nanos = Nanos::from_millis(4);
 /// Work of a request.
 const SERVICE: Nanos = Nanos::from_micros(2);
 /// Requests a second beside which latencies are measured: a few percent of a core.
@@ -85,8 +88,7 @@ pub fn measure(
 ) -> Result<()> {
     let mut samples: Vec<Vec<Sample>> = cells.iter().map(|_| Vec::new()).collect();
     let mut refused: Vec<Option<String>> = vec![None; cells.len()];
-    // A dedicated scheduler that is stopped delays requests, too.
-    let mut stalls = StallWatch::new(&[place.core, place.other], &mut report.notes);
+    let mut stalls = StallWatch::new(place.core, LOOK_PERIOD, &mut report.notes);
     let total = extent.rounds * cells.len();
     for round in 0..extent.rounds {
         for (at, cell) in cells.iter().enumerate() {

@@ -7,15 +7,15 @@ use anyhow::Result;
 use quell_model::{CoreId, Nanos};
 
 use super::client::Kept;
-use crate::host::Canary;
+use crate::host::{Canary, Standstill};
 use crate::stall::{self, Evidence, Filtered, Gap, Windows};
 use crate::stats::quantile;
 
 /// Runs until one has few enough stalls; the last one counts as it is.
 const TRIES: usize = 4;
 
-/// Sees the stalls of some cores. Without perf events it sees none, and says why.
-pub struct StallWatch(Vec<Canary>);
+/// Sees the stalls of a core. Without perf events it sees none, and says why.
+pub struct StallWatch(Option<Canary>);
 
 /// The latencies of a run.
 #[derive(Clone, Debug, Default)]
@@ -39,14 +39,12 @@ pub const FIGURES: [(&str, Figure); 6] = [
 ];
 
 impl StallWatch {
-    /// Watches these cores. `note` is for why it cannot.
-    pub fn new(cores: &[CoreId], notes: &mut Vec<String>) -> StallWatch {
-        let canaries: std::io::Result<Vec<Canary>> =
-            cores.iter().map(|core| Canary::start(*core)).collect();
-        StallWatch(canaries.unwrap_or_else(|why| {
+    /// Watches this core by a timer of this period. `notes` are for why it cannot.
+    pub fn new(core: CoreId, period: Nanos, notes: &mut Vec<String>) -> StallWatch {
+        let canary = Canary::start(core, period).map_err(|why| {
             notes.push(format!("stalls of the hypervisor are not seen, and stay in: {why}"));
-            Vec::new()
-        }))
+        });
+        StallWatch(canary.ok())
     }
 
     /// Runs something, again while there are too many stalls: what it returns, and its latencies.
@@ -72,7 +70,7 @@ impl StallWatch {
     /// # Errors
     /// When the kernel takes a timer away.
     pub fn begin(&mut self) -> Result<()> {
-        Ok(self.0.iter_mut().try_for_each(Canary::begin)?)
+        Ok(self.0.as_mut().map_or(Ok(()), Canary::begin)?)
     }
 
     /// It is over: no timer interrupts any more.
@@ -80,16 +78,15 @@ impl StallWatch {
     /// # Errors
     /// When the kernel takes a timer away.
     pub fn end(&mut self) -> Result<Windows> {
-        let mut gaps = Vec::new();
-        for canary in &mut self.0 {
-            gaps.extend(canary.end(stall::GAP_MIN)?.into_iter().map(|still| Gap {
-                start: still.from,
-                end: still.to,
-                evidence: Evidence::LateInterrupt { late: still.late },
-                quell_ran: false,
-            }));
-        }
-        Ok(Windows::of(&gaps))
+        let end = |canary: &mut Canary| canary.end(stall::GAP_MIN);
+        let stills = self.0.as_mut().map_or(Ok(Vec::new()), end)?;
+        let gap = |still: &Standstill| Gap {
+            start: still.from,
+            end: still.to,
+            evidence: Evidence::LateInterrupt { late: still.late },
+            quell_ran: false,
+        };
+        Ok(Windows::of(&stills.iter().map(gap).collect::<Vec<_>>()))
     }
 }
 
@@ -165,8 +162,7 @@ mod tests {
 
     #[test]
     fn a_run_with_too_many_stalls_is_made_again_and_told_of_if_none_is_better() {
-        let mut notes = Vec::new();
-        let mut watch = StallWatch::new(&[], &mut notes);
+        let mut watch = StallWatch(None);
         let mut runs = 0;
         let (_, worst) = watch
             .run(|_| {
@@ -176,6 +172,5 @@ mod tests {
             .unwrap();
         assert_eq!((runs, worst.is_valid()), (TRIES, false));
         assert!(note_of("it", [&worst].into_iter()).unwrap().contains("in 1 of 1 runs"));
-        assert!(notes.is_empty());
     }
 }
