@@ -232,7 +232,7 @@ static void *work(void *data)
 		/* Release: pairs with the Acquires in end_turn(): done_ns, and that go is 0. */
 		__atomic_store_n(&own->done, 1, __ATOMIC_RELEASE);
 	}
-	if (own->lane.tid && quell_lane_leave(&server.lane, &own->lane) < 0)
+	if (quell_lane_is_in(&own->lane) && quell_lane_leave(&server.lane, &own->lane) < 0)
 		fail("a worker cannot leave the lane");
 	return NULL;
 }
@@ -261,7 +261,7 @@ static void *switch_turns(void *data)
 	}
 	if (over < 0)
 		fail("the timer failed");
-	if (own.tid && quell_lane_leave(&server.lane, &own) < 0)
+	if (quell_lane_is_in(&own) && quell_lane_leave(&server.lane, &own) < 0)
 		fail("the switcher cannot leave the lane");
 	return NULL;
 }
@@ -504,7 +504,7 @@ static void *dispatch(void *data)
 		futex(&server.worker[n].go, FUTEX_WAKE, 1);
 	}
 	quell_lane_stop(&server.lane);
-	if (own.tid && quell_lane_leave(&server.lane, &own) < 0)
+	if (quell_lane_is_in(&own) && quell_lane_leave(&server.lane, &own) < 0)
 		fail("the dispatcher cannot leave the lane");
 	pthread_kill(server.main_thread, SIGTERM);
 	return NULL;

@@ -115,10 +115,12 @@ struct quell_lane {
 
 /* A thread in a lane, and what it had before. Others raise and lower it by this. */
 struct quell_lane_thread {
-	pid_t tid; /* 0: not in a lane */
+	uint64_t seat; /* its tid, 0: not in a lane; above it how many threads are about to change its level */
 	struct quell_lane_attr had;
 	struct quell_lane_cores had_cores;
 };
+
+#define QUELL_LANE_SEAT_HELD ((uint64_t)1 << 32)
 
 /* Doublings at most of a turn that expired early: a million times. */
 #define QUELL_LANE_EARLY_MAX 20u
@@ -387,22 +389,56 @@ static inline int quell_lane_enter(const struct quell_lane *lane, struct quell_l
 		errno = error;
 		return -1;
 	}
-	/* Release: pairs with the Acquires in quell_lane_set() and quell_lane_preempt(), which read nothing else by it. */
-	__atomic_store_n(&thread->tid, quell_lane_tid(), __ATOMIC_RELEASE);
+	/* Release: pairs with the Acquire in quell_lane_hold(), which reads nothing else by it. */
+	__atomic_store_n(&thread->seat, (uint64_t)quell_lane_tid(), __ATOMIC_RELEASE);
 	return 0;
 }
 
-/* The calling thread gets back what it had. It has to, before it ends: its number may become somebody else's. */
+/* Whether it entered and did not leave: for the thread itself. */
+static inline int quell_lane_is_in(const struct quell_lane_thread *thread)
+{
+	return (uint32_t)__atomic_load_n(&thread->seat, __ATOMIC_RELAXED) != 0;
+}
+
+/* The thread's number; it does not leave before quell_lane_let_go(). 0 with ESRCH: it has left. */
+static inline pid_t quell_lane_hold(struct quell_lane_thread *thread)
+{
+	uint64_t seat = __atomic_load_n(&thread->seat, __ATOMIC_RELAXED);
+
+	do {
+		if ((uint32_t)seat == 0) {
+			errno = ESRCH;
+			return 0;
+		}
+	} while (!__atomic_compare_exchange_n(&thread->seat, &seat, seat + QUELL_LANE_SEAT_HELD, 0, __ATOMIC_ACQUIRE,
+					      __ATOMIC_RELAXED));
+	return (pid_t)(uint32_t)seat;
+}
+
+static inline void quell_lane_let_go(struct quell_lane_thread *thread)
+{
+	/* Release: pairs with the Acquire in quell_lane_leave(): what this thread asked of the kernel is done. */
+	__atomic_fetch_sub(&thread->seat, QUELL_LANE_SEAT_HELD, __ATOMIC_RELEASE);
+}
+
+/*
+ * The calling thread gets back what it had, once nobody is about to change its level. It has to, before it ends: its number
+ * may become somebody else's.
+ */
 static inline int quell_lane_leave(const struct quell_lane *lane, struct quell_lane_thread *thread)
 {
+	const struct timespec again = { 0, 20000 };
 	int error = 0;
 
-	/* Relaxed: the thread wrote it itself. Release below: as in quell_lane_enter(). */
-	if (__atomic_load_n(&thread->tid, __ATOMIC_RELAXED) != quell_lane_tid()) {
+	/* Relaxed: the thread wrote it itself, and others see no more by it than that it has left. */
+	if ((uint32_t)__atomic_load_n(&thread->seat, __ATOMIC_RELAXED) != (uint32_t)quell_lane_tid()) {
 		errno = ESRCH;
 		return -1;
 	}
-	__atomic_store_n(&thread->tid, 0, __ATOMIC_RELEASE);
+	__atomic_fetch_and(&thread->seat, ~(uint64_t)UINT32_MAX, __ATOMIC_RELAXED);
+	/* Asleep: who is at it may be below this thread on the same core. Acquire: pairs with quell_lane_let_go(). */
+	while (__atomic_load_n(&thread->seat, __ATOMIC_ACQUIRE))
+		nanosleep(&again, NULL);
 	/* The core first, for the same reason as above. Both are tried. */
 	if (quell_lane_put_cores(&lane->allowed, &thread->had_cores) < 0)
 		error = errno;
@@ -416,14 +452,14 @@ static inline int quell_lane_leave(const struct quell_lane *lane, struct quell_l
 static inline int quell_lane_set(const struct quell_lane *lane, struct quell_lane_thread *thread,
 				 enum quell_lane_level level)
 {
-	/* Acquire: pairs with the Releases in quell_lane_enter() and quell_lane_leave(). */
-	pid_t tid = __atomic_load_n(&thread->tid, __ATOMIC_ACQUIRE);
+	pid_t tid = quell_lane_hold(thread);
+	int done;
 
-	if (tid == 0) {
-		errno = ESRCH;
+	if (tid == 0)
 		return -1;
-	}
-	return quell_lane_fifo(tid, lane->priorities[level]);
+	done = quell_lane_fifo(tid, lane->priorities[level]);
+	quell_lane_let_go(thread);
+	return done;
 }
 
 /*
@@ -587,22 +623,26 @@ static inline int quell_lane_run(struct quell_lane *lane, struct quell_lane_thre
 static inline int quell_lane_preempt(struct quell_lane *lane, struct quell_lane_thread *worker, uint64_t ns)
 {
 	struct sched_param param;
-	pid_t tid = __atomic_load_n(&worker->tid, __ATOMIC_ACQUIRE); /* as in quell_lane_set() */
+	pid_t tid = quell_lane_hold(worker);
+	int early, done;
 
-	if (tid == 0) {
-		errno = ESRCH;
+	if (tid == 0)
 		return -1;
-	}
 	memset(&param, 0, sizeof(param));
-	if (syscall(SYS_sched_getparam, tid, &param) < 0)
+	done = (int)syscall(SYS_sched_getparam, tid, &param);
+	early = done == 0 && param.sched_priority < lane->priorities[QUELL_LANE_RUNNING];
+	if (done == 0 && !early)
+		done = quell_lane_fifo(tid, lane->priorities[QUELL_LANE_PARKED]);
+	quell_lane_let_go(worker);
+	if (done < 0)
 		return -1;
-	if (param.sched_priority < lane->priorities[QUELL_LANE_RUNNING]) {
-		if (lane->early < QUELL_LANE_EARLY_MAX)
-			lane->early++;
-		return quell_lane_arm(lane, (ns ? ns : 1) << lane->early);
+	if (!early) {
+		lane->early = 0;
+		return 1;
 	}
-	lane->early = 0;
-	return quell_lane_fifo(tid, lane->priorities[QUELL_LANE_PARKED]) < 0 ? -1 : 1;
+	if (lane->early < QUELL_LANE_EARLY_MAX)
+		lane->early++;
+	return quell_lane_arm(lane, (ns ? ns : 1) << lane->early);
 }
 
 #ifdef __cplusplus

@@ -4,7 +4,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -13,10 +13,13 @@ use rustix::time::{
     timerfd_create, timerfd_settime,
 };
 
+use crate::seat::Seat;
 use crate::sys::{self, Attr, Cores};
 use crate::turn::Turn;
 use crate::{LaneError, Level, Priorities, rights};
 
+/// Between two looks whether somebody is about to change the level of a thread that leaves.
+const LEAVE_AGAIN: Duration = Duration::from_micros(20);
 /// Doublings at most of a turn that expired early: a million times.
 const EARLY_MAX: u32 = 20;
 
@@ -45,17 +48,12 @@ impl std::fmt::Debug for Allowed {
 /// A thread of a lane, by which others raise and lower it.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// 0 once it has left: the number may become somebody else's.
-    tid: Arc<AtomicI32>,
+    seat: Arc<Seat>,
 }
 
 impl Member {
-    fn tid(&self) -> Result<i32, LaneError> {
-        // Acquire: pairs with the swap in `give_back`. Only the number itself counts: nothing else is read by it.
-        match self.tid.load(Ordering::Acquire) {
-            0 => Err(LaneError::Gone),
-            tid => Ok(tid),
-        }
+    fn with<T>(&self, does: impl FnOnce(i32) -> Result<T, LaneError>) -> Result<T, LaneError> {
+        self.seat.with(does).unwrap_or(Err(LaneError::Gone))
     }
 }
 
@@ -131,7 +129,7 @@ impl Lane {
             return Err(LaneError::Io { what: "the thread cannot have the core", source });
         }
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        let member = Member { tid: Arc::new(AtomicI32::new(tid)) };
+        let member = Member { seat: Arc::new(Seat::of(tid.cast_unsigned())) };
         let had_cores = Box::new(had_cores);
         Ok(Entered { lane: self, member, had, had_cores, _of_thread: PhantomData })
     }
@@ -141,7 +139,7 @@ impl Lane {
     /// # Errors
     /// [`LaneError::Gone`] once it has left; what the kernel refuses.
     pub fn set(&self, member: &Member, level: Level) -> Result<(), LaneError> {
-        self.put(member.tid()?, level)
+        member.with(|tid| self.put(tid, level))
     }
 
     fn put(&self, tid: i32, level: Level) -> Result<(), LaneError> {
@@ -247,17 +245,23 @@ impl Lane {
     /// # Errors
     /// [`LaneError::Gone`] once it has left; what the kernel refuses.
     pub fn preempt(&self, worker: &Member, time: Duration) -> Result<Preempted, LaneError> {
-        let tid = worker.tid()?;
-        let priority = sys::priority(tid).map_err(|err| rights::refusal(self.priorities, err))?;
+        let is_parked = worker.with(|tid| {
+            let priority =
+                sys::priority(tid).map_err(|err| rights::refusal(self.priorities, err))?;
+            let runs = priority >= self.priorities.of(Level::Running);
+            if runs {
+                self.put(tid, Level::Parked)?;
+            }
+            Ok(runs)
+        })?;
         // Relaxed, here and below: the switcher alone counts, and nothing is published by it.
-        if priority < self.priorities.of(Level::Running) {
+        if !is_parked {
             let early = self.early.load(Ordering::Relaxed).saturating_add(1).min(EARLY_MAX);
             self.early.store(early, Ordering::Relaxed);
             self.arm(time.max(Duration::from_nanos(1)).saturating_mul(1 << early))?;
             return Ok(Preempted::NotYetRaised);
         }
         self.early.store(0, Ordering::Relaxed);
-        self.put(tid, Level::Parked)?;
         Ok(Preempted::Parked)
     }
 }
@@ -277,8 +281,8 @@ impl Entered<'_> {
     }
 
     fn give_back(&mut self) -> Result<(), LaneError> {
-        // Release: pairs with the Acquire in `Member::tid`. The Acquire half has no partner: this thread alone writes it.
-        if self.member.tid.swap(0, Ordering::AcqRel) == 0 {
+        // Asleep: who is about to change its level may be below this thread on the same core.
+        if !self.member.seat.leave(|| std::thread::sleep(LEAVE_AGAIN)) {
             return Ok(());
         }
         // The core first, for the same reason as in `enter`. Who could use all cores follows its cpuset again.

@@ -53,6 +53,7 @@ mod error;
 mod lane;
 mod level;
 mod rights;
+mod seat;
 mod sys;
 mod turn;
 
