@@ -6,7 +6,7 @@
 # Since the start of the guest.
 centiseconds() {
     IFS=' .' read -r seconds hundredths _ </proc/uptime
-    echo "$seconds$hundredths"
+    echo $((seconds * 100 + ${hundredths#0}))
 }
 
 # The traffic that the source tells of: 5 GB a second while /tmp/pressure exists, however seldom this has a turn. Batch work on

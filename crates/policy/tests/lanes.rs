@@ -2,245 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "common/lane.rs"]
+mod lane;
+
 mod counting;
 
-use std::collections::BTreeMap;
-
+use lane::{BUSY, Event, Habit, Lane, Ran, us};
 use proptest::prelude::*;
 use quell_model::Nanos;
-use quell_policy::lanes::{Job, LanePolicy, Look, Member, Members, Seen, Slot, Spec};
-
-const fn us(micros: u64) -> Nanos {
-    Nanos::from_micros(micros)
-}
-
-/// What a member does: works for a while, sleeps for a while, again and again.
-#[derive(Clone, Copy, Debug)]
-struct Habit {
-    works: Nanos,
-    /// Zero: never.
-    sleeps: Nanos,
-    /// It exits when it has worked so often.
-    lives: u32,
-}
-
-impl Habit {
-    const fn of(works: Nanos, sleeps: Nanos) -> Habit {
-        Habit { works, sleeps, lives: u32::MAX }
-    }
-}
-
-const BUSY: Habit = Habit::of(Nanos::MAX, Nanos::ZERO);
-
-struct Actor {
-    habit: Habit,
-    left: Nanos,
-    /// How often it works from now on.
-    lives: u32,
-    /// When it wakes up, if it sleeps; never, if it exited.
-    wakes: Option<Nanos>,
-}
-
-/// A reason to choose anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Event {
-    Woke(Member),
-    Slept(Member),
-    Exited(Member),
-    /// The time has come at which the policy wanted to be asked, or has passed.
-    Due,
-}
-
-/// Somebody lost the turn, or nobody had it.
-#[derive(Clone, Debug)]
-struct Change {
-    from: Option<Member>,
-    /// All that happened since the policy was last asked and that it wanted to know of.
-    reasons: Vec<Event>,
-}
-
-/// A stretch of a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ran {
-    member: Member,
-    from: Nanos,
-    to: Nanos,
-    /// Who could run when the turn was given.
-    runnable: Members,
-}
-
-/// A lane that does as its policy says: looks by time are late by `late`, a switch takes `switch`.
-struct Lane {
-    policy: Box<dyn LanePolicy>,
-    actors: Vec<Actor>,
-    now: Nanos,
-    turn: Option<(Member, Nanos)>,
-    /// When the policy wants to be asked next.
-    look: Look,
-    late: Nanos,
-    switch: Nanos,
-    ran: Vec<Ran>,
-    /// What happened since the policy was last asked.
-    happened: Vec<Event>,
-    changes: Vec<Change>,
-    /// Looks that were asked for by a time that had passed.
-    stuck: u32,
-}
-
-impl Lane {
-    fn new(spec: &Spec, habits: &[Habit]) -> Lane {
-        let actor = |habit: &Habit| Actor {
-            habit: *habit,
-            left: habit.works,
-            lives: habit.lives,
-            wakes: None,
-        };
-        Lane {
-            policy: spec.build(habits.len()).unwrap(),
-            actors: habits.iter().map(actor).collect(),
-            now: us(1_000),
-            turn: None,
-            look: Look::OnChange,
-            late: Nanos::ZERO,
-            switch: Nanos::ZERO,
-            ran: Vec::new(),
-            // The members are there.
-            happened: (0..habits.len()).map(|at| Event::Woke(Member(at as u8))).collect(),
-            changes: Vec::new(),
-            stuck: 0,
-        }
-    }
-
-    fn runnable(&self) -> Members {
-        let awake = |at: &usize| self.actors[*at].wakes.is_none();
-        (0..self.actors.len()).filter(awake).map(|at| Member(at as u8)).collect()
-    }
-
-    fn wake(&mut self) {
-        for (at, actor) in self.actors.iter_mut().enumerate() {
-            if actor.wakes.is_some_and(|wakes| wakes <= self.now) {
-                (actor.wakes, actor.left) = (None, actor.habit.works);
-                self.happened.push(Event::Woke(Member(at as u8)));
-            }
-        }
-    }
-
-    /// What the policy may choose anew for: whoever wakes up is a reason if it wanted to know, or if nobody could run.
-    fn reasons(&mut self) -> Vec<Event> {
-        let mut happened = std::mem::take(&mut self.happened);
-        if self.look.at().is_some_and(|at| at <= self.now) {
-            happened.push(Event::Due);
-        }
-        let tells_of_wakes = self.look.on_wake() || self.turn.is_none();
-        happened.retain(|event| tells_of_wakes || !matches!(event, Event::Woke(_)));
-        happened
-    }
-
-    /// Asks the policy, and gives the turn as it says; again after each switch, in which members may wake up, sleep
-    /// and exit and periods may begin.
-    fn look(&mut self) -> Look {
-        loop {
-            self.wake();
-            let reasons = self.reasons();
-            let seen = Seen { now: self.now, runnable: self.runnable(), turn: self.turn };
-            let turn = self.policy.decide(&seen);
-            assert_eq!(turn.member.is_none(), seen.runnable.is_empty(), "work conservation");
-            assert!(turn.member.is_none_or(|member| seen.runnable.contains(member)));
-            self.stuck += u32::from(turn.look.at().is_some_and(|at| at <= self.now));
-            self.look = turn.look;
-            let from = self.turn.map(|(member, _)| member);
-            if turn.member == from {
-                return turn.look;
-            }
-            assert!(!reasons.is_empty(), "{seen:?} and nothing happened, but now it says {turn:?}");
-            self.changes.push(Change { from, reasons });
-            self.give(turn.member);
-            // Asked again once the switch is done, as a lane does.
-            if self.turn.is_none() {
-                return turn.look;
-            }
-        }
-    }
-
-    /// The member that is raised runs before the switch is over, and may go to sleep by then.
-    fn give(&mut self, to: Option<Member>) {
-        let raised = self.now + Nanos(self.switch.0 / 2);
-        self.now += self.switch;
-        self.turn = to.map(|member| (member, self.now));
-        if let Some(member) = to.filter(|_| raised < self.now) {
-            self.work(member, raised);
-        }
-    }
-
-    /// Runs until `end`.
-    fn run(&mut self, end: Nanos) {
-        while self.now < end {
-            let look = self.look();
-            let runs = self.turn.map(|(member, _)| member);
-            let by_time = look.at().map(|at| at.max(self.now) + self.late);
-            let wakes = self.actors.iter().filter_map(|actor| actor.wakes).min();
-            let sleeps = runs.map(|member| self.now + self.actors[member.at()].left);
-            // A lane where nobody can run looks at each wake-up whatever the policy says.
-            let wakes = wakes.filter(|_| look.on_wake() || runs.is_none());
-            let next = [by_time, wakes, sleeps, Some(end)].into_iter().flatten().min().unwrap();
-            let from = self.now;
-            self.now = next.max(self.now);
-            if let Some(member) = runs {
-                self.work(member, from);
-            }
-        }
-    }
-
-    /// A member has the core from then until now, or until it goes to sleep.
-    fn work(&mut self, member: Member, from: Nanos) {
-        let runnable = self.runnable();
-        let actor = &mut self.actors[member.at()];
-        let ran = self.now.since(from).min(actor.left);
-        actor.left = actor.left - ran;
-        if actor.left == Nanos::ZERO {
-            actor.lives -= 1;
-            let (wakes, event) = match actor.lives {
-                0 => (Nanos::MAX, Event::Exited(member)),
-                _ => (from + ran + actor.habit.sleeps, Event::Slept(member)),
-            };
-            actor.wakes = Some(wakes);
-            self.happened.push(event);
-        }
-        self.ran.push(Ran { member, from, to: from + ran, runnable });
-    }
-
-    /// What each member got.
-    fn shares(&self) -> BTreeMap<u8, Nanos> {
-        let mut shares = BTreeMap::new();
-        for ran in &self.ran {
-            *shares.entry(ran.member.0).or_default() += ran.to.since(ran.from);
-        }
-        shares
-    }
-
-    /// The longest time for which a member that could run all along did not.
-    fn longest_wait(&self, end: Nanos) -> Nanos {
-        let waits =
-            (0..self.actors.len()).filter(|at| self.actors[*at].habit.sleeps == Nanos::ZERO);
-        let longest = waits.map(|at| {
-            let mut last = us(1_000);
-            let mut longest = Nanos::ZERO;
-            for ran in self.ran.iter().filter(|ran| ran.member.at() == at) {
-                longest = longest.max(ran.from.since(last));
-                last = ran.to;
-            }
-            longest.max(end.since(last))
-        });
-        longest.max().unwrap_or_default()
-    }
-
-    /// Who ran, stretches of one turn counted once.
-    fn order(&self) -> Vec<u8> {
-        let mut order: Vec<u8> = self.ran.iter().map(|ran| ran.member.0).collect();
-        order.dedup();
-        order
-    }
-}
+use quell_policy::lanes::{Job, Look, Member, Members, Seen, Slot, Spec};
 
 fn habits(busy_too: bool) -> impl Strategy<Value = Vec<Habit>> {
     let lives = prop_oneof![Just(u32::MAX), 1u32..9];
@@ -502,14 +272,8 @@ proptest! {
         let jobs = std::iter::once(keeps).chain(others.iter().map(|(other, ..)| job(*other)));
         let mut lane = Lane::new(&Spec::Edf { jobs: jobs.collect() }, &habits);
         lane.run(us(100_000));
-        let mut released = us(1_000);
-        let mut got = Nanos::ZERO;
-        for ran in lane.ran.iter().filter(|ran| ran.member == Member(0)) {
-            got += ran.to.since(ran.from);
-            if got == keeps.budget {
-                prop_assert!(ran.to <= released + keeps.deadline, "{ran:?}, from {released}");
-                (released, got) = (ran.to + keeps.period, Nanos::ZERO);
-            }
+        for took in lane.times_to_work(0) {
+            prop_assert!(took <= keeps.deadline, "{took}");
         }
     }
 
@@ -561,6 +325,45 @@ proptest! {
         let longest = sleeper.map(|ran| ran.to.since(ran.from)).max().unwrap();
         prop_assert!(longest <= us(2 * slice), "{longest}");
     }
+}
+
+/// A job of these microseconds, and what its member does: works and sleeps.
+fn member(period: u64, budget: Nanos, deadline: Nanos, works: Nanos, sleeps: u64) -> (Job, Habit) {
+    (Job { period: us(period), budget, deadline }, Habit::of(works, us(sleeps)))
+}
+
+#[test]
+fn who_runs_alone_into_its_next_period_uses_up_that_budget() {
+    let ns = Nanos;
+    for members in [
+        vec![
+            member(72, us(36), us(72), us(36), 72),
+            (Job { period: us(128), budget: us(64), deadline: us(128) }, BUSY),
+        ],
+        vec![
+            member(108, us(6), ns(23_400), us(6), 108),
+            member(180, us(30), ns(106_200), us(306), 1_353),
+            member(187, us(17), ns(167_960), us(147), 1_377),
+        ],
+        vec![member(152, us(19), us(38), us(19), 152), member(765, us(51), us(102), us(395), 19)],
+    ] {
+        let (jobs, habits): (Vec<Job>, Vec<Habit>) = members.into_iter().unzip();
+        let mut lane = Lane::new(&Spec::Edf { jobs: jobs.clone() }, &habits);
+        lane.run(us(200_000));
+        let longest = lane.times_to_work(0).into_iter().max().unwrap();
+        assert!(longest <= jobs[0].deadline, "{longest} {jobs:?}");
+    }
+}
+
+#[test]
+fn who_wakes_often_and_works_little_is_never_put_off() {
+    let (often, habit) = member(100, us(10), us(20), us(1), 50);
+    let busy = Job { period: us(100), budget: us(50), deadline: us(100) };
+    let mut lane = Lane::new(&Spec::Edf { jobs: vec![often, busy] }, &[habit, BUSY]);
+    lane.run(us(50_000));
+    let times = lane.times_to_work(0);
+    assert!(times.len() > 300);
+    assert!(times.iter().all(|took| *took <= often.deadline), "{times:?}");
 }
 
 #[test]

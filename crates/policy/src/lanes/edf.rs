@@ -20,15 +20,34 @@ pub struct Job {
 struct State {
     released: Nanos,
     left: Nanos,
+    /// When it last had a whole budget.
+    full_at: Nanos,
 }
 
 impl State {
+    /// With a whole budget, but for what it used already.
+    fn full(job: &Job, at: Nanos, used: Nanos) -> State {
+        State { released: at, left: job.budget - used, full_at: at }
+    }
+
     /// Whether what it has left until its deadline is no more than it would have got by working evenly: then it may have
     /// it by then, and others that work evenly still meet theirs.
     fn is_even(&self, job: &Job, now: Nanos) -> bool {
         let until_deadline = (self.released + job.deadline).since(now);
         let (left, budget) = (u128::from(self.left.0), u128::from(job.budget.0));
         left * u128::from(job.deadline.0) <= budget * u128::from(until_deadline.0)
+    }
+
+    /// It woke up within its period.
+    fn wake(&mut self, job: &Job, now: Nanos) {
+        if self.is_even(job, now) && now < self.released + job.deadline {
+            return;
+        }
+        if job.deadline >= job.period || now >= self.full_at + job.period {
+            *self = State::full(job, now, Nanos::ZERO);
+        } else if self.left > Nanos::ZERO {
+            self.released = now;
+        }
     }
 }
 
@@ -37,10 +56,11 @@ impl State {
 ///
 /// A period begins when its member wakes up after the last one's end, or there if it did not sleep. What a member
 /// used stays used when it sleeps within a period: waking up is no way to a new budget. One that wakes so late that what it has
-/// left would crowd out others by its deadline begins a period there: with a whole budget where the deadline is the period's
-/// end, as the constant bandwidth server has it (Abeni and Buttazzo, RTSS 1998, section 3; the kernel's `update_dl_entity()`),
-/// and with what it has left where it is earlier. With earlier deadlines that is enough while budgets per deadline add up to
-/// 1 at most; beyond that it holds for members that sleep at their periods' ends alone.
+/// left would crowd out others by its deadline begins a period there, as the constant bandwidth server has it (Abeni and
+/// Buttazzo, RTSS 1998, section 3; the kernel's `update_dl_entity()`): with a whole budget where the deadline is the period's
+/// end, or where it last had one a period ago; else with what it has left. With deadlines before the periods' ends that is
+/// enough while budgets per deadline add up to 1 at most; beyond that it holds for members that sleep at their periods' ends
+/// alone.
 #[derive(Clone, Debug)]
 pub struct Edf {
     jobs: Vec<Job>,
@@ -73,19 +93,22 @@ impl Edf {
             let woke = !self.awake.contains(member);
             let state = &mut self.states[member.at()];
             let Some(state) = state else {
-                *state = Some(State { released: seen.now, left: job.budget });
+                *state = Some(State::full(&job, seen.now, Nanos::ZERO));
                 continue;
             };
             let over = seen.now.since(state.released).0 / job.period.0.max(1);
-            if over > 0 {
-                let next = Nanos(state.released.0 + over * job.period.0);
-                state.released = if woke { seen.now } else { next };
-                state.left = job.budget;
-            } else if woke && !state.is_even(&job, seen.now) {
-                state.released = seen.now;
-                if job.deadline >= job.period {
-                    state.left = job.budget;
+            if over == 0 {
+                if woke {
+                    state.wake(&job, seen.now);
                 }
+            } else if woke {
+                *state = State::full(&job, seen.now, Nanos::ZERO);
+            } else {
+                let next = Nanos(state.released.0 + over * job.period.0);
+                // Alone, it is not looked at when its period begins: what it ran since is of the new budget.
+                let ran = seen.turn.filter(|(runs, _)| *runs == member);
+                let ran = ran.map_or(Nanos::ZERO, |(_, since)| seen.now.since(since.max(next)));
+                *state = State::full(&job, next, ran);
             }
         }
         self.awake = seen.runnable;
