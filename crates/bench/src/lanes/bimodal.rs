@@ -190,7 +190,7 @@ mod tests {
         measure(&place, 1, time, &mut report, &mut Silent, &stop).unwrap();
         // How often the hypervisor stops this host's cores is no matter of the test's: a run may have too much of it, or
         // nothing else.
-        let stalls = |note: &&String| note.contains("stalls of the hypervisor cover");
+        let stalls = |note: &&String| note.contains("stalls of the hypervisor");
         assert_eq!(report.notes.iter().find(|note| !stalls(note)), None);
         assert!(!report.ratios.is_empty());
         assert!(report.ratios.iter().all(|ratio| ratio.against == "without-preemption"));

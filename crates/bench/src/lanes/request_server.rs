@@ -78,10 +78,13 @@ impl RequestServer {
     /// # Errors
     /// When it fails, or a stop was asked for.
     pub fn find_speed(&mut self, load: &Load, stop: &Stop) -> Result<()> {
+        self.spins_per_us = None;
+        let mut best = None;
         for _ in 0..SPEED_TRIES {
             let said = self.start(load.clone(), 0, stop)?.finish(stop)?;
-            self.spins_per_us = self.spins_per_us.max(Some(said.spins_per_us));
+            best = best.max(Some(said.spins_per_us));
         }
+        self.spins_per_us = best;
         Ok(())
     }
 

@@ -278,27 +278,41 @@ fn run(
     members.extend(start_loops(place, folder.path(), cell, stop)?);
     let threads = parts(&members, cell.share)?;
     stalls.as_deref_mut().map_or(Ok(()), StallWatch::begin)?;
-    let seen = match &cell.system {
+    let seen = offer(place, cell, &load, folder.path(), members, &threads, stop);
+    // Also after an error: no interrupt disturbs what comes next.
+    let stalls = stalls.map_or(Ok(Windows::default()), StallWatch::end)?;
+    let (seen, kept) = seen?;
+    Ok((seen, kept, stalls))
+}
+
+/// The client offers the load, on this host's other core or within the scheduler's loop.
+fn offer(
+    place: &Place,
+    cell: &Cell,
+    load: &Load,
+    folder: &Path,
+    members: Vec<Member>,
+    threads: &[(i32, f64)],
+    stop: &Stop,
+) -> Result<(Seen, Kept)> {
+    match &cell.system {
         System::Lane(turns) if turns.pattern == Pattern::Dedicated => {
-            let file = folder.path().join("load.json");
-            std::fs::write(&file, serde_json::to_vec(&load)?)?;
-            let shared = cell.system.start(place, folder.path(), &threads, Some(&file), stop)?;
+            let file = folder.join("load.json");
+            std::fs::write(&file, serde_json::to_vec(load)?)?;
+            let shared = cell.system.start(place, folder, threads, Some(&file), stop)?;
+            let time = Duration::from_nanos(load.duration.0);
             let seen = left(&client::report(&load.ring), time, stop);
             end(shared, members, stop)?;
             seen
         }
         system => {
             let mut client = Client::open(load.clone())?;
-            let shared = system.start(place, folder.path(), &threads, None, stop)?;
+            let shared = system.start(place, folder, threads, None, stop)?;
             let seen = poll(&mut client, place, system.patience());
             end(shared, members, stop)?;
             seen.map(|seen| (seen, client.kept()))
         }
-    };
-    // Also after an error: no interrupt disturbs what comes next.
-    let stalls = stalls.map_or(Ok(Windows::default()), StallWatch::end)?;
-    let (seen, kept) = seen?;
-    Ok((seen, kept, stalls))
+    }
 }
 
 /// What is put on the core.

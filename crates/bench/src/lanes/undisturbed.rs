@@ -104,7 +104,8 @@ impl Latencies {
 
     /// Whether it counts by the rule.
     pub fn is_valid(&self) -> bool {
-        self.covered <= stall::COVERED_MAX
+        let removed = self.filtered.removed_share();
+        self.covered <= stall::COVERED_MAX && removed <= stall::REMOVED_MAX
     }
 }
 
@@ -114,7 +115,7 @@ pub fn note_of<'a>(what: &str, runs: impl Iterator<Item = &'a Latencies>) -> Opt
     let disturbed = runs.iter().filter(|valid| !**valid).count();
     (disturbed > 0).then(|| {
         format!(
-            "{what}: in {disturbed} of {} runs stalls of the hypervisor cover more than {:.0} % of the time, {TRIES} times in a row",
+            "{what}: in {disturbed} of {} runs stalls of the hypervisor cover more than {:.0} % of the time or of the requests, {TRIES} times in a row",
             runs.len(),
             stall::COVERED_MAX * 100.0
         )
