@@ -149,6 +149,11 @@ impl File {
         loop {
             // SAFETY: the callers of this function borrow what the entry points to until it returns.
             let done = match unsafe { perform(entry.clone(), None) } {
+                // Nobody cancels it but the kernel, before it is begun: where it cannot start a worker of the ring for it, as
+                // when a tick of the quantum comes in each of its tries (io_uring/io-wq.c, WORKER_INIT_LIMIT).
+                Some((Err(error), _)) if error.raw_os_error() == Some(libc::ECANCELED) => {
+                    offload(&otherwise)
+                }
                 Some((done, _)) => done,
                 None => offload(&otherwise),
             };
