@@ -420,6 +420,7 @@ mod tests {
     use super::super::super::ring::Request;
     use super::super::super::server::{make_bell, open_bell, ring_bell};
     use super::*;
+    use crate::host::pin;
 
     /// What host and guest may disagree about the time at first. On a core of its own a guest is right within microseconds;
     /// here its thread goes from core to core.
@@ -440,6 +441,11 @@ mod tests {
             let mut guest = GuestServer::boot(&path, waits, &stop).unwrap();
             assert!(guest.vcpu().unwrap() > guest.machine.pid());
             assert!(!ring.is_ready());
+            // Its clock is looked at from another core: on a busy host both could be on one for ever, and never run together.
+            let cores = quell_linux::observe::topology::online().unwrap();
+            let (own, its) = (cores.iter().next().unwrap(), cores.iter().last().unwrap());
+            pin(0, &CoreSet::of(own)).unwrap();
+            guest.pin(&CoreSet::of(its)).unwrap();
             guest.serve(&stop).unwrap();
             let told = now();
             for id in 0..40 {
