@@ -20,24 +20,21 @@
  * A turn is as long as the budget, or longer where timers are slow: turn_ns of what is printed at the end.
  *
  * --budget 0 is the same server without preemption: first come, first served. --nap has an idle dispatcher sleep so
- * many microseconds between looks instead of polling. --spins-per-us says how much work a microsecond is, for servers that are
- * compared; it is measured otherwise. SIGINT and SIGTERM end it when it has answered what it took.
+ * many microseconds between looks. --spins-per-us says how much work a microsecond is, which is measured otherwise.
+ * SIGINT and SIGTERM end it when it has answered what it took.
  */
 #include "quell_lane.h"
 
 #include "request_ring.h"
+#include "request_work.h"
 
-#include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
 #define WORKERS_MAX 4096
 /* A few calls deep; the usual 8 MB would be locked for each worker. */
@@ -61,11 +58,8 @@
  */
 #define BREATH_EVERY_NS 20000000u
 #define BREATH_NS 30000u
-/* For how long the work is timed. */
-#define CALIBRATION_NS 200000000u
 /* How long nothing comes until the dispatcher naps, if it does. */
 #define IDLE_NS 1000000u
-#define PAGE_BYTES 4096
 
 struct worker {
 	struct quell_lane_thread lane;
@@ -91,10 +85,7 @@ static struct {
 	const char *path;
 	long core, workers;
 	uint64_t budget_ns, nap_ns, requests_max, for_ns;
-	/* The ring. Its own counters are kept here: what a client scribbles over them changes nothing. */
-	struct request_ring *ring;
-	uint32_t capacity;
-	uint64_t request_tail, response_head;
+	struct request_ring_end ring;
 	/* The threads. */
 	struct quell_lane lane;
 	struct worker *worker;
@@ -135,40 +126,11 @@ static long futex(uint32_t *word, int operation, uint32_t value)
 	return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
 }
 
-/* ---- Work. It is counted, not timed: a worker that was preempted has as much left as before. ---- */
-
-static void spin(uint64_t times)
-{
-	for (; times; times--)
-		__asm__ volatile("" ::: "memory");
-}
-
-/*
- * The most that fitted into a microsecond in many tries: what disturbs a try makes it slower, never faster. Some of that lasts
- * for milliseconds, as work on the core's other hyperthread does.
- */
-static uint64_t calibrate(void)
-{
-	const uint64_t times = 200000, until = quell_lane_now() + CALIBRATION_NS;
-	uint64_t best = UINT64_MAX;
-
-	do {
-		uint64_t begin = quell_lane_now(), took;
-		spin(times);
-		took = quell_lane_now() - begin;
-		if (took && took < best)
-			best = took;
-	} while (quell_lane_now() < until);
-	return times * 1000 / best + 1;
-}
-
 static void serve(const struct request *request)
 {
-	uint64_t ns = request->service_ns;
+	const uint64_t most = REQUEST_RING_SERVICE_NS_MAX, ns = request->service_ns;
 
-	if (ns > REQUEST_RING_SERVICE_NS_MAX)
-		ns = REQUEST_RING_SERVICE_NS_MAX;
-	spin(ns * server.spins_per_us / 1000);
+	request_work_spin((ns < most ? ns : most) * server.spins_per_us / 1000);
 }
 
 /* ---- A worker. ---- */
@@ -290,35 +252,23 @@ static struct worker *take(struct queue *queue)
 /* Whether a request waits that can be taken: its response will have room. */
 static bool request_waits(void)
 {
-	uint64_t waiting = __atomic_load_n(&server.ring->request_head, __ATOMIC_ACQUIRE) - server.request_tail;
-	uint64_t unread = server.response_head - __atomic_load_n(&server.ring->response_tail, __ATOMIC_ACQUIRE);
+	int waits = request_ring_waits(&server.ring, server.in_work);
 
-	if (waiting > server.capacity || unread > server.capacity) {
-		errno = EPROTO;
+	if (waits < 0)
 		fail("the client broke the ring");
-		return false;
-	}
-	return waiting && unread + server.in_work < server.capacity;
-}
-
-static void take_request(struct request *request)
-{
-	*request = request_ring_requests(server.ring)[server.request_tail & (server.capacity - 1)];
-	__atomic_store_n(&server.ring->request_tail, ++server.request_tail, __ATOMIC_RELEASE);
+	return waits > 0;
 }
 
 static void respond(const struct worker *worker)
 {
-	struct response *responses = request_ring_responses(server.ring, server.capacity);
-	struct response response = {
+	const struct response response = {
 		.id = worker->request.id,
 		.sent_ns = worker->request.sent_ns,
 		.done_ns = worker->done_ns,
 		.preempted = worker->preempted,
 	};
 
-	responses[server.response_head & (server.capacity - 1)] = response;
-	__atomic_store_n(&server.ring->response_head, ++server.response_head, __ATOMIC_RELEASE);
+	request_ring_respond(&server.ring, &response);
 	server.served++;
 }
 
@@ -336,7 +286,7 @@ static struct worker *choose(bool taking)
 		return NULL;
 	server.fresh_in_a_row++;
 	worker = take(&server.idle);
-	take_request(&worker->request);
+	request_ring_take(&server.ring, &worker->request);
 	worker->preempted = 0;
 	server.in_work++;
 	return worker;
@@ -434,8 +384,7 @@ static bool is_over(void)
 {
 	if (server.requests_max && server.served >= server.requests_max)
 		return true;
-	return __atomic_load_n(&server.ring->closing, __ATOMIC_ACQUIRE) && !server.in_work &&
-	       __atomic_load_n(&server.ring->request_head, __ATOMIC_ACQUIRE) == server.request_tail;
+	return !server.in_work && request_ring_is_closed(&server.ring);
 }
 
 static void nap(uint64_t ns)
@@ -491,10 +440,10 @@ static void *dispatch(void *data)
 		fail("the dispatcher cannot enter the lane");
 	} else {
 		if (!server.spins_per_us)
-			server.spins_per_us = calibrate();
+			server.spins_per_us = request_work_calibrate();
 		if (server.budget_ns)
 			measure_floors(&server.worker[0]);
-		__atomic_store_n(&server.ring->server, REQUEST_SERVER_READY, __ATOMIC_RELEASE);
+		request_ring_tell(&server.ring, REQUEST_SERVER_READY);
 		serve_all();
 	}
 	/* Workers and switcher are above it and end at once. Releases: pair with the Acquires in work(). */
@@ -553,30 +502,6 @@ static void read_options(int argc, char **argv)
 				"                      [--requests-max N] [--for SECONDS] [--spins-per-us N]\n");
 		exit(2);
 	}
-}
-
-static void open_ring(void)
-{
-	struct request_ring head;
-	struct stat found;
-	const char *flaw;
-	int file = open(server.path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-
-	if (file < 0 || fstat(file, &found) < 0)
-		die(server.path, strerror(errno));
-	memset(&head, 0, sizeof(head));
-	if (pread(file, &head, sizeof(head), 0) < 0)
-		die(server.path, strerror(errno));
-	flaw = request_ring_flaw(&head, (uint64_t)found.st_size);
-	if (flaw)
-		die(server.path, flaw);
-	server.capacity = head.capacity;
-	server.request_tail = head.request_tail;
-	server.response_head = head.response_head;
-	server.ring = mmap(NULL, request_ring_bytes(head.capacity), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-	if (server.ring == MAP_FAILED)
-		die(server.path, strerror(errno));
-	close(file);
 }
 
 /* This thread leaves the core to the lane, where it can: beside a dispatcher that polls it would hardly run. */
@@ -640,15 +565,18 @@ static void wait_for_end(const sigset_t *signals)
 	for (long n = 0; n < server.workers; n++)
 		pthread_join(server.worker[n].thread, NULL);
 	pthread_join(server.switcher_thread, NULL);
-	__atomic_store_n(&server.ring->server, REQUEST_SERVER_ENDED, __ATOMIC_RELEASE);
+	request_ring_tell(&server.ring, REQUEST_SERVER_ENDED);
 }
 
 int main(int argc, char **argv)
 {
+	const char *flaw;
 	sigset_t signals;
 
 	read_options(argc, argv);
-	open_ring();
+	flaw = request_ring_open(&server.ring, server.path);
+	if (flaw)
+		die(server.path, flaw);
 	if (quell_lane_open(&server.lane, (int)server.core, NULL) < 0)
 		die("no lane", server.lane.why);
 	/* Blocked before any other thread is: this one waits for them. */

@@ -15,9 +15,14 @@
 #ifndef REQUEST_RING_H
 #define REQUEST_RING_H
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define REQUEST_RING_MAGIC "QUELLREQ"
 #define REQUEST_RING_VERSION 1u
@@ -109,6 +114,84 @@ static inline struct request *request_ring_requests(struct request_ring *ring)
 static inline struct response *request_ring_responses(struct request_ring *ring, uint32_t capacity)
 {
 	return (struct response *)(request_ring_requests(ring) + capacity);
+}
+
+/* ---- The server's end. ---- */
+
+/* Its own counters are kept here: what a client scribbles over them in the file changes nothing. */
+struct request_ring_end {
+	struct request_ring *ring;
+	uint32_t capacity;
+	uint64_t request_tail, response_head;
+};
+
+/* Maps the file. NULL, or what is wrong with it. */
+static inline const char *request_ring_open(struct request_ring_end *end, const char *path)
+{
+	struct request_ring head;
+	struct stat found;
+	const char *flaw = NULL;
+	int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+
+	if (file < 0)
+		return strerror(errno);
+	memset(&head, 0, sizeof(head));
+	if (fstat(file, &found) < 0 || pread(file, &head, sizeof(head), 0) < 0)
+		flaw = strerror(errno);
+	else
+		flaw = request_ring_flaw(&head, (uint64_t)found.st_size);
+	if (!flaw) {
+		end->capacity = head.capacity;
+		end->request_tail = head.request_tail;
+		end->response_head = head.response_head;
+		end->ring = (struct request_ring *)mmap(NULL, request_ring_bytes(head.capacity), PROT_READ | PROT_WRITE,
+							MAP_SHARED, file, 0);
+		if (end->ring == MAP_FAILED)
+			flaw = strerror(errno);
+	}
+	close(file);
+	return flaw;
+}
+
+/* Whether a request waits whose response will have room beside those of as many that were taken: 1 or 0. -1 with EPROTO: the
+ * client broke the ring. */
+static inline int request_ring_waits(const struct request_ring_end *end, uint64_t in_work)
+{
+	uint64_t waiting = __atomic_load_n(&end->ring->request_head, __ATOMIC_ACQUIRE) - end->request_tail;
+	uint64_t unread = end->response_head - __atomic_load_n(&end->ring->response_tail, __ATOMIC_ACQUIRE);
+
+	if (waiting > end->capacity || unread > end->capacity) {
+		errno = EPROTO;
+		return -1;
+	}
+	return waiting && unread + in_work < end->capacity;
+}
+
+/* Takes the request that waits. */
+static inline void request_ring_take(struct request_ring_end *end, struct request *request)
+{
+	*request = request_ring_requests(end->ring)[end->request_tail & (end->capacity - 1)];
+	__atomic_store_n(&end->ring->request_tail, ++end->request_tail, __ATOMIC_RELEASE);
+}
+
+/* Puts a response, for which there is room. */
+static inline void request_ring_respond(struct request_ring_end *end, const struct response *response)
+{
+	request_ring_responses(end->ring, end->capacity)[end->response_head & (end->capacity - 1)] = *response;
+	__atomic_store_n(&end->ring->response_head, ++end->response_head, __ATOMIC_RELEASE);
+}
+
+/* Whether no request will come any more, and all were taken. */
+static inline int request_ring_is_closed(const struct request_ring_end *end)
+{
+	return __atomic_load_n(&end->ring->closing, __ATOMIC_ACQUIRE) &&
+	       __atomic_load_n(&end->ring->request_head, __ATOMIC_ACQUIRE) == end->request_tail;
+}
+
+/* Tells the client how the server is: REQUEST_SERVER_*. */
+static inline void request_ring_tell(struct request_ring_end *end, uint32_t state)
+{
+	__atomic_store_n(&end->ring->server, state, __ATOMIC_RELEASE);
 }
 
 #endif /* REQUEST_RING_H */

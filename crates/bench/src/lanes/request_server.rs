@@ -15,9 +15,10 @@ use crate::host::{self, Program};
 use crate::progress::Stop;
 
 /// Its sources, as files of a folder.
-const SOURCES: [(&str, &str); 3] = [
+const SOURCES: [(&str, &str); 4] = [
     ("request-server.c", include_str!("../../../../examples/lanes/request-server.c")),
     ("request_ring.h", include_str!("../../../../examples/lanes/request_ring.h")),
+    ("request_work.h", include_str!("../../../../examples/lanes/request_work.h")),
     ("quell_lane.h", include_str!("../../../lane/include/quell_lane.h")),
 ];
 /// Threads that serve: the article's.
