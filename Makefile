@@ -10,7 +10,7 @@ DEMO       := $(QUELL) bench colocate --quick --json bench/results/demo.json
 BENCHES    := colocate colocate-redis colocate-nginx overhead reaction mechanism why check view lanes runtime runtime-colocate sim sim-host validation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build deb demo test test-unit test-deb test-crash test-vm soak fuzz miri bench docs lint clean
+.PHONY: help setup build deb demo test test-all test-unit test-ignored test-peers test-deb test-crash test-vm soak fuzz miri bench docs lint clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,46 +29,63 @@ demo: setup build ## Set up, build, and show a service beside batch work, Quell 
 	$(DEMO)
 
 test: export QUELL_VM_QUICK ?= 1
-# The stand-in for the daemon dies 200 times at random in test-unit as it is.
-test: CRASH_DEATHS := 60
-test: setup test-unit test-deb test-crash test-vm ## Run the tests: on this host, then the quick ones of test-vm (QUELL_VM_QUICK=0: all)
+test: CRASH_DEATHS := 20
+test: setup test-unit test-crash test-vm ## Run the tests: on this host, busy or not, then the quick ones of test-vm (QUELL_VM_QUICK=0: all)
+
+# Of a value that was given, that one counts.
+test-all: export QUELL_VM_QUICK := 0
+test-all: CRASH_DEATHS := 200
+test-all: setup test-ignored test-peers test-deb test-crash test-vm ## Run all tests: also those that need a quiet host or take long, and each guest (for hours; docs/testing.md)
 
 # All that tests run, built once: cargo chooses features by what a command names, and would build most of it again
 # for another choice of packages or targets.
 BUILD_TESTS := $(CARGO) test --workspace --no-run $(CARGO_LOCK)
+# Prints the time of a step and its slowest tests.
+STEP := scripts/test/step.sh
+TIMED := --config 'target."cfg(all())".runner=["$(CURDIR)/scripts/test/timed.sh"]'
+RUN_TESTS := QUELL_TESTS_BUILT=1 $(CARGO) test --workspace $(CARGO_LOCK) $(TIMED)
 
 test-unit: ## Run the tests of this host only
-	$(CARGO) test --workspace $(CARGO_LOCK)
+	@$(STEP) "build the tests" $(BUILD_TESTS)
+	@$(STEP) "tests of this host" env $(RUN_TESTS)
+
+# Modules `helper` are programs that tests start, modules `soak` belong to `make soak`.
+test-ignored: ## Run the tests of this host, also those that need a quiet one or take long
+	@$(STEP) "build the tests" $(BUILD_TESTS)
+	@$(STEP) "all tests of this host" env QUELL_CRASH_DEATHS=$(CRASH_DEATHS) $(RUN_TESTS) -- --include-ignored --skip helper:: --skip soak::
+
+test-peers: ## Decode our traces with Perfetto's own definitions, which take minutes to compile
+	@$(STEP) "peers" $(CARGO) test --manifest-path peers/perfetto/Cargo.toml --target-dir target/peers $(CARGO_LOCK)
 
 test-deb: ## Install and purge the Debian package, and run the service, in a small Debian system (QUELL_SKIP_DEB=1 skips)
-	$(BUILD_TESTS)
-	@scripts/test/deb.sh
-	@scripts/test/service.sh
+	@$(STEP) "build the tests" $(BUILD_TESTS)
+	@$(STEP) "Debian package" scripts/test/deb.sh
+	@$(STEP) "service" scripts/test/service.sh
 
 # The tests' own stand-in for the daemon is part of test-unit. Points to stop at are in debug builds alone.
 CRASH_QUELL := $(CURDIR)/target/debug/quell
 CRASH_DEATHS ?= 200
 test-crash: ## Kill a real `quell run` in every way at every point, and CRASH_DEATHS (200) times at random: the host is as it was
-	$(BUILD_TESTS)
-	QUELL_CRASH_DEATHS=$(CRASH_DEATHS) \
+	@$(STEP) "build the tests" $(BUILD_TESTS)
+	@QUELL_CRASH_DEATHS=$(CRASH_DEATHS) \
 	QUELL_CRASH_RUN="$(CURDIR)/scripts/test/crash-run.sh $(CRASH_QUELL) {run} {seed} {pids}" \
-	QUELL_CRASH_RELEASE="env QUELL_RUN_DIR={run} $(CRASH_QUELL) release" \
-		$(CARGO) test --workspace --test guardian_crash $(CARGO_LOCK)
+	QUELL_CRASH_RELEASE="env QUELL_RUN_DIR={run} $(CRASH_QUELL) restore" \
+		$(STEP) "kills of a real daemon" env $(RUN_TESTS) --test guardian_crash
 
 test-vm: ## Test in virtual machines: 8 cores with hyperthreads, and the 16 of "Wasted Cores" on Linux 6.1 and 6.12 (QUELL_VM_QUICK=1: the first only; QUELL_SKIP_VM=1: none)
-	@scripts/vm/test.sh
+	@$(STEP) "virtual machines" scripts/vm/test.sh
 
 SOAK_SECONDS ?= 600
 # One test after the other: they measure memory, and each is to have the machine for itself.
 SOAK := $(CARGO) test --release --workspace $(CARGO_LOCK)
 soak: ## Test the runtime at full count, optimised: a million uthreads at once (6 GB), ten million started and joined, a day of time-outs, SOAK_SECONDS (600) interrupted anywhere
-	$(SOAK) --test limits -- --ignored --nocapture --exact a_million_uthreads_exist_at_once
-	$(SOAK) --test limits -- --ignored --nocapture --exact ten_million_uthreads_that_come_and_go_leak_nothing
-	$(SOAK) --test limits -- --ignored --nocapture --exact a_days_timeouts_leave_nothing_behind
+	$(SOAK) --test limits -- --ignored --nocapture --exact soak::a_million_uthreads_exist_at_once
+	$(SOAK) --test limits -- --ignored --nocapture --exact soak::ten_million_uthreads_that_come_and_go_leak_nothing
+	$(SOAK) --test limits -- --ignored --nocapture --exact soak::a_days_timeouts_leave_nothing_behind
 	QUELL_SOAK_SECONDS=$(SOAK_SECONDS) $(SOAK) --test preemption -- --nocapture --exact the_soak_finds_no_corruption_no_deadlock_and_no_leak
 
 FUZZ_SECONDS ?= 300
-FUZZ_TARGETS := perfetto ftrace wasted_cores decisions hints runtime
+FUZZ_TARGETS := perfetto ftrace wasted_cores decisions hints runtime requests
 fuzz: ## Feed random input to every parser of traces and shared pages, FUZZ_SECONDS each (needs nightly Rust and cargo-fuzz)
 	@for target in $(FUZZ_TARGETS); do \
 		mkdir -p fuzz/target/corpus/$$target; \
@@ -82,7 +99,7 @@ miri: ## Run the lock-free protocols, timers and layouts of shared memory under 
 	$(MIRI) -p quell-runtime -- with_threads:: queue::tests::a_ timers_that load::
 	$(MIRI) -p quell-shm -- a_grant_holds a_header_reads
 
-bench: setup build ## Run every benchmark at full length into bench/results/
+bench: setup build test-peers ## Run every benchmark at full length into bench/results/
 	$(CARGO) build --release -p quell-runtime --example keyvalue $(CARGO_LOCK)
 	@mkdir -p bench/results
 	@for name in $(BENCHES); do \
@@ -97,8 +114,14 @@ bench: setup build ## Run every benchmark at full length into bench/results/
 docs: ## Build the reference of all crates (target/doc)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(CARGO_LOCK)
 
-lint: ## Check format, Rust lints and shell scripts
+lint: ## Check format, Rust lints, shell scripts, lines, words and links
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --check --manifest-path peers/perfetto/Cargo.toml
+	python3 -B -m unittest discover --quiet --start-directory scripts/lint
+	scripts/lint/lines.py
+	scripts/lint/vocabulary.py
+	scripts/lint/links.py
+	scripts/lint/assertions.py
 	$(CARGO) clippy --workspace --all-targets $(CARGO_LOCK) -- -D warnings
 	$(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target $(CARGO_LOCK)
 	shellcheck -x .ci/run scripts/vm/init packaging/debian/p* $$(git ls-files '*.sh')

@@ -30,6 +30,8 @@ static __always_inline void slot_retask(struct slot *s, __u64 handle, struct wat
 	s->lc = args->lc;
 	s->children = args->children;
 	s->guest = 0;
+	s->member = args->member;
+	count_lane_change(s);
 	if (s->state == QUELL_WAITING)
 		gains = set_of(s);
 	s->counted = gains;
@@ -81,6 +83,8 @@ static __always_inline void slot_seed(struct slot *s, __u64 handle, struct task_
 		s->transitions++;
 	}
 	transitions -= s->transitions;
+	if (transitions)
+		count_lane_change(s);
 	slot_unlock(s, seq);
 	if (transitions)
 		mark_dirty(handle);
@@ -138,6 +142,7 @@ int watch(struct watch_args *args)
 		m.generation = args->generation;
 		m.lc = args->lc;
 		m.children = args->children;
+		m.member = args->member;
 		handle = slot_attach(p, &m, QUELL_UNKNOWN, now, &err);
 		s = slot_of(handle);
 		if (!s)

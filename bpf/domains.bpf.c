@@ -14,7 +14,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define LEVELS_MAX 32
 #define GROUPS_MAX 1024
 
-/* crates/linux/src/observe/domains.rs mirrors these. */
+/* crates/observe/src/domains.rs mirrors these. */
 enum record_kind {
 	/* A core; what follows is about it. `mask`: its root domain's cores on line. */
 	QUELL_CORE = 1,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the keyframe programs write; crates/linux/src/observe/keyframe/ mirrors
+ * What the keyframe programs write; crates/observe/src/keyframe/ mirrors
  * it. Both records have one size, and are followed by `mask_words` words.
  */
 #ifndef QUELL_KEYFRAME_H

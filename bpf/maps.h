@@ -109,6 +109,19 @@ struct {
 	__uint(max_entries, 4096);
 } events SEC(".maps");
 
+/* What wakes the scheduler of a lane; the loader makes one for each lane. */
+struct lane_ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, QUELL_LANE_RINGS);
+	__type(key, __u32);
+	__array(values, struct lane_ring);
+} lane_rings SEC(".maps");
+
 /*
  * From a thread to its slot: 1 + slot in the low half, the slot's use count
  * in the high half; 0 if it is not watched.

@@ -47,6 +47,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	s->awake_since = now;
 	s->core = p->thread_info.cpu;
 	gains = wait_begin(s, true, now);
+	count_lane_change(s);
 	task = s->task;
 	generation = s->generation;
 	slot_unlock(s, seq);
@@ -75,6 +76,7 @@ int BPF_PROG(on_wakeup_new, struct task_struct *p)
 	s->awake_since = now;
 	s->core = p->thread_info.cpu;
 	gains = wait_begin(s, true, now);
+	count_lane_change(s);
 	task = s->task;
 	slot_unlock(s, seq);
 	mark_dirty(handle);
@@ -141,6 +143,7 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 		s->since = now;
 		s->transitions++;
 		sleeps = true;
+		count_lane_change(s);
 	}
 	s->pending = 0;
 	task = s->task;
@@ -197,6 +200,7 @@ static __always_inline void switch_in(struct slot *s, __u64 handle, struct core 
 		turn->loses = wait_end(s, now);
 	} else if (state == QUELL_SLEEPING) {
 		s->awake_since = now;
+		count_lane_change(s);
 		if (t)
 			atomic_add(&t->missed_wakes, 1);
 	} else if (state == QUELL_RUNNING) {
@@ -232,6 +236,7 @@ static __always_inline void leave_unseen(struct slot *s, __u64 handle, __u32 cpu
 		s->since = now;
 		s->pending = 0;
 		s->transitions++;
+		count_lane_change(s);
 	}
 	task = s->task;
 	slot_unlock(s, seq);
@@ -360,6 +365,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	m.task = s->task;
 	m.generation = s->generation;
 	m.children = s->children;
+	m.member = s->member;
 	m.guest = s->guest || (process && s->lc && s->children == QUELL_BEST_EFFORT);
 	m.lc = s->lc && !m.guest;
 	m.parent_tid = parent->pid;

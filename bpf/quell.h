@@ -2,12 +2,15 @@
 /*
  * What the BPF programs and user space share.
  *
- * crates/linux/src/observe/bpf/abi.rs mirrors these structures; the loader
+ * crates/observe/src/bpf/abi.rs mirrors these structures; the loader
  * compares the sizes. All times are CLOCK_MONOTONIC nanoseconds, except
  * start_boottime, which counts from boot and includes suspends.
  */
 #ifndef QUELL_H
 #define QUELL_H
+
+/* Lanes at once: each has a ring of its own for wake-ups of its scheduler. */
+#define QUELL_LANE_RINGS 64
 
 /* A set of cores that LC tasks may use, and a bit of core_order.sets. */
 #define QUELL_SETS 16
@@ -83,7 +86,8 @@ struct slot {
 	__s32 parent_tid;
 	/* A process that an LC task created, treated as BE: not one of its threads. */
 	__u32 guest;
-	__u32 reserved0;
+	/* Its member of a lane; 0 in a task that is no lane. */
+	__u32 member;
 	__u64 reserved[3];
 };
 
@@ -158,7 +162,12 @@ struct task {
 	 * The event that tells clears it.
 	 */
 	__u32 lane;
-	__u64 reserved[5];
+	/* 1 + the index in lane_rings, or 0: the task is no lane; user space. */
+	__u32 ring;
+	__u32 reserved0;
+	/* Of a lane: how often a thread of it began or ceased to be runnable. */
+	__u64 changes;
+	__u64 reserved[3];
 };
 
 #define QUELL_LANE_SLEEPS 1
@@ -253,7 +262,7 @@ struct watch_args {
 	/* Out: the state after the call, and the thread's core. */
 	__u32 state;
 	__u32 core;
-	__u32 reserved;
+	__u32 member;
 };
 
 #endif

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Records what the scheduler does: each switch, wake-up, move, birth and end,
- * the size and load of each run queue, and balancing. The reader merges,
- * orders and explains; user space loads only the programs of the events that
- * are wanted.
+ * Records what the scheduler does: each switch, wake-up, migration, fork and
+ * exit, the size and load of each run queue, softirqs and interrupts. The
+ * reader merges, orders and explains; user space loads only the programs of
+ * the events that are wanted.
  */
 #include "recorder.h"
 #include <bpf/bpf_tracing.h>
@@ -11,8 +11,11 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* What is wanted: QUELL_TELL_*. The second constant: the loader sets both. */
+/* What is wanted: QUELL_TELL_*. The second constant: the loader sets all three. */
 const volatile __u32 tell;
+
+/* Processes (tgids) whose wake-ups are wanted; the first is 0: those of all. */
+const volatile __s32 processes[QUELL_PROCESSES];
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -72,16 +75,23 @@ struct {
  * The number is taken after the room: what interrupts in between gets a lower
  * number, but its record lies behind this one and is complete before it.
  */
+static __always_inline void fill_own(struct record *r, __u16 kind, __u32 subject, struct own *own,
+				     __u32 cpu)
+{
+	r->sequence = __sync_fetch_and_add(&own->sequence, 1);
+	r->at = bpf_ktime_get_ns();
+	r->core = cpu;
+	r->kind = kind;
+	r->subject = subject;
+}
+
 static __always_inline void fill(struct record *r, __u16 kind, __u32 subject)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct own *own = bpf_map_lookup_elem(&cores, &cpu);
 
-	r->sequence = own ? __sync_fetch_and_add(&own->sequence, 1) : 0;
-	r->at = bpf_ktime_get_ns();
-	r->core = cpu;
-	r->kind = kind;
-	r->subject = subject;
+	if (own)
+		fill_own(r, kind, subject, own, cpu);
 }
 
 /* A number without a record: the reader sees the gap. */
@@ -112,6 +122,8 @@ static __always_inline void end(void *r)
 
 static __always_inline void describe(struct record_thread *r, struct task_struct *p)
 {
+	const __u64 *comm = (const __u64 *)p->comm;
+
 	r->thread = p->pid;
 	r->process = p->tgid;
 	r->priority = p->prio;
@@ -119,7 +131,9 @@ static __always_inline void describe(struct record_thread *r, struct task_struct
 	r->state = 0;
 	r->stolen = 0;
 	r->target = 0;
-	bpf_probe_read_kernel_str(r->comm, sizeof(r->comm), p->comm);
+	/* Two loads, where a helper takes some 20 ns. The reader ends the name at its zero. */
+	((__u64 *)r->comm)[0] = comm[0];
+	((__u64 *)r->comm)[1] = comm[1];
 }
 
 static __always_inline void tell_thread(__u16 kind, __u32 subject, struct task_struct *p)
@@ -145,7 +159,7 @@ static __always_inline bool catch_up(void)
 	struct own *own = bpf_map_lookup_elem(&cores, &cpu);
 	__s32 told;
 
-	if (!(tell & QUELL_TELL_SWITCHES) || !own)
+	if (!(tell & QUELL_TELL_UNSEEN) || !own)
 		return false;
 	told = own->running;
 	if (!own->is_known || told == current->pid)
@@ -319,9 +333,12 @@ static __always_inline void tell_switch(struct task_struct *prev, struct task_st
 	taken = stolen(own, next);
 	own->running = next->pid;
 	own->is_known = 1;
-	r = begin(struct record_thread, QUELL_RECORD_SWITCH, prev->pid);
-	if (!r)
+	r = bpf_ringbuf_reserve(&records, sizeof(*r), 0);
+	if (!r) {
+		__sync_fetch_and_add(&own->sequence, 1);
 		return;
+	}
+	fill_own(&r->head, QUELL_RECORD_SWITCH, prev->pid, own, cpu);
 	describe(r, next);
 	r->state = state;
 	r->stolen = taken;
@@ -336,11 +353,24 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	if (tell & QUELL_TELL_SWITCHES)
 		tell_switch(prev, next, preempt ? 0 : prev_state);
 	/* A thread that goes on waiting may be tied to its core just now (migrate_disable). */
-	if (prev->pid && (preempt || !prev_state))
+	if ((tell & QUELL_TELL_ALLOWED) && prev->pid && (preempt || !prev_state))
 		tell_allowed(prev, false);
 	/* One that sleeps may be left in the queue, and count no more. */
-	tell_queue(queue_of(next));
+	if (tell & (QUELL_TELL_QUEUES | QUELL_TELL_LOAD))
+		tell_queue(queue_of(next));
 	return 0;
+}
+
+static __always_inline bool is_wanted(struct task_struct *p)
+{
+	int i;
+
+	if (!processes[0])
+		return true;
+	for (i = 0; i < QUELL_PROCESSES && processes[i]; i++)
+		if (p->tgid == processes[i])
+			return true;
+	return false;
 }
 
 SEC("tp_btf/sched_waking")
@@ -351,7 +381,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 
 	catch_up();
 	tell_allowed(p, false);
-	if (!(tell & QUELL_TELL_WAKES))
+	if (!(tell & QUELL_TELL_WAKES) || !is_wanted(p))
 		return 0;
 	r = begin(struct record_thread, QUELL_RECORD_WAKING, by->pid);
 	if (!r)
@@ -365,10 +395,10 @@ int BPF_PROG(on_waking, struct task_struct *p)
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *p)
 {
-	if (tell & QUELL_TELL_WAKES)
+	if ((tell & QUELL_TELL_WOKEN) && is_wanted(p))
 		tell_thread(QUELL_RECORD_WOKEN, p->thread_info.cpu, p);
 	/* One that was left in the queue counts again. Whoever wakes itself holds no lock. */
-	if (p != bpf_get_current_task_btf())
+	if ((tell & (QUELL_TELL_QUEUES | QUELL_TELL_LOAD)) && p != bpf_get_current_task_btf())
 		tell_queue(queue_of(p));
 	return 0;
 }
@@ -376,7 +406,8 @@ int BPF_PROG(on_wakeup, struct task_struct *p)
 SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(on_wakeup_new, struct task_struct *p)
 {
-	tell_thread(QUELL_RECORD_WOKEN_NEW, p->thread_info.cpu, p);
+	if (is_wanted(p))
+		tell_thread(QUELL_RECORD_WOKEN_NEW, p->thread_info.cpu, p);
 	return 0;
 }
 
@@ -430,18 +461,50 @@ int BPF_PROG(on_exit, struct task_struct *p)
 	return tell_short(QUELL_RECORD_EXIT, p->pid);
 }
 
-/* ---- balancing ---- */
+/* ---- softirqs and interrupts ---- */
+
+/* A record without a body. */
+static __always_inline int tell_number(__u16 kind, __u32 subject)
+{
+	struct record *r = bpf_ringbuf_reserve(&records, sizeof(*r), 0);
+
+	if (!r) {
+		lose();
+		return 0;
+	}
+	fill(r, kind, subject);
+	end(r);
+	return 0;
+}
+
+/* Without the flag passes of the load balancer only. */
+static __always_inline bool is_wanted_vector(unsigned int vector)
+{
+	return (tell & QUELL_TELL_SOFTIRQS) || vector == SCHED_SOFTIRQ;
+}
 
 SEC("tp_btf/softirq_entry")
 int BPF_PROG(on_softirq_entry, unsigned int vector)
 {
-	return vector == SCHED_SOFTIRQ ? tell_short(QUELL_RECORD_BALANCE, 1) : 0;
+	return is_wanted_vector(vector) ? tell_number(QUELL_RECORD_SOFTIRQ_ENTRY, vector) : 0;
 }
 
 SEC("tp_btf/softirq_exit")
 int BPF_PROG(on_softirq_exit, unsigned int vector)
 {
-	return vector == SCHED_SOFTIRQ ? tell_short(QUELL_RECORD_BALANCE, 0) : 0;
+	return is_wanted_vector(vector) ? tell_number(QUELL_RECORD_SOFTIRQ_EXIT, vector) : 0;
+}
+
+SEC("tp_btf/irq_handler_entry")
+int BPF_PROG(on_irq_entry, int irq)
+{
+	return tell_number(QUELL_RECORD_IRQ_ENTRY, irq);
+}
+
+SEC("tp_btf/irq_handler_exit")
+int BPF_PROG(on_irq_exit, int irq)
+{
+	return tell_number(QUELL_RECORD_IRQ_EXIT, irq);
 }
 
 /* ---- cores that come and go ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * What the recorder's programs and user space share;
- * crates/linux/src/observe/recorder/record.rs mirrors the records. Times are
+ * crates/observe/src/recorder/record.rs mirrors the records. Times are
  * CLOCK_MONOTONIC nanoseconds.
  */
 #ifndef QUELL_RECORDER_H
@@ -19,6 +19,14 @@
 #define QUELL_TELL_QUEUES 8
 #define QUELL_TELL_LOAD 16
 #define QUELL_TELL_ALLOWED 32
+/* All softirqs, not only the load balancer's. */
+#define QUELL_TELL_SOFTIRQS 64
+/* Switches that no tracepoint showed, as soon as anything else happens on their core. */
+#define QUELL_TELL_UNSEEN 128
+#define QUELL_TELL_WOKEN 256
+
+/* Processes that wake-ups can be filtered by. */
+#define QUELL_PROCESSES 16
 
 enum quell_record {
 	QUELL_RECORD_SWITCH = 1,
@@ -33,11 +41,14 @@ enum quell_record {
 	QUELL_RECORD_MIGRATE_EXEC,
 	QUELL_RECORD_QUEUE,
 	QUELL_RECORD_LOAD,
-	QUELL_RECORD_BALANCE,
+	QUELL_RECORD_SOFTIRQ_ENTRY,
 	QUELL_RECORD_ALLOWED,
 	/* As a switch, which was not seen itself. */
 	QUELL_RECORD_UNSEEN,
 	QUELL_RECORD_ONLINE,
+	QUELL_RECORD_SOFTIRQ_EXIT,
+	QUELL_RECORD_IRQ_ENTRY,
+	QUELL_RECORD_IRQ_EXIT,
 };
 
 /* `sequence` counts the records of a core, those that found no room as well. */
@@ -47,10 +58,12 @@ struct record {
 	__u16 core;
 	__u16 kind;
 	/* Switch, unseen: who leaves. Waking: by whom. Woken: where. Fork: the parent. */
-	/* Exit, migrate, allowed: who. Queue, load: whose. Balance: 1 if it begins. */
-	/* Online: which core. */
+	/* Exit, migrate, allowed: who. Queue, load: whose. Online: which core. */
+	/* Softirq: its vector. Interrupt: its number. */
 	__u32 subject;
 };
+
+/* Softirqs and interrupts have no body. */
 
 /* Switch, unseen, waking, woken, fork, exec. */
 struct record_thread {
@@ -66,7 +79,7 @@ struct record_thread {
 	char comm[16];
 };
 
-/* Exit, balance. Migrate: from, to, stack. Queue: queued, runnable. Online: to, 1 if it came. */
+/* Exit. Migrate: from, to, stack. Queue: queued, runnable. Online: to, 1 if it came. */
 struct record_short {
 	struct record head;
 	__u16 from;

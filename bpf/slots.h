@@ -63,6 +63,36 @@ static __always_inline void tell_if_queued(__u32 set, __u32 task, __u32 generati
 	event_send(e, WAKE_HINT, now);
 }
 
+/* Wakes the scheduler of a lane by its own ring; it finds in the slots why. */
+static __always_inline void wake_lane(struct task *t, __u32 ring, __u32 task)
+{
+	void *events = bpf_map_lookup_elem(&lane_rings, &ring);
+	__u64 *record = NULL;
+
+	if (events)
+		record = bpf_ringbuf_reserve(events, sizeof(*record), 0);
+	if (!record) {
+		WRITE_ONCE(t->lane, QUELL_LANE_SLEEPS | QUELL_LANE_WAKES);
+		return;
+	}
+	*record = task;
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+}
+
+/*
+ * Counts that a thread of a lane began or ceased to be runnable. The caller
+ * holds the slot: the exchange that unlocks it orders the count before the look
+ * at `lane`, and a reader that sees the count waits for the slot.
+ */
+static __always_inline void count_lane_change(struct slot *s)
+{
+	__u32 task = s->task;
+	struct task *t = bpf_map_lookup_elem(&tasks, &task);
+
+	if (t && READ_ONCE(t->ring))
+		atomic_add(&t->changes, 1);
+}
+
 /*
  * Tells the scheduler of a lane what it waits for. The exchange that ended the
  * write of the slot orders it before the look at `lane`: either user space,
@@ -72,9 +102,15 @@ static __always_inline void tell_lane(__u32 task, __u32 what, __u64 now)
 {
 	struct task *t = bpf_map_lookup_elem(&tasks, &task);
 	struct event *e;
+	__u32 ring;
 
 	if (!t || !(READ_ONCE(t->lane) & what) || !atomic_xchg(&t->lane, 0))
 		return;
+	ring = READ_ONCE(t->ring);
+	if (ring) {
+		wake_lane(t, ring - 1, task);
+		return;
+	}
 	e = event_new(QUELL_EVENT_LANE);
 	if (!e) {
 		WRITE_ONCE(t->lane, QUELL_LANE_SLEEPS | QUELL_LANE_WAKES);
@@ -193,6 +229,7 @@ static __always_inline void slot_free(__u32 slot)
 /* Unlocks the slot of a thread that is watched no more: from here on no handle names it. */
 static __always_inline void slot_retire(struct slot *s, __u64 handle, __u32 seq)
 {
+	count_lane_change(s);
 	s->state = QUELL_UNKNOWN;
 	s->tid = 0;
 	s->use++;
@@ -207,6 +244,7 @@ struct membership {
 	__u32 lc;
 	__u32 children;
 	__u32 guest;
+	__u32 member;
 	__s32 parent_tid;
 };
 
@@ -249,6 +287,7 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 	s->lc = m->lc;
 	s->children = m->children;
 	s->guest = m->guest;
+	s->member = m->member;
 	s->woken = 0;
 	s->counted = 0;
 	s->pending = 0;
@@ -257,6 +296,7 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 	s->tid = p->pid;
 	s->tgid = p->tgid;
 	s->parent_tid = m->parent_tid;
+	count_lane_change(s);
 	slot_unlock(s, seq);
 	atomic_xchg(stored, handle);
 	mark_dirty(handle);

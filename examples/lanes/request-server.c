@@ -100,7 +100,7 @@ static struct {
 	uint64_t first_floor_ns, floor_ns; /* what a turn loses before its worker works: the first one, later ones */
 	uint64_t turn_ns; /* a worker's own part of a turn: the budget, or longer */
 	/* What happened. */
-	uint64_t served, preemptions, in_vain;
+	uint64_t served, preemptions, spurious;
 	const char *failed; /* in words */
 	int failed_errno;
 } server = { .core = -1, .workers = 128, .budget_ns = 5000 };
@@ -210,7 +210,7 @@ static void *switch_turns(void *data)
 	if (quell_lane_enter(&server.lane, &own, QUELL_LANE_SWITCHER) < 0)
 		fail("the switcher cannot enter the lane");
 	sem_post(&server.entered);
-	while ((over = quell_lane_wait(&server.lane, &server.in_vain)) > 0) {
+	while ((over = quell_lane_wait(&server.lane, &server.spurious)) > 0) {
 		/* Acquire: pairs with the Release in give_turn(): turn_ns, and that parked is 0. */
 		struct worker *worker = __atomic_load_n(&server.current, __ATOMIC_ACQUIRE);
 		int parked = worker ? quell_lane_preempt(&server.lane, &worker->lane, server.turn_ns) : 0;
@@ -595,7 +595,7 @@ int main(int argc, char **argv)
 	printf("{\"served\": %" PRIu64 ", \"preemptions\": %" PRIu64 ", \"expiries_in_vain\": %" PRIu64
 	       ", \"spins_per_us\": %" PRIu64 ", \"first_floor_ns\": %" PRIu64 ", \"floor_ns\": %" PRIu64
 	       ", \"turn_ns\": %" PRIu64 "}\n",
-	       server.served, server.preemptions, server.in_vain, server.spins_per_us, server.first_floor_ns,
+	       server.served, server.preemptions, server.spurious, server.spins_per_us, server.first_floor_ns,
 	       server.floor_ns, server.turn_ns);
 	return 0;
 }

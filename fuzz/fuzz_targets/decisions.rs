@@ -5,7 +5,7 @@
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use quell_trace::decisions::Reader;
+use quell_decisions::Reader;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(mut reader) = Reader::new(Cursor::new(bytes)) else { return };

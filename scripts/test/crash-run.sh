@@ -11,7 +11,7 @@ quell=$1 QUELL_RUN_DIR=$2 seed=$3
 shift 3
 export QUELL_RUN_DIR
 dir=$(dirname "$QUELL_RUN_DIR")
-rung=idle
+rung=sched-idle
 [ $((seed % 2)) = 0 ] || rung=fifo-low
 
 # configure FILE ODD PID...: with ODD=1, batch work at odd places is latency-critical, without a core guaranteed.

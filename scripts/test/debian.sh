@@ -43,18 +43,21 @@ debian() {
     echo "$tar"
 }
 
-# Makes $root, with the package of the debug build as /quell.deb; $deb is its path outside.
+# Makes $root, with the packages of the debug build as /quell.deb and /quell-lab.deb; $deb and $lab_deb are their paths
+# outside.
 make_root() {
     local built=${CARGO_TARGET_DIR:-target} tar
     tar=$(debian)
     # Best compression would take most of the time.
-    deb=$(DPKG_DEB_COMPRESSOR_LEVEL=1 scripts/package/deb.sh "$built/debug" "$built/debian/test" 2>/dev/null)
+    { read -r deb && read -r lab_deb; } < <(
+        DPKG_DEB_COMPRESSOR_LEVEL=1 scripts/package/deb.sh "$built/debug" "$built/debian/test" 2>/dev/null)
     root=$(mktemp -d)
     # Only the directory is outside of the namespace.
     trap 'umount -l "$root" 2>/dev/null; rmdir "$root"' EXIT
     mount -t tmpfs tmpfs "$root"
     tar -C "$root" -xf "$tar"
     cp "$deb" "$root/quell.deb"
+    cp "$lab_deb" "$root/quell-lab.deb"
     mount -t proc proc "$root/proc"
     mount -t tmpfs tmpfs "$root/run"
     mount --rbind /dev "$root/dev"

@@ -30,7 +30,7 @@ memcached -u nobody -l 127.0.0.1 -p $port -t 1 9>&- &
 pids+=($!)
 # An emulated machine may stand still for seconds.
 lc="[host]
-hung_after_ms = 60000
+watchdog_timeout_ms = 60000
 [[task]]
 name = \"memcached\"
 class = \"lc\"
@@ -47,7 +47,7 @@ sets=("$storm" "$storm"$'\n'"$batch" "$batch"$'\n'"$second" "" "$batch")
 
 export QUELL_RUN_DIR=$dir
 printf '%s%s\n' "$lc" "$storm" >"$dir/quell.toml"
-"$quell" run --quiet "$dir/quell.toml" --record "$dir/decisions" 9>&- &
+"$quell" run --quiet "$dir/quell.toml" --record-decisions "$dir/decisions" 9>&- &
 pids+=($!)
 until "$quell" status >/dev/null 2>&1; do
     kill -0 "${pids[1]}" || exit 1
@@ -72,4 +72,4 @@ done
 "$quell" status
 "$quell" stop
 "$quell" replay "$dir/decisions"
-"$quell" replay "$dir/decisions" --policy static --first 1
+"$quell" replay "$dir/decisions" --policy static --limit 1

@@ -51,7 +51,7 @@ ok "without a task it does not start, and nothing is changed"
 # Thread numbers of a container's own are nothing that BPF programs know.
 cat >>/etc/quell/quell.toml <<'END'
 [host]
-signals = "proc"
+observer = "proc"
 [[task]]
 name = "batch"
 class = "be"

@@ -62,7 +62,7 @@ fi
 
 # Outside of all namespaces, so that it is done even if they are ended from without.
 finish() {
-    QUELL_RUN_DIR=$runs "${CARGO_TARGET_DIR:-target}/debug/quell" release >/dev/null || echo "service: the host could not be released" >&2
+    QUELL_RUN_DIR=$runs "${CARGO_TARGET_DIR:-target}/debug/quell" restore >/dev/null || echo "service: the host could not be restored" >&2
     leave_cgroups
     rm -rf "$runs"
 }

@@ -48,7 +48,7 @@ denies() { ! allows "$1"; }
 batch_cores() { count "$(usable_list batch | tr '\n' ',')"; }
 batch_has() { [ "$(batch_cores)" = "$1" ]; }
 batch_has_at_most() { [ "$(batch_cores)" -le "$1" ]; }
-serves() { [ "$(core "$1" request_us)" != null ]; }
+serves() { [ "$(core "$1" request_age_us)" != null ]; }
 serves_nothing() { ! serves "$1"; }
 # The cores on which threads of batch work are now.
 hog_cores() { for pid in $(pidof hog); do sed 's/.*) //' "/proc/$pid/stat" | cut -d' ' -f37; done | sort -u; }
@@ -60,9 +60,9 @@ version = 1
 
 [host]
 policy = "caladan"
-bystanders = "move"
-kernel_delay_bound_us = 1000000
-hung_after_ms = 30000
+foreign_threads = "move"
+nonpreemptible_delay_limit_us = 1000000
+watchdog_timeout_ms = 30000
 
 [host.controllers]
 bandwidth_limit_mb_s = 1000
@@ -70,7 +70,7 @@ bandwidth_step_us = 3000000
 
 [host.memory]
 source = "file:/tmp/traffic"
-every_us = 1000000
+interval_us = 1000000
 
 [[task]]
 name = "served"
@@ -78,7 +78,7 @@ class = "lc"
 match = "hinting"
 guaranteed = 1
 runaway_ms = 0
-sibling_after_us = 200000
+sibling_idle_after_us = 200000
 hints = "/dev/shm/served"
 
 [[task]]
@@ -136,7 +136,7 @@ one_a_step() {
 }
 holds "one core a step, down and up again" one_a_step
 expect "no invariant was violated under caladan" "0 0 0 0" \
-    "$(total violations_guarantee) $(total violations_priority) $(total violations_conservation) $(total violations_advice)"
+    "$(total violations_guarantee) $(total violations_lc_first) $(total violations_work_conservation) $(total violations_advice)"
 quell stop
 expect "stop succeeds under caladan" 0 $?
 wait $daemon

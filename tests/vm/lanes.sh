@@ -9,7 +9,8 @@
 . /lib/threads.sh
 
 hold_tracepoints
-# Linux 6.12 may warn (task_non_contending) when a fair server is turned off while a thread waits for it. Off already, it is left alone.
+# Off, so that a lane's order is its table's alone: Quell leaves it as it is. While the cores idle the write is safe (with a
+# thread queued, 6.12 may warn in task_non_contending).
 for core in 2 3 4 5 6 7; do echo 0 >/sys/kernel/debug/sched/fair_server/cpu$core/runtime; done
 # Nothing of this script runs on a core that has a lane.
 taskset -p 3 $$ >/dev/null
@@ -60,7 +61,7 @@ goes_round() { follows "$1" "AB BC CA" || follows "$1" "AC CB BA"; }
 turns() {
     quell lane status --json | tr -c 'a-z0-9_":-' '\n' | awk -F: -v wanted="$1" '
         $1 == "\"core\"" {core = $2}
-        $1 == "\"turns\"" && core == wanted {print $2}' | xargs
+        $1 == "\"slices\"" && core == wanted {print $2}' | xargs
 }
 # How many scheduler threads there are.
 schedulers() { quell lane status --json | tr ',' '\n' | grep -c '"cpu_ns"'; }
@@ -91,7 +92,7 @@ for core in 4 5 6; do members $core; done
 {
     echo 'pattern = "dedicated"'
     echo 'scheduler_core = 7'
-    echo 'hung_after_ms = 30000'
+    echo 'watchdog_timeout_ms = 30000'
     lane 4 table A,B,A,C
     lane 5 round-robin
     lane 6 table A,A,B,C
@@ -120,7 +121,7 @@ rm -f /tmp/notes.*
 for core in 2 3 4 5 6 7; do members $core; done
 {
     echo 'pattern = "shared"'
-    echo 'hung_after_ms = 30000'
+    echo 'watchdog_timeout_ms = 30000'
     for core in 2 3 4 5 6 7; do lane $core table A,B,C; done
 } >/tmp/shared.toml
 quell lane run /tmp/shared.toml >/tmp/shared.log 2>&1 &

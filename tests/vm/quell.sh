@@ -39,7 +39,7 @@ cat >/tmp/host.toml <<'END'
 version = 1
 
 [host]
-hung_after_ms = 60000
+watchdog_timeout_ms = 60000
 
 [[task]]
 name = "front"
@@ -102,13 +102,13 @@ count() {
 usable_list() {
     quell status --json | awk -v object="\"name\": \"$1\"" '
         index($0, object) {inside = 1}
-        inside && /"owned"|"beneath"/ {gsub(/[^0-9,-]/, ""); n = split($0, parts, ",")
+        inside && /"owned"|"shared_cores"/ {gsub(/[^0-9,-]/, ""); n = split($0, parts, ",")
             for (at = 1; at <= n; at++) if (parts[at] != "") {
                 split(parts[at], range, "-")
                 for (core = range[1]; core <= (range[2] == "" ? range[1] : range[2]); core++) print core
             }
         }
-        inside && /"beneath"/ {exit}' | sort -un
+        inside && /"shared_cores"/ {exit}' | sort -un
 }
 usable() { [ "$(usable_list "$1" | tr '\n' ' ')" = "$2 " ]; }
 owns() { [ "$(count "$(task "$1" owned)")" = "$2" ]; }
@@ -178,10 +178,10 @@ touch /tmp/back.busy
 eventually "with the core back, both services have all they want" owns back 2
 rm /tmp/front.busy /tmp/back.busy
 expect "no invariant was violated" "0 0 0 0" \
-    "$(total violations_guarantee) $(total violations_priority) $(total violations_conservation) $(total violations_advice)"
+    "$(total violations_guarantee) $(total violations_lc_first) $(total violations_work_conservation) $(total violations_advice)"
 expect "no event was lost" 0 "$(total events_lost)"
 
-quell drain one
+quell remove one
 expect "a drained task is given back" 0 $?
 eventually "and gone" is task one state ''
 quell stop
@@ -209,9 +209,9 @@ kill -9 $daemon $(guardians)
 end_hogs
 sleep 1
 holds "with all three killed the host stays changed" has_policy front 1
-quell release
-expect "release succeeds" 0 $?
-eventually "release restores the host" restored
+quell restore
+expect "restore succeeds" 0 $?
+eventually "restore restores the host" restored
 holds "the bystander lives" kill -0 $bystander
 
 # shellcheck source=tests/vm/controllers.sh

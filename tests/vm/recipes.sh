@@ -70,7 +70,7 @@ measure() {
     violations /tmp/report.json | awk -v name="$1" -v verdict="$(field /tmp/report.json verdict)" '
         {found[$5 " " $6]++; if ($4 > most) {most = $4; worst = "core " $1 " beside idle cores " $7}}
         END {
-            for (what in found) {split(what, of); all = all "; " found[what] " of grade " of[1] ", " of[2]}
+            for (what in found) {split(what, of); all = all "; " found[what] " of reach " of[1] ", " of[2]}
             if (most) all = all "; the longest wasted " most " ms: in the queue of " worst
             printf "@@note %s: %s%s@@\n", name, verdict, all
         }'

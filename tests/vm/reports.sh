@@ -5,7 +5,7 @@
 # field REPORT NAME: a word or figure of the report itself, or of its sums.
 field() { sed -n "s/^ \{2,4\}\"$2\": \"\{0,1\}\([^\",]*\).*/\1/p" "$1" | head -n 1; }
 
-# violations REPORT: a line each: core, begin and end in seconds, milliseconds wasted, grade, label, idle cores.
+# violations REPORT: a line each: core, begin and end in seconds, milliseconds wasted, reach, label, idle cores.
 violations() {
     awk '
         /^  "violations": \[/ {listed = 1; next}
@@ -18,7 +18,7 @@ violations() {
         }
         listed && /^    }/ {
             printf "%s %.3f %.3f %.0f %s %s %s\n", of["core"], of["from_ns"] / 1e9, of["until_ns"] / 1e9,
-                of["wasted_ms"], of["grade"], of["label"], of["idle"]
+                of["wasted_ms"], of["reach"], of["label"], of["idle"]
         }' "$1"
 }
 
@@ -38,6 +38,6 @@ checked() {
 # explain REPORT: for the reader of a test that failed.
 explain() {
     tail -n 3 /tmp/report.err
-    grep -E '"(verdict|because|judged_s|looks|why)"' "$1"
+    grep -E '"(verdict|verdict_reason|judged_s|samples|why)"' "$1"
     violations "$1" | head -n 20
 }

@@ -10,8 +10,8 @@
 cat >/tmp/host.toml <<'END'
 version = 1
 [host]
-hung_after_ms = 60000
-bystanders = "move"
+watchdog_timeout_ms = 60000
+foreign_threads = "move"
 END
 
 # field PATTERN FIELD: the field of the object that has PATTERN in a line before it, in the JSON of status.

@@ -94,7 +94,7 @@ fn measure<G: Green>(request: &Request) -> Measured {
         "condvar" => condvar::<G>(meter),
         "spawn-join" => spawn_join::<G>(meter),
         "channel-stream" => stream::<G>(meter),
-        "channel-hand-over" => hand_over::<G>(meter),
+        "channel-ping-pong" => hand_over::<G>(meter),
         "park" => park::<G>(meter),
         "timer" => timer::<G>(meter),
         "sleepers" => sleepers::<G>(meter),

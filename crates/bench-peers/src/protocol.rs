@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use quell_model::Nanos;
+use quell_os::clock;
+pub use quell_os::clock::now;
 use serde::Serialize;
 
 /// The cases, by the names that all programs share.
@@ -14,7 +16,7 @@ pub const CASES: [&str; 12] = [
     "condvar",
     "spawn-join",
     "channel-stream",
-    "channel-hand-over",
+    "channel-ping-pong",
     "park",
     "timer",
     "steal-polling",
@@ -102,16 +104,6 @@ impl Measured {
     }
 }
 
-/// CLOCK_MONOTONIC.
-pub fn now() -> Nanos {
-    clock(rustix::time::ClockId::Monotonic)
-}
-
-fn clock(clock: rustix::time::ClockId) -> Nanos {
-    let at = rustix::time::clock_gettime(clock);
-    Nanos(at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64)
-}
-
 /// Computes for so long.
 pub fn compute(time: Nanos) {
     let until = Nanos(now().0 + time.0);
@@ -156,7 +148,7 @@ impl Meter {
                 self.samples.clear();
                 self.ops = 0;
                 self.others = others.load(Relaxed);
-                self.counting = Some((at, clock(rustix::time::ClockId::ProcessCPUTime)));
+                self.counting = Some((at, clock::process_cpu()));
                 true
             }
             None => true,
@@ -185,7 +177,7 @@ impl Meter {
         Measured {
             ops: self.ops + others.load(Relaxed).saturating_sub(self.others),
             ns: now().since(since).0,
-            cpu_ns: clock(rustix::time::ClockId::ProcessCPUTime).since(cpu).0,
+            cpu_ns: clock::process_cpu().since(cpu).0,
             samples: self.samples,
         }
     }

@@ -56,7 +56,7 @@ async fn measure(request: Request) -> Measured {
         "condvar" => condvar(meter).await,
         "spawn-join" => spawn_join(meter).await,
         "channel-stream" => stream(meter).await,
-        "channel-hand-over" => hand_over(meter).await,
+        "channel-ping-pong" => hand_over(meter).await,
         "park" => park(meter).await,
         "timer" => timer(meter).await,
         "sleepers" => sleepers(meter).await,

@@ -7,14 +7,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use quell_linux::observe::procs;
 use quell_model::{Class, CoreSet, Nanos};
+use quell_observe::procs;
 use rustix::process::Signal;
 use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::host::{Program, folder};
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 /// How long a daemon may take until it manages its tasks.
 const START_MAX: Duration = Duration::from_secs(20);
@@ -85,7 +85,7 @@ pub struct Status {
     /// `shared` or `dedicated`.
     pub pattern: String,
     /// `bpf` or `proc`.
-    pub signals: String,
+    pub observer: String,
     /// What this host lacks.
     #[serde(default)]
     pub degraded: Vec<String>,
@@ -233,7 +233,7 @@ impl Drop for Daemon {
         if let Some(child) = self.child.take() {
             let _ = child.end(Signal::TERM, STOP_MAX);
             // Whatever became of it, nothing may stay elevated.
-            let _ = self.client().arg("release").output();
+            let _ = self.client().arg("restore").output();
         }
     }
 }

@@ -202,7 +202,7 @@ impl Filtered {
     }
 
     /// Share of the requests that was removed.
-    pub fn removed_share(&self) -> f64 {
+    pub fn removed_requests_share(&self) -> f64 {
         match self.raw.len() {
             0 => 0.0,
             all => (all - self.kept.len()) as f64 / all as f64,
@@ -313,7 +313,7 @@ mod tests {
         let quick: Vec<Request> = (0..100).map(|at| request(at * 300, at * 300 + 20)).collect();
         let filtered = Filtered::of(&quick, &windows, covered);
         assert_eq!(filtered.kept.len(), 99, "the one sent at 10,200 us");
-        assert_eq!(filtered.removed_share(), 0.01);
+        assert_eq!(filtered.removed_requests_share(), 0.01);
     }
 
     #[test]
@@ -333,13 +333,17 @@ mod tests {
 
     #[test]
     fn a_case_is_invalid_when_stalls_cover_too_much_or_too_unequal_a_share() {
-        assert_eq!(invalid(&[("quell", 0.010), ("alone-warm", 0.009)]), None);
+        assert_eq!(invalid(&[("quell", 0.010), ("alone-idle-poll", 0.009)]), None);
         assert!(
-            invalid(&[("quell", 0.051), ("alone-warm", 0.05)])
+            invalid(&[("quell", 0.051), ("alone-idle-poll", 0.05)])
                 .is_some_and(|why| why.contains("quell"))
         );
-        assert!(invalid(&[("quell", 0.018), ("alone-warm", 0.006)]).is_some());
-        assert_eq!(invalid(&[("quell", 0.003), ("alone-warm", 0.0)]), None, "too few to compare");
+        assert!(invalid(&[("quell", 0.018), ("alone-idle-poll", 0.006)]).is_some());
+        assert_eq!(
+            invalid(&[("quell", 0.003), ("alone-idle-poll", 0.0)]),
+            None,
+            "too few to compare"
+        );
         assert_eq!(invalid(&[]), None);
     }
 

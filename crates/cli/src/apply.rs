@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use quell_control::protocol::Call;
+use quell_control::protocol::Method;
 
 use crate::client::{Daemon, read_config};
 
@@ -26,6 +26,6 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode> {
     let text = read_config(&args.file)?;
     let file = args.file.display().to_string();
-    args.daemon.tell(Call::Apply { file, text, dry_run: args.dry_run })?;
+    args.daemon.tell(Method::Apply { file, text, dry_run: args.dry_run })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,9 +10,9 @@ use quell_trace::check::{Checker, Options, Report, Verdict};
 use serde::Serialize;
 
 use crate::client::Daemon;
-use crate::quantity::seconds;
 use crate::trace_file::TraceFile;
 use crate::{check_lint, check_live};
+use quell_terminal::quantity::seconds;
 
 /// Check whether threads wait while cores idle that they could use
 ///

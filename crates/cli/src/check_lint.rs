@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use quell_linux::observe::domains;
 use quell_model::DomainTrees;
+use quell_observe::domains;
 use quell_trace::lint::{Inspection, Verdict, dump};
 
 /// Judges dumps of scheduling domains, or this host's, which are then saved as well where that is wanted.

@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use quell_linux::observe::keyframe::KeyframeReader;
-use quell_linux::observe::recorder::{self, Events, Recorder};
-use quell_linux::observe::{settings, topology};
-use quell_linux::{ThreadRef, clock, own};
 use quell_model::{Event, Meta, Nanos, Source, What};
+use quell_observe::keyframe::KeyframeReader;
+use quell_observe::recorder::{self, Events, Recorder};
+use quell_observe::{settings, topology};
+use quell_os::{ThreadRef, clock, own};
 use quell_trace::check::{Checker, Finding, Flight, Options, Report, Sampler};
 use quell_trace::perfetto::Writer;
 use quell_trace::stream::Sink;
 
 use crate::check_plan::PlanWatch;
 use crate::client::Daemon;
-use crate::load::interrupted;
+use quell_terminal::interrupted;
 
 /// How much is kept before a violation is found, and after it.
 const BEFORE: Nanos = Nanos::from_secs(5);
@@ -232,7 +232,7 @@ struct Stream {
 impl Stream {
     fn start(options: &Options) -> Result<Stream> {
         // Loads come with keyframes; each change of them would double the events.
-        let events = Events { load: false, ..Events::ALL };
+        let events = Events { load: false, softirqs: false, interrupts: false, ..Events::ALL };
         let recorder =
             Recorder::start(&recorder::Options { events, ..recorder::Options::default() })?;
         let meta = recorder.meta().clone();

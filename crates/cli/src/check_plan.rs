@@ -1,8 +1,8 @@
 //! The plan of a running daemon, for the checker.
 
-use quell_control::protocol::{Call, Reply, Status, TaskStatus};
-use quell_linux::clock;
+use quell_control::protocol::{Method, Reply, Status, TaskStatus};
 use quell_model::{CoreSet, Nanos};
+use quell_os::clock;
 use quell_trace::check::{Managed, ManagedThread};
 
 use crate::client::Daemon;
@@ -30,7 +30,7 @@ impl<'a> PlanWatch<'a> {
             return None;
         }
         self.next = now + EVERY;
-        let managed = match self.daemon.call(Call::Status) {
+        let managed = match self.daemon.call(Method::Status) {
             Ok(Reply::Status(status)) => {
                 self.facts = facts(&status);
                 managed(&status)
@@ -49,7 +49,7 @@ impl<'a> PlanWatch<'a> {
 }
 
 fn facts(status: &Status) -> Vec<String> {
-    let broken = status.counters.violations_conservation;
+    let broken = status.counters.violations_work_conservation;
     vec![format!(
         "a Quell daemon (pid {}) manages cores {}; {broken} of its plans left a core idle that a task could use",
         status.pid, status.managed
@@ -73,7 +73,7 @@ fn managed(status: &Status) -> Managed {
 }
 
 fn planned(task: &TaskStatus) -> CoreSet {
-    cores(&task.owned).union(&cores(&task.beneath))
+    cores(&task.owned).union(&cores(&task.shared_cores))
 }
 
 fn cores(list: &str) -> CoreSet {
@@ -91,7 +91,7 @@ mod tests {
         let task = TaskStatus {
             name: "batch".into(),
             owned: "".into(),
-            beneath: "1-2".into(),
+            shared_cores: "1-2".into(),
             reason: "held down by a cap".into(),
             affinities: vec![AffinityStatus { original: "0-1".into(), threads: vec![7, 8] }],
             ..TaskStatus::default()

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use quell_control::client::Client;
 use quell_control::config::CONFIG_BYTES_MAX;
-use quell_control::protocol::{Call, Reply};
+use quell_control::protocol::{Method, Reply};
 
 /// How the daemon is found.
 #[derive(Args)]
@@ -19,18 +19,18 @@ pub struct Daemon {
 
 impl Daemon {
     /// Makes one call.
-    pub fn call(&self, call: Call) -> Result<Reply> {
+    pub fn call(&self, call: Method) -> Result<Reply> {
         Ok(Client::connect(&self.socket())?.call(call)?)
     }
 
     /// Where it listens.
     pub fn socket(&self) -> PathBuf {
-        let dir = self.run_dir.clone().unwrap_or_else(quell_daemon::default_run_dir);
+        let dir = self.run_dir.clone().unwrap_or_else(quell_control::run_dir::default_run_dir);
         quell_daemon::socket_path(&dir)
     }
 
     /// Makes a call that is answered in sentences, and prints them.
-    pub fn tell(&self, call: Call) -> Result<()> {
+    pub fn tell(&self, call: Method) -> Result<()> {
         match self.call(call)? {
             Reply::Done(lines) => lines.iter().for_each(|line| println!("{line}")),
             other => bail!("the daemon answered out of turn: {other:?}"),

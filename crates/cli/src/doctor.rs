@@ -6,8 +6,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use quell_linux::doctor::{Options, Status, Table, examine};
+use quell_control::run_dir::default_run_dir;
+use quell_doctor::{Options, Status, Table, examine};
 use quell_model::CoreSet;
+
+use quell_terminal::quantity::time;
 
 /// Show what this host can do for Quell, what it lacks, and how to mend that
 ///
@@ -27,16 +30,17 @@ pub struct Args {
     /// Show the file or system call behind each finding
     #[arg(long, short)]
     evidence: bool,
-    /// How long to look for stalls of the hypervisor, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 500)]
-    spin_ms: u64,
+    /// How long to look for stalls of the hypervisor, at most 60s
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = time)]
+    stall_test: Duration,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let options = Options {
         cgroup: args.cgroup,
         managed: args.managed,
-        spin: Duration::from_millis(args.spin_ms.min(60_000)),
+        spin: args.stall_test.min(Duration::from_secs(60)),
+        run_dir: default_run_dir(),
     };
     let findings = examine(&options);
     match args.json {

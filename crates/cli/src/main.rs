@@ -3,7 +3,6 @@
 //! One subcommand a file and no logic: each reads its arguments, calls a library and prints.
 
 mod apply;
-mod bench;
 mod check;
 mod check_lint;
 mod check_live;
@@ -11,30 +10,30 @@ mod check_plan;
 
 mod client;
 mod doctor;
-mod drain;
-mod generate;
 mod guardian;
+mod lab;
 mod lane;
 mod launch;
-mod load;
-mod quantity;
 mod record;
-mod release;
+mod remove;
+mod renamed;
 mod replay;
+mod restore;
 mod run;
-mod sim;
 mod stats;
 mod status;
 mod stop;
-mod table;
 mod top;
 mod trace_file;
 mod view;
 mod why;
+mod why_file;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use quell_terminal::generate::{self, Program};
+use quell_terminal::{end_quietly_on_closed_pipes, start_logging};
 
 /// Latency-critical services and batch work on one Linux host: the service keeps the tail latency it has
 /// alone, the batch work gets all that is left. No changed kernel, no changed program.
@@ -53,21 +52,24 @@ enum Command {
     Run(run::Args),
     Lane(lane::Args),
     Apply(apply::Args),
-    Drain(drain::Args),
+    Remove(remove::Args),
     Status(status::Args),
     Why(why::Args),
     Record(record::Args),
     Top(top::Args),
     Check(check::Args),
     Stop(stop::Args),
-    Release(release::Args),
+    Restore(restore::Args),
     Replay(replay::Args),
     Stats(stats::Args),
     View(view::Args),
     Doctor(doctor::Args),
-    Load(load::Args),
-    Sim(sim::Args),
-    Bench(bench::Args),
+    /// Offer load to a service, find what it sustains, or serve fake work (by quell-lab)
+    Load(lab::Args),
+    /// Simulate a host, its tasks and a policy, as a scenario file describes them (by quell-lab)
+    Sim(lab::Args),
+    /// Run a benchmark, or make docs/results.md of what was measured (by quell-lab)
+    Bench(lab::Args),
 
     #[command(hide = true)]
     Generate(generate::Args),
@@ -75,17 +77,17 @@ enum Command {
     Guardian(guardian::Args),
     #[command(hide = true)]
     Launch(launch::Args),
-    /// What `quell bench lanes` puts on lanes
-    #[command(hide = true)]
-    LaneMember {
-        #[arg(trailing_var_arg = true)]
-        args: Vec<std::ffi::OsString>,
-    },
 }
 
 fn main() -> ExitCode {
     start_logging();
-    let command = Cli::parse().command;
+    let command = match renamed::RENAMED.parse::<Cli>() {
+        Ok(cli) => cli.command,
+        Err(notice) => {
+            eprintln!("error: {notice}");
+            return ExitCode::from(2);
+        }
+    };
     // `top` gives the terminal back first, whichever pipe or socket was closed.
     if !matches!(
         command,
@@ -97,26 +99,25 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Lane(args) => lane::run(args),
         Command::Apply(args) => apply::run(args),
-        Command::Drain(args) => drain::run(args),
+        Command::Remove(args) => remove::run(args),
         Command::Status(args) => status::run(args),
         Command::Why(args) => why::run(args),
         Command::Record(args) => record::run(args),
         Command::Top(args) => top::run(args),
         Command::Check(args) => check::run(args),
         Command::Stop(args) => stop::run(args),
-        Command::Release(args) => release::run(args),
+        Command::Restore(args) => restore::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Stats(args) => stats::run(args),
         Command::View(args) => view::run(args),
         Command::Doctor(args) => doctor::run(args),
-        Command::Load(args) => load::run(args),
-        Command::Sim(args) => sim::run(args),
-        Command::Bench(args) => bench::run(args),
+        Command::Load(args) => lab::run("load", args),
+        Command::Sim(args) => lab::run("sim", args),
+        Command::Bench(args) => lab::run("bench", args),
 
-        Command::Generate(args) => generate::run(args, Cli::command()),
+        Command::Generate(args) => generate::run(args, &Cli::command(), Program::Quell),
         Command::Guardian(args) => guardian::run(args),
         Command::Launch(args) => launch::run(args),
-        Command::LaneMember { args } => Ok(quell_bench::lanes::main(&args)),
     };
     match result {
         Ok(code) => code,
@@ -125,22 +126,4 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
-}
-
-/// Warnings by default, to standard error; `RUST_LOG=quell=debug` or `RUST_LOG=quell::audit=info` for more.
-fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .without_time()
-        .try_init();
-}
-
-/// `quell status | head` ends like every other program, rather than with a panic on a closed pipe.
-fn end_quietly_on_closed_pipes() {
-    let always = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
-    // Without it a closed pipe is merely ugly.
-    let _ = signal_hook::flag::register_conditional_default(signal_hook::consts::SIGPIPE, always);
 }

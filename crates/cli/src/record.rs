@@ -11,21 +11,22 @@ use quell_model::Nanos;
 use quell_record::{Events, Keep, Options, Progress};
 
 use crate::client::Daemon;
-use crate::load::interrupted;
-use crate::quantity::{seconds, size};
+use quell_terminal::interrupted;
+use quell_terminal::quantity::{seconds, size};
 
 /// Record what the scheduler does, into a trace that Perfetto's UI and `quell view` show
 ///
-/// Every switch, wake-up, move (with who moved the thread), birth and end; the size and load of each run queue at
-/// each change; passes of the load balancer; where each thread may run; once a second who runs and who waits; and
-/// what a Quell daemon decides meanwhile. Ends by Ctrl-C, after a time, at a size of the file, or with the command.
+/// Every switch, wake-up, migration (with its cause), fork and exit; the size and load of each run queue at each
+/// change; softirqs and interrupts; where each thread may run; once a second who runs and who waits; and what a Quell
+/// daemon decides meanwhile. Ends by Ctrl-C, after a time, at a size of the file, or with the command.
 ///
 /// Changes nothing on the host. Needs root and BPF, but no daemon. What is lost is counted and stored.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     quell record --duration 10s\n  \
     quell record -o make.pftrace -- make -j8\n  \
-    quell record --keep 10s --on-violation")]
+    quell record --last 10s --on-violation\n  \
+    quell record --events why -o night.pftrace   (small, for `quell why night.pftrace`)")]
 pub struct Args {
     /// The file; replaced if it exists
     #[arg(short, long, value_name = "FILE", default_value = "quell.pftrace")]
@@ -40,20 +41,23 @@ pub struct Args {
     #[arg(long)]
     on_violation: bool,
     /// Keep only the last so much of time, in memory, and save it at the end
-    #[arg(short, long, value_name = "TIME", value_parser = seconds, conflicts_with = "size")]
-    keep: Option<Duration>,
+    #[arg(short = 'k', long, value_name = "TIME", value_parser = seconds, conflicts_with = "size")]
+    last: Option<Duration>,
     /// Memory for what is kept; where it holds less than that time, the summary says so
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size, requires = "keep")]
-    keep_size: u64,
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size, requires = "last")]
+    last_size: u64,
+    /// Which events: all, or what `quell why` needs (switches, wake-ups, softirqs, interrupts, keyframes)
+    #[arg(long, value_enum, default_value_t = Preset::All)]
+    events: Preset,
     /// Leave out how loads change, about half of all events
     #[arg(long)]
     no_load: bool,
     /// Between the kernel and this program: more for bursts that are lost otherwise
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = size)]
-    ring: u64,
+    buffer: u64,
     /// Time between two pictures of the whole host
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = seconds)]
-    keyframe_every: Duration,
+    keyframe_interval: Duration,
     /// Measure what recording costs the host, which itself costs some 20 ns an event
     #[arg(long)]
     cost: bool,
@@ -70,18 +74,34 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+/// A choice of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Preset {
+    All,
+    Why,
+}
+
+impl Preset {
+    fn events(self, load: bool) -> Events {
+        match self {
+            Preset::All => Events { load, ..Events::ALL },
+            Preset::Why => Events::WHY,
+        }
+    }
+}
+
 pub fn run(args: Args) -> Result<ExitCode> {
     let stop = interrupted()?;
-    let keep_bytes = usize::try_from(args.keep_size)?;
+    let last_bytes = usize::try_from(args.last_size)?;
     let options = Options {
         file: args.output,
-        events: Events { load: !args.no_load, ..Events::ALL },
-        ring_bytes: usize::try_from(args.ring)?,
-        keyframe_every: nanos(args.keyframe_every),
+        events: args.events.events(!args.no_load),
+        ring_bytes: usize::try_from(args.buffer)?,
+        keyframe_every: nanos(args.keyframe_interval),
         duration: args.duration.map(nanos),
         bytes: args.size,
         on_violation: args.on_violation,
-        keep: args.keep.map(|time| Keep { time: nanos(time), bytes: keep_bytes }),
+        keep: args.last.map(|time| Keep { time: nanos(time), bytes: last_bytes }),
         daemon: args.daemon.socket(),
         command: args.command,
         cost: args.cost,

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use quell_model::Nanos;
-use quell_trace::decisions::{
+use quell_decisions::{
     Comparison, Difference, Options, Reader, Replayed, Window, compare, list, replay, utc,
 };
+use quell_model::Nanos;
 use serde_json::json;
 
-use crate::table;
+use quell_terminal::table;
 
-/// Decide again what `quell run --record FILE` recorded, and compare
+/// Decide again what `quell run --record-decisions FILE` recorded, and compare
 ///
 /// Every recorded Snapshot is put before the same policy again, and every Plan has to come out byte for byte.
 /// Exit status 1 if one does not, or if the recording is damaged. With --policy, shows instead where another
@@ -37,7 +37,7 @@ pub struct Args {
     to: Option<Nanos>,
     /// Show at most so many differences
     #[arg(long, value_name = "N", default_value_t = 10)]
-    first: usize,
+    limit: usize,
     /// Print JSON; with --list one object a line
     #[arg(long)]
     json: bool,
@@ -47,7 +47,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let file = || args.file.display().to_string();
     let mut reader = Reader::open(&args.file).with_context(file)?;
     let window = Window { from: args.from, to: args.to.unwrap_or(Nanos::MAX) };
-    let options = Options { window, kept: args.first };
+    let options = Options { window, kept: args.limit };
     if args.list {
         print_list(&mut reader, window, args.json)?;
         return Ok(tell_damage(&reader));

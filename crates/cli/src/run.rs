@@ -7,7 +7,7 @@ use anyhow::Result;
 use quell_daemon::{RecordTo, RunOptions};
 
 use crate::client::read_config;
-use crate::quantity::size;
+use quell_terminal::quantity::size;
 
 /// Manage cores and tasks as FILE says, until Ctrl-C or `quell stop`
 ///
@@ -26,10 +26,10 @@ pub struct Args {
     policy: Option<String>,
     /// Record every decision to FILE, for `quell replay` (see docs/replay.md)
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
-    record: Option<PathBuf>,
+    record_decisions: Option<PathBuf>,
     /// Keep only about the newest SIZE bytes of the recording, e.g. 64M
-    #[arg(long, value_name = "SIZE", requires = "record", value_parser = size)]
-    record_ring: Option<u64>,
+    #[arg(long, value_name = "SIZE", requires = "record_decisions", value_parser = size)]
+    record_decisions_max_size: Option<u64>,
     /// No live status line
     #[arg(long, short)]
     quiet: bool,
@@ -44,8 +44,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
         text: read_config(&args.file)?,
         file: args.file.display().to_string(),
         policy: args.policy,
-        run_dir: args.run_dir.unwrap_or_else(quell_daemon::default_run_dir),
-        record: args.record.map(|file| RecordTo { file, ring: args.record_ring }),
+        run_dir: args.run_dir.unwrap_or_else(quell_control::run_dir::default_run_dir),
+        record: args
+            .record_decisions
+            .map(|file| RecordTo { file, ring: args.record_decisions_max_size }),
         live_line: !args.quiet,
     };
     match args.dry_run {

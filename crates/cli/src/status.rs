@@ -4,38 +4,38 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use quell_control::protocol::{
-    Call, CongestionReport, HintsStatus, MemoryStatus, Reply, RuntimeStatus, SloState, SloStatus,
+    CongestionReport, HintsStatus, MemoryStatus, Method, Reply, RuntimeStatus, SloState, SloStatus,
     Status, TaskStatus,
 };
 
 use crate::client::Daemon;
-use crate::table;
+use quell_terminal::table;
 
 /// Show what runs where, and why
 #[derive(clap::Args)]
 pub struct Args {
     /// Print the whole status as JSON
-    #[arg(long, conflicts_with = "why")]
+    #[arg(long, conflicts_with = "explain")]
     json: bool,
     /// Only congestion of LC tasks that the plan cannot relieve: since when, why, and what would help
-    #[arg(long, conflicts_with = "why")]
+    #[arg(long, conflicts_with = "explain")]
     congestion: bool,
     /// Explain the last decision about a core number or a task name
     #[arg(long, value_name = "CORE|TASK")]
-    why: Option<String>,
+    explain: Option<String>,
     #[command(flatten)]
     daemon: Daemon,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    if let Some(subject) = args.why {
-        args.daemon.tell(Call::Why { subject })?;
+    if let Some(subject) = args.explain {
+        args.daemon.tell(Method::Explain { subject })?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.congestion {
         return congestion(&args);
     }
-    let Reply::Status(status) = args.daemon.call(Call::Status)? else {
+    let Reply::Status(status) = args.daemon.call(Method::Status)? else {
         bail!("the daemon answered out of turn");
     };
     match args.json {
@@ -46,7 +46,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
 }
 
 fn congestion(args: &Args) -> Result<ExitCode> {
-    let Reply::Congestion(report) = args.daemon.call(Call::Congestion)? else {
+    let Reply::Congestion(report) = args.daemon.call(Method::Congestion)? else {
         bail!("the daemon answered out of turn");
     };
     match args.json {
@@ -58,16 +58,16 @@ fn congestion(args: &Args) -> Result<ExitCode> {
 
 fn congestion_in_words(report: &CongestionReport) -> String {
     if report.tasks.is_empty() {
-        return format!("no LC task is congested for {} ms or longer\n", report.after_ms);
+        return format!("no LC task is congested for {} ms or longer\n", report.threshold_ms);
     }
-    let header = ["TASK", "FOR_S", "DELAY_US", "RUNNABLE", "OWNS", "CAUSE"];
+    let header = ["TASK", "DURATION_S", "DELAY_US", "RUNNABLE", "OWNED", "CAUSE"];
     let rows: Vec<Vec<String>> = report
         .tasks
         .iter()
         .map(|task| {
             vec![
                 task.task.clone(),
-                format!("{:.1}", task.for_s),
+                format!("{:.1}", task.duration_s),
                 task.queueing_delay_us.map_or("-".to_owned(), |us| format!("{us:.1}")),
                 task.runnable.to_string(),
                 or_dash(&task.owned),
@@ -77,15 +77,15 @@ fn congestion_in_words(report: &CongestionReport) -> String {
         .collect();
     let mut out = table::render(&header, &rows);
     for task in &report.tasks {
-        out.push_str(&format!("{}: {}; to relieve it: {}\n", task.task, task.why, task.relief));
+        out.push_str(&format!("{}: {}; remedy: {}\n", task.task, task.explanation, task.remedy));
     }
     out
 }
 
 fn in_words(status: &Status) -> String {
-    let Status { version, pid, uptime_s, policy, back_end, pattern, signals, .. } = status;
+    let Status { version, pid, uptime_s, policy, back_end, pattern, observer, .. } = status;
     let mut out = format!(
-        "quell {version}, pid {pid}, up {uptime_s} s: policy {policy}, back end {back_end}, {pattern} scheduler, signals from {signals}\n\
+        "quell {version}, pid {pid}, up {uptime_s} s: policy {policy}, back end {back_end}, {pattern} scheduler, observer {observer}\n\
          managed cores {}, unmanaged {}; guardians {} of 2\n",
         status.managed, status.unmanaged, status.guardians
     );
@@ -106,25 +106,25 @@ fn in_words(status: &Status) -> String {
         .idle_while_lc_waits_us
         .map_or("not measured (no BPF)".to_owned(), |us| format!("{us:.0} us"));
     let violations = counters.violations_guarantee
-        + counters.violations_priority
-        + counters.violations_conservation
+        + counters.violations_lc_first
+        + counters.violations_work_conservation
         + counters.violations_advice
-        + counters.violations_shape;
+        + counters.violations_malformed;
     out.push_str(&format!(
-        "\nticks {} ({} by event), mean {:.1} us, longest {:.1} us; plans {}, changes {}, refused {}, stale decisions {}\n\
+        "\nticks {} ({} by event), mean {:.1} us, longest {:.1} us; plans {}, host writes {}, refused {}, stale decisions {}\n\
          idle while LC waits {idle}; invariant violations {violations}; events lost {}\n",
         counters.ticks,
         counters.ticks_by_event,
         counters.tick_mean_us,
         counters.tick_max_us,
         counters.plans,
-        counters.changes,
-        counters.refused,
+        counters.host_writes,
+        counters.host_writes_refused,
         counters.stale_decisions,
         counters.events_lost,
     ));
     for task in &status.tasks {
-        if let Some(cause) = task.unrelieved {
+        if let Some(cause) = task.unresolved_congestion {
             let (name, cause) = (&task.name, cause.label());
             out.push_str(&format!(
                 "task {name}: congested, and the plan cannot help ({cause}): quell status --congestion\n"
@@ -192,7 +192,7 @@ fn runtimes(status: &Status) -> String {
         "RUNTIME",
         "KTHREADS",
         "RUN",
-        "ASK",
+        "REQUESTING",
         "GRANTED",
         "QUEUED",
         "DELAY_US",
@@ -209,16 +209,16 @@ fn runtimes(status: &Status) -> String {
             task.name.clone(),
             runtime.kthreads.to_string(),
             runtime.running.to_string(),
-            runtime.asking.to_string(),
+            runtime.requesting_core.to_string(),
             or_dash(&runtime.granted),
-            runtime.queued.to_string(),
+            runtime.ready_uthreads.to_string(),
             format!("{:.1}", runtime.queueing_delay_us),
             runtime.steals.to_string(),
             runtime.parks.to_string(),
             runtime.preemptions.to_string(),
             runtime.grants.to_string(),
             runtime.revokes.to_string(),
-            runtime.overdue.to_string(),
+            runtime.forced_revokes.to_string(),
         ])
     };
     let rows: Vec<Vec<String>> = status.tasks.iter().filter_map(row).collect();
@@ -239,8 +239,8 @@ fn slo_in_words(slo: &SloStatus) -> String {
 
 fn tasks(status: &Status) -> String {
     let header = [
-        "TASK", "CLASS", "STATE", "THREADS", "RUN", "WAIT", "DELAY_US", "OWNS", "BENEATH", "RUNG",
-        "WHY",
+        "TASK", "CLASS", "STATE", "THREADS", "RUN", "WAIT", "DELAY_US", "OWNED", "SHARED", "RUNG",
+        "REASON",
     ];
     let rows: Vec<Vec<String>> = status
         .tasks
@@ -256,7 +256,7 @@ fn tasks(status: &Status) -> String {
                 task.waiting.to_string(),
                 task.queueing_delay_us.map_or("-".to_owned(), |us| format!("{us:.1}")),
                 or_dash(&task.owned),
-                or_dash(&task.beneath),
+                or_dash(&task.shared_cores),
                 task.rung.clone(),
                 task.reason.clone(),
             ]
@@ -266,7 +266,7 @@ fn tasks(status: &Status) -> String {
 }
 
 fn cores(status: &Status) -> String {
-    let header = ["CORE", "MODE", "OWNER", "RUNS", "LC_BUSY", "OUTCOME", "WHY"];
+    let header = ["CORE", "MODE", "OWNER", "RUNNING", "LC_BUSY", "OUTCOME", "REASON"];
     let rows: Vec<Vec<String>> = status
         .cores
         .iter()

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use quell_control::protocol::Call;
+use quell_control::protocol::Method;
 
 use crate::client::Daemon;
 
@@ -14,12 +14,12 @@ use crate::client::Daemon;
 pub struct Args {
     /// Leave launched programs running
     #[arg(long)]
-    keep: bool,
+    keep_programs: bool,
     #[command(flatten)]
     daemon: Daemon,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    args.daemon.tell(Call::Stop { keep: args.keep })?;
+    args.daemon.tell(Method::Stop { keep_programs: args.keep_programs })?;
     Ok(ExitCode::SUCCESS)
 }

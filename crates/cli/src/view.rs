@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use quell_model::Nanos;
 use quell_trace::stream::Source;
@@ -15,6 +15,7 @@ use quell_view::image::{self, Style};
 use quell_view::serve::Server;
 use quell_view::{Builder, Palette, Picture, Range, Theme, page};
 
+use crate::lab;
 use crate::trace_file::TraceFile;
 
 /// Show a trace: run queues and load of every core over time, what idled while others waited, each thread
@@ -48,7 +49,7 @@ pub struct Args {
     dark: bool,
     /// A PNG in the layout of the Wasted Cores authors' tool: two pixels a core, 0.6 ms a pixel, the last state
     #[arg(long, requires = "output", conflicts_with_all = ["width", "colours", "dark"])]
-    classic: bool,
+    wasted_cores_layout: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -61,7 +62,7 @@ enum Colours {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let mut source = args.trace.open()?;
-    let (status, written) = match (&args.serve, args.classic) {
+    let (status, written) = match (&args.serve, args.wasted_cores_layout) {
         (Some(at), _) => return serve(&args, source.as_mut(), *at),
         (None, true) => (ExitCode::SUCCESS, classic(&args, source.as_mut())?),
         (None, false) => write(&args, source.as_mut())?,
@@ -112,7 +113,7 @@ fn write(args: &Args, source: &mut dyn Source) -> Result<(ExitCode, PathBuf)> {
     let name = || path.display().to_string();
     match kind.as_str() {
         "html" => write_page(&picture, &path).with_context(name)?,
-        "png" => std::fs::write(&path, image::png(&picture, &style)?).with_context(name)?,
+        "png" => write_png(&image::svg(&picture, &style)?, &path).with_context(name)?,
         _ => std::fs::write(&path, image::svg(&picture, &style)?).with_context(name)?,
     }
     Ok((status, path))
@@ -124,11 +125,27 @@ fn write_page(picture: &Picture, path: &Path) -> std::io::Result<()> {
     out.flush()
 }
 
+/// Lets `quell-lab` render the image.
+fn write_png(svg: &str, path: &Path) -> Result<()> {
+    let program = lab::find().context("an image as .png needs quell-lab (an .svg does not)")?;
+    let mut child = Command::new(&program)
+        .arg("render")
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("start {}", program.display()))?;
+    // Closed at the end of the statement: the program reads up to there.
+    let written = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(svg.as_bytes()));
+    let status = child.wait()?;
+    ensure!(status.success(), "{} ended with {status}", program.display());
+    written.context("pass the image on")
+}
+
 fn classic(args: &Args, source: &mut dyn Source) -> Result<PathBuf> {
     let Some(path) =
         args.output.clone().filter(|path| path.extension().is_some_and(|kind| kind == "png"))
     else {
-        bail!("the classic layout is an image: name a .png with -o");
+        bail!("--wasted-cores-layout draws an image: name a .png with -o");
     };
     let meta = source.meta().clone();
     let events = source.map(|event| event.with_context(|| args.trace.name()));

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::protocol::{self, Call, PROTOCOL, Reply, Request, Response};
+use crate::protocol::{self, Method, PROTOCOL, Reply, Request, Response};
 
 /// How long a reply may take: launching tasks and restoring thousands of threads is part of some.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -78,7 +78,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Refused`] with the daemon's words, or what broke on the way.
-    pub fn call(&mut self, call: Call) -> Result<Reply, ClientError> {
+    pub fn call(&mut self, call: Method) -> Result<Reply, ClientError> {
         self.id += 1;
         protocol::send(&mut self.writer, &Request { v: PROTOCOL, id: self.id, call })?;
         let line = protocol::read_line(&mut self.reader)?.ok_or_else(|| {

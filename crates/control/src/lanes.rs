@@ -1,8 +1,13 @@
 //! Lanes as typed: in a file, or on the command line.
 
+use quell_model::renamed_in;
 use serde::Deserialize;
 
 use crate::config::{CONFIG_BYTES_MAX, ConfigError};
+
+/// Keys of earlier releases, and their new names.
+const RENAMED: [(&str, &str); 3] =
+    [("budget", "quantum"), ("hung_after_ms", "watchdog_timeout_ms"), ("jobs", "edf")];
 
 /// How the scheduler of a lane waits for the end of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
@@ -39,7 +44,7 @@ pub struct LanesConfig {
     #[serde(default)]
     pub children: LaneChildren,
     /// After how long without a sign of life, in ms, the guardians end the lanes; 1000 if not said.
-    pub hung_after_ms: Option<u64>,
+    pub watchdog_timeout_ms: Option<u64>,
     /// The lanes.
     pub lane: Vec<LaneConfig>,
 }
@@ -56,12 +61,12 @@ pub struct LaneConfig {
     pub slice: Option<String>,
     /// Slots: `A,A,B,C`, or `A:50us,B:20us`.
     pub table: Option<String>,
-    /// Length of a turn while others wait: preemptive.
-    pub budget: Option<String>,
+    /// Time after which the running member must yield if others wait: preemptive.
+    pub quantum: Option<String>,
     /// How long the preempted wait at most: preemptive.
     pub resume_after: Option<String>,
-    /// EDF: `A:10ms/2ms`, or with a deadline `A:10ms/2ms/8ms`.
-    pub jobs: Option<String>,
+    /// EDF: period and runtime, `A:10ms/2ms`, or with a deadline `A:10ms/2ms/8ms`.
+    pub edf: Option<String>,
     /// Fair: `A:3,B:1`.
     pub weights: Option<String>,
     /// Who runs there.
@@ -101,7 +106,8 @@ impl LanesConfig {
         toml::from_str(text).map_err(|bad| {
             let before = bad.span().and_then(|span| text.get(..span.start));
             let line = before.map(|before| before.matches('\n').count() + 1);
-            error(line, bad.message().to_owned())
+            let notice = renamed_in(bad.message(), &RENAMED);
+            error(line, notice.unwrap_or_else(|| bad.message().to_owned()))
         })
     }
 }
@@ -125,6 +131,16 @@ mod tests {
         let error = LanesConfig::parse("[[lane]]\ncore = 1\nsclice = \"5us\"\n", "f").unwrap_err();
         assert_eq!(error.line, Some(3));
         assert!(error.to_string().contains("sclice"), "{error}");
+    }
+
+    #[test]
+    fn renamed_key_is_refused_with_its_new_name() {
+        for (old, new) in RENAMED {
+            let head = if old == "hung_after_ms" { "" } else { "[[lane]]\ncore = 1\n" };
+            let error = LanesConfig::parse(&format!("{head}{old} = \"1\"\n"), "f").unwrap_err();
+            assert_eq!(error.what, format!("`{old}` was renamed to `{new}`"));
+            assert_eq!(error.line, Some(head.lines().count() + 1));
+        }
     }
 
     proptest! {

@@ -7,6 +7,7 @@
 //! * [`exposition`]: the text of metrics pages.
 //! * [`lanes`]: lanes as typed.
 //! * [`protocol`]: JSON lines over a Unix socket, one request and one response a line.
+//! * [`run_dir`]: where the daemon's files are.
 //! * [`register`]: how a runtime comes under the daemon, and the descriptors that it gets.
 
 pub mod client;
@@ -16,3 +17,4 @@ pub mod lanes;
 mod latency;
 pub mod protocol;
 pub mod register;
+pub mod run_dir;

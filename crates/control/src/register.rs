@@ -23,7 +23,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::client::ClientError;
-use crate::protocol::{self, Call, LINE_BYTES_MAX, PROTOCOL, Reply, Request, Response};
+use crate::protocol::{self, LINE_BYTES_MAX, Method, PROTOCOL, Reply, Request, Response};
 
 /// Kernel threads that a runtime can register at most: the kernel passes 253 descriptors at once (`SCM_MAX_FD` of
 /// `include/net/scm.h`).
@@ -50,12 +50,12 @@ pub struct Registration {
     /// Cores at most, and so its kernel threads: at most [`KTHREADS_MAX`].
     pub max_cores: u32,
     /// Queueing delay that counts as congestion, in microseconds.
-    pub delay_threshold_us: u64,
+    pub delay_target_us: u64,
     /// How long a uthread may run while others wait, in microseconds; 0: as long as it takes.
     pub quantum_us: u64,
     /// LC: how long a request may take before the siblings of its core are idled, in microseconds; 0: for ever.
     #[serde(default)]
-    pub sibling_after_us: u64,
+    pub sibling_idle_after_us: u64,
     /// The real-time signal by which a kernel thread is told that its core is revoked; null: it looks by itself.
     #[serde(default)]
     pub signal: Option<i32>,
@@ -102,9 +102,9 @@ impl Registration {
             ));
         }
         for (what, us) in [
-            ("delay_threshold_us", self.delay_threshold_us),
+            ("delay_target_us", self.delay_target_us),
             ("quantum_us", self.quantum_us),
-            ("sibling_after_us", self.sibling_after_us),
+            ("sibling_idle_after_us", self.sibling_idle_after_us),
         ] {
             if us > TIME_US_MAX {
                 return Err(format!("{what} is {us}; at most {TIME_US_MAX} can be"));
@@ -188,7 +188,7 @@ pub fn default_socket() -> PathBuf {
 pub fn register(socket: &Path, wanted: &Registration) -> Result<Session, ClientError> {
     let mut stream = crate::client::connect(socket)?;
     stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
-    let call = Call::Register(wanted.clone());
+    let call = Method::Register(wanted.clone());
     protocol::send(&mut stream, &Request { v: PROTOCOL, id: 1, call })?;
     let (line, fds) = receive(&mut stream)?;
     let response: Response = serde_json::from_slice(&line)?;
@@ -279,9 +279,9 @@ mod tests {
             class: RuntimeClass::Lc,
             guaranteed: 1,
             max_cores: 2,
-            delay_threshold_us: 10,
+            delay_target_us: 10,
             quantum_us: 100,
-            sibling_after_us: 0,
+            sibling_idle_after_us: 0,
             signal: Some(40),
             version: "0.1".into(),
         }

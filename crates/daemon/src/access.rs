@@ -5,14 +5,14 @@
 //! (SO_PEERCRED), so that a mode changed by hand lets nobody change anything.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use quell_control::config::{ConfigError, HostConfig};
-use quell_control::protocol::{Call, Right};
-use quell_linux::own;
+use quell_control::protocol::{Method, Permission};
 
 /// The group whose members may read.
 pub struct ControlGroup {
@@ -28,7 +28,7 @@ impl ControlGroup {
     pub fn of(config: &HostConfig, file: &str) -> Result<Option<ControlGroup>> {
         let Some(named) = &config.control_group else { return Ok(None) };
         let name = named.name.clone();
-        let Some(id) = own::group_id(&name).with_context(|| format!("group `{name}`"))? else {
+        let Some(id) = quell_os::group_id(&name).with_context(|| format!("group `{name}`"))? else {
             bail!(ConfigError {
                 file: file.to_owned(),
                 line: Some(named.line),
@@ -44,8 +44,8 @@ impl ControlGroup {
     /// # Errors
     /// When the run directory cannot be changed.
     pub fn let_through(&self, run_dir: &Path) -> Result<Option<String>> {
-        let closed =
-            own::open_to_group(run_dir, self.id).with_context(|| run_dir.display().to_string())?;
+        let closed = quell_control::run_dir::open_to_group(run_dir, self.id)
+            .with_context(|| run_dir.display().to_string())?;
         Ok(closed.map(|dir| {
             format!(
                 "members of group `{}` cannot reach the control socket: {} is closed to them; `chmod o+x` it or choose another --run-dir",
@@ -86,7 +86,7 @@ impl Peer {
     /// # Errors
     /// When the kernel does not tell.
     pub fn of(stream: &UnixStream) -> io::Result<Peer> {
-        let (uid, pid) = own::peer(stream)?;
+        let (uid, pid) = quell_os::peer_credentials(stream.as_fd())?;
         Ok(Peer { uid, pid })
     }
 
@@ -104,15 +104,17 @@ impl Peer {
     ///
     /// # Errors
     /// The sentence.
-    pub fn check(&self, call: &Call) -> Result<(), String> {
+    pub fn check(&self, call: &Method) -> Result<(), String> {
         match call.needs() {
-            Right::Change if !self.may_change() => Err(format!(
+            Permission::Change if !self.may_change() => Err(format!(
                 "user {} may read but change nothing: `{}` needs root",
                 self.uid,
                 call.name()
             )),
             // Whose processes a report is about, and which task a runtime belongs to, the manager knows.
-            Right::Change | Right::Report | Right::Register | Right::Read => Ok(()),
+            Permission::Change | Permission::Report | Permission::Register | Permission::Read => {
+                Ok(())
+            }
         }
     }
 }
@@ -127,12 +129,16 @@ mod tests {
         let own = Peer { uid: rustix::process::geteuid().as_raw(), pid: 1 };
         let reader = Peer { uid: 65_534, pid: 1 };
         let task = "web".to_owned();
-        let changing =
-            [Call::Drain { task }, Call::Stop { keep: true }, Call::Stop { keep: false }, {
+        let changing = [
+            Method::Remove { task },
+            Method::Stop { keep_programs: true },
+            Method::Stop { keep_programs: false },
+            {
                 let (file, text) = (String::new(), String::new());
                 // Even what only tells what would change: it reads the host's processes on somebody's behalf.
-                Call::Apply { file, text, dry_run: true }
-            }];
+                Method::Apply { file, text, dry_run: true }
+            },
+        ];
         for call in changing {
             assert_eq!((root.check(&call), own.check(&call)), (Ok(()), Ok(())));
             let refused = reader.check(&call).unwrap_err();
@@ -141,7 +147,7 @@ mod tests {
                 "{refused}"
             );
         }
-        for call in [Call::Schema, Call::Status, Call::Why { subject: "0".into() }] {
+        for call in [Method::Schema, Method::Status, Method::Explain { subject: "0".into() }] {
             assert_eq!(reader.check(&call), Ok(()));
         }
     }

@@ -11,22 +11,23 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, bounded};
-use quell_control::config::{
-    BackEndKind, BeRungKind, Bystanders, CheckedHost, Config, HostConfig, Pattern, Signals,
-    TaskConfig, Throttling,
-};
-use quell_control::protocol::{Reply, Status};
-use quell_linux::act::backend::{
+use quell_act::backend::{
     BackEnd, BeRung, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig,
 };
-use quell_linux::act::{Executor, Journal, Ladder, Mode, SchedAttr, recover_stale};
-use quell_linux::observe::bpf::{BpfConfig, BpfObserver};
-use quell_linux::observe::proc::ProcObserver;
-use quell_linux::observe::topology;
-use quell_linux::{Tid, own};
+use quell_act::{Executor, Journal, Ladder, Mode, recover_stale};
+use quell_control::config::{
+    BackEndKind, BeRungKind, CheckedHost, Config, ForeignThreads, HostConfig, ObserverKind,
+    Pattern, TaskConfig, Throttling,
+};
+use quell_control::protocol::{Reply, Status};
+use quell_decisions::Spool;
 use quell_model::{HostCaps, Nanos, Rung, Topology};
+use quell_observe::bpf::{BpfConfig, BpfObserver};
+use quell_observe::proc::ProcObserver;
+use quell_observe::topology;
+use quell_os::sched::SchedAttr;
+use quell_os::{Tid, own};
 use quell_policy::{Host, Policy, by_name};
-use quell_trace::decisions::Spool;
 
 use crate::access::ControlGroup;
 use crate::boot_beat::BootBeat;
@@ -99,7 +100,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
     let lock = lock(&options.run_dir)?;
     let recording = options.record.as_ref().map(RecordTo::create).transpose()?;
     let metrics = metrics(&checked.config.host, &options.file)?;
-    for line in crate::lanes::release(&options.run_dir)? {
+    for line in crate::lanes::restore(&options.run_dir)? {
         eprintln!("{line}");
     }
     if let Some(report) = recover_stale(&options.run_dir)? {
@@ -117,7 +118,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
     let journal = Journal::create(&options.run_dir)?;
     let executor = Executor::open(journal, Mode::Live)?;
     let guard = guardian::Config {
-        stale_after: checked.config.host.hung_after,
+        stale_after: checked.config.host.watchdog_timeout,
         cores: checked.host.unmanaged,
         ..Default::default()
     };
@@ -138,7 +139,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
         pid: std::process::id(),
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         back_end: assembled.back_end.to_owned(),
-        signals: assembled.signals.to_owned(),
+        observer: assembled.observer.to_owned(),
         ..Status::default()
     };
     for line in &assembled.parts.degraded {
@@ -222,7 +223,7 @@ struct Assembled {
     parts: Parts,
     settings: Settings,
     back_end: &'static str,
-    signals: &'static str,
+    observer: &'static str,
 }
 
 fn assemble(
@@ -234,22 +235,22 @@ fn assemble(
     mut degraded: Vec<String>,
 ) -> Result<Assembled> {
     let config = &checked.config.host;
-    let signals = sight.name();
+    let observer = sight.name();
     let layout = Layout::detect(Path::new("/"))?;
     let freezes = layout.freezer.is_some();
     let back_end = |fair_server| -> Box<dyn BackEnd + Send> {
         let be = match config.be_rung {
-            BeRungKind::Idle => BeRung::Idle,
+            BeRungKind::SchedIdle => BeRung::Idle,
             BeRungKind::FifoLow => BeRung::FifoLow,
         };
-        let sees_threads = signals == "bpf";
+        let per_thread_state = observer == "bpf";
         match config.back_end {
             BackEndKind::Elevation => Box::new(Elevation::new(
                 ladder,
                 be,
-                ElevationHost { fair_server, sees_threads, freezes },
+                ElevationHost { fair_server, per_thread_state, freezes },
             )),
-            BackEndKind::Cpuset => Box::new(Cpusets::new(sees_threads, freezes)),
+            BackEndKind::Cpuset => Box::new(Cpusets::new(per_thread_state, freezes)),
         }
     };
     let memory = Found::on_this_host(&config.memory, &checked.host);
@@ -258,8 +259,8 @@ fn assemble(
         managed: checked.host.managed,
         caps: HostCaps {
             // Who runs where has to be known at the instant.
-            sees_requests: signals == "bpf",
-            counts_memory: memory.as_ref().is_some_and(Found::is_whole),
+            request_start_times: observer == "bpf",
+            memory_counters: memory.as_ref().is_some_and(Found::is_whole),
             ..caps
         },
     };
@@ -294,7 +295,7 @@ fn assemble(
             BackEndKind::Elevation => "elevation",
             BackEndKind::Cpuset => "cpuset",
         },
-        signals,
+        observer,
     })
 }
 
@@ -322,7 +323,7 @@ const READINGS_A_STEP: u64 = 3;
 pub fn policy_config(host: &HostConfig) -> quell_policy::Config {
     let controllers = host.controllers;
     quell_policy::Config {
-        delay_bound: host.kernel_delay_bound,
+        delay_bound: host.nonpreemptible_delay_limit,
         bandwidth_limit: controllers.bandwidth_limit,
         bandwidth_step: controllers
             .bandwidth_step
@@ -351,7 +352,7 @@ fn prepare(
             managed: checked.host.managed,
             rt_throttling_off: config.rt_throttling == Throttling::Off,
             irq_threads: config.irq_threads.clone(),
-            move_bystanders: config.bystanders == Bystanders::Move,
+            move_bystanders: config.foreign_threads == ForeignThreads::Move,
             known,
         },
         elevates.then_some(ladder),
@@ -360,7 +361,7 @@ fn prepare(
     let report = prep.apply(&plan, executor);
     degraded.extend(plan.notes.iter().map(|note| format!("{}: {}", note.what, note.advice)));
     degraded.extend(report.refused.iter().map(|(step, err)| format!("{step}: {err}")));
-    if !plan.bystanders.is_empty() && config.bystanders == Bystanders::List {
+    if !plan.bystanders.is_empty() && config.foreign_threads == ForeignThreads::List {
         let names: Vec<String> = plan
             .bystanders
             .iter()
@@ -368,7 +369,7 @@ fn prepare(
             .map(|one| format!("{} {}", one.name.escape_debug(), one.thread.tid))
             .collect();
         degraded.push(format!(
-            "{} foreign threads may run on managed cores ({}{}); `bystanders = \"move\"` moves them",
+            "{} foreign threads may run on managed cores ({}{}); `foreign_threads = \"move\"` moves them",
             plan.bystanders.len(),
             names.join(", "),
             if plan.bystanders.len() > names.len() { ", .." } else { "" }
@@ -378,12 +379,12 @@ fn prepare(
 }
 
 fn sight(config: &HostConfig, degraded: &mut Vec<String>) -> Result<Sight> {
-    if config.signals != Signals::Proc {
+    if config.observer != ObserverKind::Proc {
         let sizes = BpfConfig { max_threads: config.max_threads as usize, ..BpfConfig::default() };
         match BpfObserver::new(&sizes) {
             Ok(observer) => return Ok(Sight::Bpf(Box::new(observer))),
-            Err(err) if config.signals == Signals::Bpf => {
-                return Err(err).context("signals = \"bpf\", but BPF cannot be used");
+            Err(err) if config.observer == ObserverKind::Bpf => {
+                return Err(err).context("observer = \"bpf\", but BPF cannot be used");
             }
             Err(err) => degraded.push(format!(
                 "no BPF ({err}): states of threads come from /proc, every 10 ms and without single wake-ups; `quell doctor` names the remedy"
@@ -413,7 +414,7 @@ fn settings(checked: &Checked, ladder: Ladder) -> Settings {
     Settings {
         pace,
         tick: config.tick.unwrap_or(default_tick),
-        events: config.events,
+        events: config.tick_on_events,
         congestion_after: config.congestion_after,
         revoke_deadline: config.revoke_deadline,
         cores: unmanaged,
@@ -439,8 +440,8 @@ pub fn dry_run(options: &RunOptions) -> Result<Vec<String>> {
 ///
 /// # Errors
 /// When a daemon runs (it restores by itself: `quell stop`) or the journal cannot be read.
-pub fn release(run_dir: &Path) -> Result<Vec<String>> {
-    let mut said = crate::lanes::release(run_dir)?;
+pub fn restore(run_dir: &Path) -> Result<Vec<String>> {
+    let mut said = crate::lanes::restore(run_dir)?;
     let _lock = lock(run_dir).context("`quell stop` ends a daemon and gives everything back")?;
     said.extend(recover_stale(run_dir)?.map(|report| format!("restored: {report}")));
     if said.is_empty() {
@@ -452,7 +453,8 @@ pub fn release(run_dir: &Path) -> Result<Vec<String>> {
 /// Held by the one daemon of a run directory.
 fn lock(run_dir: &Path) -> Result<File> {
     std::fs::create_dir_all(run_dir).with_context(|| run_dir.display().to_string())?;
-    let open = own::is_open_to_others(run_dir).with_context(|| run_dir.display().to_string())?;
+    let open = quell_control::run_dir::is_open_to_others(run_dir)
+        .with_context(|| run_dir.display().to_string())?;
     if open {
         bail!(
             "{} belongs to another user, or others may write to it: what lies there could be theirs; choose a --run-dir of your own",

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use quell_linux::act::{JournalFile, SchedAttr};
-use quell_linux::{clock, own};
+use quell_act::JournalFile;
 use quell_model::CoreSet;
+use quell_os::sched::SchedAttr;
+use quell_os::{clock, own};
 
 /// Between two beats.
 const EVERY: Duration = Duration::from_millis(50);

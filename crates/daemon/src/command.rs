@@ -1,11 +1,11 @@
 //! What the scheduler thread can be asked.
 
 use crossbeam_channel::Sender;
+use quell_act::backend::{TaskGroups, TaskInfo};
 use quell_control::protocol::{CongestionReport, Status};
-use quell_linux::ThreadRef;
-use quell_linux::act::backend::{TaskGroups, TaskInfo};
-use quell_linux::observe::Children;
 use quell_model::{Limits, TaskId};
+use quell_observe::Children;
+use quell_os::ThreadRef;
 use quell_shm::Reader;
 
 use crate::contract::Contract;

@@ -2,8 +2,8 @@
 
 use std::os::fd::AsFd;
 
-use quell_linux::Tid;
-use quell_linux::observe::bpf::lineage;
+use quell_observe::bpf::lineage;
+use quell_os::Tid;
 
 use crate::guardian::Held;
 

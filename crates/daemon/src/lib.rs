@@ -26,9 +26,8 @@ mod metrics;
 mod recording;
 mod server;
 
-pub use boot::{RunOptions, dry_run, release, run, socket_path};
+pub use boot::{RunOptions, dry_run, restore, run, socket_path};
 pub use launch::become_program;
-pub use quell_linux::own::default_run_dir;
 pub use recording::RecordTo;
 
 /// A guardian's whole life, with what the daemon's BPF programs go on to record.

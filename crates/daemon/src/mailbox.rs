@@ -40,7 +40,7 @@ impl<C> Clone for Postbox<C> {
 
 /// The scheduler thread is gone or does not answer.
 #[derive(Debug, thiserror::Error)]
-#[error("the scheduler thread does not answer; `quell release` gives everything back")]
+#[error("the scheduler thread does not answer; `quell restore` gives everything back")]
 pub struct NoAnswer;
 
 /// A new pair.

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 use quell_control::config::{CheckedHost, MemoryConfig, MemorySource};
-use quell_linux::observe::memory::{Sources, Traffic, Wanted};
-use quell_linux::own;
 use quell_model::{CoreSet, Estimate, Nanos};
+use quell_observe::memory::{Sources, Traffic, Wanted};
+use quell_os::own;
 
 /// The newest reading.
 #[derive(Debug, Default)]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use quell_control::config::HostConfig;
-use quell_linux::clock;
-use quell_trace::decisions::{Clock, Meta, NewFile, Recorder, Spool, SpoolError};
+use quell_decisions::{Clock, Meta, NewFile, Recorder, Spool, SpoolError};
+use quell_os::clock;
 
 use crate::boot::policy_config;
 use crate::engine::Parts;

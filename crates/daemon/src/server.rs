@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
 use quell_control::protocol::{
-    self, Call, LINE_BYTES_MAX, PROTOCOL, Registered, Registration, Reply, Request, Response,
+    self, LINE_BYTES_MAX, Method, PROTOCOL, Registered, Registration, Reply, Request, Response,
 };
 use quell_control::register;
-use quell_linux::Tid;
+use quell_os::Tid;
 use quell_shm::runtime::VERSION;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -43,7 +43,7 @@ pub struct Incoming {
     /// Who asks; it has the right to.
     pub peer: Peer,
     /// What is asked.
-    pub call: Call,
+    pub call: Method,
     /// Where the reply goes.
     pub reply: Sender<Reply>,
 }
@@ -158,11 +158,11 @@ impl Shared {
         std::thread::sleep(turn - now);
     }
 
-    fn ask(&self, peer: Peer, call: Call) -> Reply {
+    fn ask(&self, peer: Peer, call: Method) -> Reply {
         if let Err(why) = peer.check(&call) {
             return Reply::Error(why);
         }
-        if matches!(call, Call::Schema) {
+        if matches!(call, Method::Schema) {
             return Reply::Schema(protocol::schema());
         }
         if !peer.may_change() {
@@ -211,7 +211,7 @@ fn converse(mut stream: UnixStream, peer: Peer, shared: &Shared) -> io::Result<(
     let mut reader = BufReader::new(stream.try_clone()?);
     while let Some(line) = protocol::read_line_within(&mut reader, limit)? {
         let (id, reply) = match protocol::parse_request(&line) {
-            Ok(Request { id, call: Call::Register(wanted), .. }) => {
+            Ok(Request { id, call: Method::Register(wanted), .. }) => {
                 return keep_registered(stream, &mut reader, (id, wanted), peer, shared);
             }
             Ok(request) => (request.id, shared.ask(peer, request.call)),
@@ -312,13 +312,13 @@ mod tests {
         let (path, _server) = serve();
         let mut stream = UnixStream::connect(&path).unwrap();
         stream
-            .write_all(b"garbage\n{\"v\":1,\"id\":3,\"call\":{\"drain\":{\"task\":\"web\"}}}\n")
+            .write_all(b"garbage\n{\"v\":2,\"id\":3,\"call\":{\"remove\":{\"task\":\"web\"}}}\n")
             .unwrap();
         let mut reader = BufReader::new(stream);
         let first = protocol::read_line(&mut reader).unwrap().unwrap();
         assert!(first.contains("not a request"), "{first}");
         let second = protocol::read_line(&mut reader).unwrap().unwrap();
-        assert!(second.contains("Drain") && second.contains("\"id\":3"), "{second}");
+        assert!(second.contains("Remove") && second.contains("\"id\":3"), "{second}");
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
         let (path, _server) = serve();
         let mut bad = UnixStream::connect(&path).unwrap();
         bad.write_all(&[0xff, 0xfe, b'\n']).unwrap();
-        let reply = Client::connect(&path).unwrap().call(Call::Status).unwrap();
+        let reply = Client::connect(&path).unwrap().call(Method::Status).unwrap();
         assert_eq!(reply, Reply::Done(vec!["Status".into()]));
     }
 
@@ -336,11 +336,11 @@ mod tests {
         let held: Vec<_> = (0..CONNECTIONS_MAX)
             .map(|_| {
                 let mut client = Client::connect(&path).unwrap();
-                client.call(Call::Status).unwrap();
+                client.call(Method::Status).unwrap();
                 client
             })
             .collect();
-        let refused = Client::connect(&path).unwrap().call(Call::Status);
+        let refused = Client::connect(&path).unwrap().call(Method::Status);
         assert!(
             matches!(&refused, Err(ClientError::Refused(why)) if why.contains("connected already"))
                 || matches!(&refused, Err(ClientError::Io(_))),
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn places_of_closed_connections_are_free_again() {
         let (path, _server) = serve();
-        let served = |path: &Path| Client::connect(path).unwrap().call(Call::Status).is_ok();
+        let served = |path: &Path| Client::connect(path).unwrap().call(Method::Status).is_ok();
         let flood: Vec<UnixStream> =
             (0..300).filter_map(|_| UnixStream::connect(&path).ok()).collect();
         assert!(!served(&path), "all places are taken");

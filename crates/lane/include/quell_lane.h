@@ -115,12 +115,12 @@ struct quell_lane {
 
 /* A thread in a lane, and what it had before. Others raise and lower it by this. */
 struct quell_lane_thread {
-	uint64_t seat; /* its tid, 0: not in a lane; above it how many threads are about to change its level */
-	struct quell_lane_attr had;
-	struct quell_lane_cores had_cores;
+	uint64_t member_ref; /* its tid, 0: not in a lane; above it how many threads are about to change its level */
+	struct quell_lane_attr orig_attr;
+	struct quell_lane_cores orig_cores;
 };
 
-#define QUELL_LANE_SEAT_HELD ((uint64_t)1 << 32)
+#define QUELL_LANE_MEMBER_REF_HELD ((uint64_t)1 << 32)
 
 /* Doublings at most of a turn that expired early: a million times. */
 #define QUELL_LANE_EARLY_MAX 20u
@@ -193,9 +193,9 @@ static inline int quell_lane_fifo(pid_t tid, int priority)
 }
 
 /* Gives the calling thread a policy back. */
-static inline int quell_lane_put_attr(const struct quell_lane_attr *had)
+static inline int quell_lane_restore_attr(const struct quell_lane_attr *orig)
 {
-	struct quell_lane_attr attr = *had;
+	struct quell_lane_attr attr = *orig;
 
 	if (syscall(SYS_sched_setattr, 0, &attr, 0) == 0)
 		return 0;
@@ -207,12 +207,12 @@ static inline int quell_lane_put_attr(const struct quell_lane_attr *had)
 }
 
 /* Gives the calling thread its cores back. Who could use all that the process may use follows its cpuset again. */
-static inline int quell_lane_put_cores(const struct quell_lane_cores *allowed, const struct quell_lane_cores *had)
+static inline int quell_lane_restore_cores(const struct quell_lane_cores *allowed, const struct quell_lane_cores *orig)
 {
 	struct quell_lane_cores all;
 
-	if (memcmp(allowed, had, sizeof(*had)) != 0)
-		return quell_lane_set_cores(had);
+	if (memcmp(allowed, orig, sizeof(*orig)) != 0)
+		return quell_lane_set_cores(orig);
 	memset(&all, 0xff, sizeof(all));
 	return quell_lane_set_cores(&all);
 }
@@ -271,7 +271,7 @@ static inline int quell_lane_find_allowed(struct quell_lane *lane)
 		return -1;
 	if (quell_lane_get_cores(&lane->allowed) < 0)
 		error = errno;
-	if (quell_lane_put_cores(&lane->allowed, &own) < 0 && !error)
+	if (quell_lane_restore_cores(&lane->allowed, &own) < 0 && !error)
 		error = errno;
 	errno = error;
 	return error ? -1 : 0;
@@ -300,16 +300,16 @@ static inline int quell_lane_check_core(struct quell_lane *lane)
 /* Asks the kernel by trying, with the calling thread: for a moment it is under SCHED_FIFO. */
 static inline int quell_lane_check_rights(struct quell_lane *lane)
 {
-	struct quell_lane_attr had;
+	struct quell_lane_attr orig;
 	struct sched_param param;
 	int error = 0;
 
 	memset(&param, 0, sizeof(param));
 	param.sched_priority = lane->priorities[QUELL_LANE_SWITCHER];
 	/* Without reset-on-fork, which could not be taken back without CAP_SYS_NICE; nothing is forked meanwhile. */
-	if (quell_lane_get_attr(&had) < 0 ||
-	    syscall(SYS_sched_setscheduler, 0, SCHED_FIFO | (had.flags ? SCHED_RESET_ON_FORK : 0), &param) < 0 ||
-	    quell_lane_put_attr(&had) < 0)
+	if (quell_lane_get_attr(&orig) < 0 ||
+	    syscall(SYS_sched_setscheduler, 0, SCHED_FIFO | (orig.flags ? SCHED_RESET_ON_FORK : 0), &param) < 0 ||
+	    quell_lane_restore_attr(&orig) < 0)
 		error = errno;
 	if (error)
 		quell_lane_explain(lane, error, lane->why, sizeof(lane->why));
@@ -369,7 +369,7 @@ static inline void quell_lane_close(struct quell_lane *lane)
 	lane->timer = -1;
 }
 
-/* The calling thread gets the lane's core and a level, and remembers in thread what it had. */
+/* The calling thread gets the lane's core and a level, and remembers in thread what it orig. */
 static inline int quell_lane_enter(const struct quell_lane *lane, struct quell_lane_thread *thread,
 				   enum quell_lane_level level)
 {
@@ -377,7 +377,7 @@ static inline int quell_lane_enter(const struct quell_lane *lane, struct quell_l
 	int error;
 
 	memset(thread, 0, sizeof(*thread));
-	if (quell_lane_get_attr(&thread->had) < 0 || quell_lane_get_cores(&thread->had_cores) < 0)
+	if (quell_lane_get_attr(&thread->orig_attr) < 0 || quell_lane_get_cores(&thread->orig_cores) < 0)
 		return -1;
 	/* The level first: an ordinary thread might never get to run on a core on which another one polls. */
 	if (quell_lane_fifo(0, lane->priorities[level]) < 0)
@@ -385,44 +385,44 @@ static inline int quell_lane_enter(const struct quell_lane *lane, struct quell_l
 	quell_lane_one_core(&core, lane->core);
 	if (quell_lane_set_cores(&core) < 0) {
 		error = errno;
-		quell_lane_put_attr(&thread->had);
+		quell_lane_restore_attr(&thread->orig_attr);
 		errno = error;
 		return -1;
 	}
-	/* Release: pairs with the Acquire in quell_lane_hold(), which reads nothing else by it. */
-	__atomic_store_n(&thread->seat, (uint64_t)quell_lane_tid(), __ATOMIC_RELEASE);
+	/* Release: pairs with the Acquire in quell_lane_get(), which reads nothing else by it. */
+	__atomic_store_n(&thread->member_ref, (uint64_t)quell_lane_tid(), __ATOMIC_RELEASE);
 	return 0;
 }
 
 /* Whether it entered and did not leave: for the thread itself. */
 static inline int quell_lane_is_in(const struct quell_lane_thread *thread)
 {
-	return (uint32_t)__atomic_load_n(&thread->seat, __ATOMIC_RELAXED) != 0;
+	return (uint32_t)__atomic_load_n(&thread->member_ref, __ATOMIC_RELAXED) != 0;
 }
 
-/* The thread's number; it does not leave before quell_lane_let_go(). 0 with ESRCH: it has left. */
-static inline pid_t quell_lane_hold(struct quell_lane_thread *thread)
+/* The thread's number; it does not leave before quell_lane_put(). 0 with ESRCH: it has left. */
+static inline pid_t quell_lane_get(struct quell_lane_thread *thread)
 {
-	uint64_t seat = __atomic_load_n(&thread->seat, __ATOMIC_RELAXED);
+	uint64_t member_ref = __atomic_load_n(&thread->member_ref, __ATOMIC_RELAXED);
 
 	do {
-		if ((uint32_t)seat == 0) {
+		if ((uint32_t)member_ref == 0) {
 			errno = ESRCH;
 			return 0;
 		}
-	} while (!__atomic_compare_exchange_n(&thread->seat, &seat, seat + QUELL_LANE_SEAT_HELD, 0, __ATOMIC_ACQUIRE,
+	} while (!__atomic_compare_exchange_n(&thread->member_ref, &member_ref, member_ref + QUELL_LANE_MEMBER_REF_HELD, 0, __ATOMIC_ACQUIRE,
 					      __ATOMIC_RELAXED));
-	return (pid_t)(uint32_t)seat;
+	return (pid_t)(uint32_t)member_ref;
 }
 
-static inline void quell_lane_let_go(struct quell_lane_thread *thread)
+static inline void quell_lane_put(struct quell_lane_thread *thread)
 {
 	/* Release: pairs with the Acquire in quell_lane_leave(): what this thread asked of the kernel is done. */
-	__atomic_fetch_sub(&thread->seat, QUELL_LANE_SEAT_HELD, __ATOMIC_RELEASE);
+	__atomic_fetch_sub(&thread->member_ref, QUELL_LANE_MEMBER_REF_HELD, __ATOMIC_RELEASE);
 }
 
 /*
- * The calling thread gets back what it had, once nobody is about to change its level. It has to, before it ends: its number
+ * The calling thread gets back what it orig, once nobody is about to change its level. It has to, before it ends: its number
  * may become somebody else's.
  */
 static inline int quell_lane_leave(const struct quell_lane *lane, struct quell_lane_thread *thread)
@@ -431,18 +431,18 @@ static inline int quell_lane_leave(const struct quell_lane *lane, struct quell_l
 	int error = 0;
 
 	/* Relaxed: the thread wrote it itself, and others see no more by it than that it has left. */
-	if ((uint32_t)__atomic_load_n(&thread->seat, __ATOMIC_RELAXED) != (uint32_t)quell_lane_tid()) {
+	if ((uint32_t)__atomic_load_n(&thread->member_ref, __ATOMIC_RELAXED) != (uint32_t)quell_lane_tid()) {
 		errno = ESRCH;
 		return -1;
 	}
-	__atomic_fetch_and(&thread->seat, ~(uint64_t)UINT32_MAX, __ATOMIC_RELAXED);
-	/* Asleep: who is at it may be below this thread on the same core. Acquire: pairs with quell_lane_let_go(). */
-	while (__atomic_load_n(&thread->seat, __ATOMIC_ACQUIRE))
+	__atomic_fetch_and(&thread->member_ref, ~(uint64_t)UINT32_MAX, __ATOMIC_RELAXED);
+	/* Asleep: who is at it may be below this thread on the same core. Acquire: pairs with quell_lane_put(). */
+	while (__atomic_load_n(&thread->member_ref, __ATOMIC_ACQUIRE))
 		nanosleep(&again, NULL);
 	/* The core first, for the same reason as above. Both are tried. */
-	if (quell_lane_put_cores(&lane->allowed, &thread->had_cores) < 0)
+	if (quell_lane_restore_cores(&lane->allowed, &thread->orig_cores) < 0)
 		error = errno;
-	if (quell_lane_put_attr(&thread->had) < 0)
+	if (quell_lane_restore_attr(&thread->orig_attr) < 0)
 		error = errno;
 	errno = error;
 	return error ? -1 : 0;
@@ -452,13 +452,13 @@ static inline int quell_lane_leave(const struct quell_lane *lane, struct quell_l
 static inline int quell_lane_set(const struct quell_lane *lane, struct quell_lane_thread *thread,
 				 enum quell_lane_level level)
 {
-	pid_t tid = quell_lane_hold(thread);
+	pid_t tid = quell_lane_get(thread);
 	int done;
 
 	if (tid == 0)
 		return -1;
 	done = quell_lane_fifo(tid, lane->priorities[level]);
-	quell_lane_let_go(thread);
+	quell_lane_put(thread);
 	return done;
 }
 
@@ -466,7 +466,7 @@ static inline int quell_lane_set(const struct quell_lane *lane, struct quell_lan
  * The turn goes from one worker to another: the next is raised, then the last is lowered, so that no third thread
  * slips in between. For the switcher, or a thread on another core: whoever is below would not get to the second half.
  */
-static inline int quell_lane_hand_over(const struct quell_lane *lane, struct quell_lane_thread *last,
+static inline int quell_lane_switch_to(const struct quell_lane *lane, struct quell_lane_thread *last,
 				       struct quell_lane_thread *next)
 {
 	int error;
@@ -563,10 +563,10 @@ static inline int quell_lane_expired(struct quell_lane *lane, uint64_t now)
 }
 
 /*
- * The switcher sleeps until an armed turn is over: 1. 0 after quell_lane_stop(), -1 with errno. in_vain, where it is
+ * The switcher sleeps until an armed turn is over: 1. 0 after quell_lane_stop(), -1 with errno. spurious, where it is
  * not NULL, counts expiries of turns that had ended.
  */
-static inline int quell_lane_wait(struct quell_lane *lane, uint64_t *in_vain)
+static inline int quell_lane_wait(struct quell_lane *lane, uint64_t *spurious)
 {
 	uint64_t times;
 	int over;
@@ -584,8 +584,8 @@ static inline int quell_lane_wait(struct quell_lane *lane, uint64_t *in_vain)
 		over = quell_lane_expired(lane, quell_lane_now());
 		if (over)
 			return over;
-		if (in_vain)
-			++*in_vain;
+		if (spurious)
+			++*spurious;
 	}
 	return 0;
 }
@@ -623,7 +623,7 @@ static inline int quell_lane_run(struct quell_lane *lane, struct quell_lane_thre
 static inline int quell_lane_preempt(struct quell_lane *lane, struct quell_lane_thread *worker, uint64_t ns)
 {
 	struct sched_param param;
-	pid_t tid = quell_lane_hold(worker);
+	pid_t tid = quell_lane_get(worker);
 	int early, done;
 
 	if (tid == 0)
@@ -633,7 +633,7 @@ static inline int quell_lane_preempt(struct quell_lane *lane, struct quell_lane_
 	early = done == 0 && param.sched_priority < lane->priorities[QUELL_LANE_RUNNING];
 	if (done == 0 && !early)
 		done = quell_lane_fifo(tid, lane->priorities[QUELL_LANE_PARKED]);
-	quell_lane_let_go(worker);
+	quell_lane_put(worker);
 	if (done < 0)
 		return -1;
 	if (!early) {

@@ -13,10 +13,10 @@ use rustix::time::{
     timerfd_create, timerfd_settime,
 };
 
-use crate::seat::Seat;
+use crate::seat::MemberRef;
 use crate::sys::{self, Attr, Cores};
 use crate::turn::Turn;
-use crate::{LaneError, Level, Priorities, rights};
+use crate::{LaneError, Level, Priorities, permissions};
 
 /// Between two looks whether somebody is about to change the level of a thread that leaves.
 const LEAVE_AGAIN: Duration = Duration::from_micros(20);
@@ -48,22 +48,22 @@ impl std::fmt::Debug for Allowed {
 /// A thread of a lane, by which others raise and lower it.
 #[derive(Clone, Debug)]
 pub struct Member {
-    seat: Arc<Seat>,
+    member_ref: Arc<MemberRef>,
 }
 
 impl Member {
     fn with<T>(&self, does: impl FnOnce(i32) -> Result<T, LaneError>) -> Result<T, LaneError> {
-        self.seat.with(does).unwrap_or(Err(LaneError::Gone))
+        self.member_ref.with(does).unwrap_or(Err(LaneError::Gone))
     }
 }
 
-/// The calling thread's stay in a lane. Dropped, the thread has again what it had before; [`Entered::leave`] says
+/// The calling thread's stay in a lane. Dropped, the thread has again what it had before; [`LaneGuard::leave`] says
 /// whether that succeeded.
-pub struct Entered<'a> {
+pub struct LaneGuard<'a> {
     lane: &'a Lane,
     member: Member,
-    had: Attr,
-    had_cores: Box<Cores>,
+    orig_attr: Attr,
+    orig_cores: Box<Cores>,
     /// It belongs to the thread that entered.
     _of_thread: PhantomData<*const ()>,
 }
@@ -72,7 +72,7 @@ pub struct Entered<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     /// The armed turn is over, and ends by this: its number, from 1.
-    Turn(u64),
+    Slice(u64),
     /// [`Lane::stop`] was called.
     Stopped,
 }
@@ -92,10 +92,10 @@ impl Lane {
     /// # Errors
     /// [`LaneError`] says what is missing: the core, or the right to SCHED_FIFO.
     pub fn open(core: u32, priorities: Priorities) -> Result<Lane, LaneError> {
-        let allowed = rights::allowed_cores()
+        let allowed = permissions::allowed_cores()
             .map_err(LaneError::io("cores of this process cannot be set"))?;
-        rights::check_core(core, &allowed)?;
-        rights::check_priorities(priorities)?;
+        permissions::check_core(core, &allowed)?;
+        permissions::check_priorities(priorities)?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)
             .map_err(|err| LaneError::Io { what: "no timer", source: err.into() })?;
         let allowed = Allowed(Box::new(allowed));
@@ -118,20 +118,21 @@ impl Lane {
     ///
     /// # Errors
     /// [`LaneError`]; the thread is as it was then.
-    pub fn enter(&self, level: Level) -> Result<Entered<'_>, LaneError> {
-        let had = rights::attr()?;
-        let had_cores = sys::cores().map_err(LaneError::io("the thread's cores cannot be read"))?;
+    pub fn enter(&self, level: Level) -> Result<LaneGuard<'_>, LaneError> {
+        let orig_attr = permissions::attr()?;
+        let orig_cores =
+            sys::cores().map_err(LaneError::io("the thread's cores cannot be read"))?;
         // The level first: an ordinary thread might never get to run on a core on which another one polls.
         self.put(sys::SELF, level)?;
         if let Err(source) = sys::set_cores(&Cores::one(self.core)) {
             // What was in force a moment ago is not refused.
-            let _ = put_attr(&had);
+            let _ = restore_attr(&orig_attr);
             return Err(LaneError::Io { what: "the thread cannot have the core", source });
         }
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        let member = Member { seat: Arc::new(Seat::of(tid.cast_unsigned())) };
-        let had_cores = Box::new(had_cores);
-        Ok(Entered { lane: self, member, had, had_cores, _of_thread: PhantomData })
+        let member = Member { member_ref: Arc::new(MemberRef::of(tid.cast_unsigned())) };
+        let orig_cores = Box::new(orig_cores);
+        Ok(LaneGuard { lane: self, member, orig_attr, orig_cores, _of_thread: PhantomData })
     }
 
     /// Puts a thread of the lane on a level.
@@ -144,7 +145,7 @@ impl Lane {
 
     fn put(&self, tid: i32, level: Level) -> Result<(), LaneError> {
         sys::set_fifo(tid, self.priorities.of(level), true)
-            .map_err(|err| rights::refusal(self.priorities, err))
+            .map_err(|err| permissions::refusal(self.priorities, err))
     }
 
     /// The turn goes from one worker to another: the next is raised, then the last is lowered, so that no third thread
@@ -153,7 +154,7 @@ impl Lane {
     ///
     /// # Errors
     /// When the next cannot be raised, or the last not be lowered though it is there: both are as before.
-    pub fn hand_over(&self, last: &Member, next: &Member) -> Result<(), LaneError> {
+    pub fn switch_to(&self, last: &Member, next: &Member) -> Result<(), LaneError> {
         self.set(next, Level::Running)?;
         match self.set(last, Level::Parked) {
             Ok(()) | Err(LaneError::Gone) => Ok(()),
@@ -203,7 +204,7 @@ impl Lane {
                 Ok(_) if self.stopping.load(Ordering::Acquire) => break,
                 Ok(_) => {
                     if let Some(generation) = self.turn.expired(now(), |at| self.set_timer(at))? {
-                        return Ok(Expiry::Turn(generation));
+                        return Ok(Expiry::Slice(generation));
                     }
                 }
                 Err(Errno::INTR) => {}
@@ -247,7 +248,7 @@ impl Lane {
     pub fn preempt(&self, worker: &Member, time: Duration) -> Result<Preempted, LaneError> {
         let is_parked = worker.with(|tid| {
             let priority =
-                sys::priority(tid).map_err(|err| rights::refusal(self.priorities, err))?;
+                sys::priority(tid).map_err(|err| permissions::refusal(self.priorities, err))?;
             let runs = priority >= self.priorities.of(Level::Running);
             if runs {
                 self.put(tid, Level::Parked)?;
@@ -266,7 +267,7 @@ impl Lane {
     }
 }
 
-impl Entered<'_> {
+impl LaneGuard<'_> {
     /// How others raise and lower this thread, while it is in the lane.
     pub fn member(&self) -> Member {
         self.member.clone()
@@ -282,18 +283,18 @@ impl Entered<'_> {
 
     fn give_back(&mut self) -> Result<(), LaneError> {
         // Asleep: who is about to change its level may be below this thread on the same core.
-        if !self.member.seat.leave(|| std::thread::sleep(LEAVE_AGAIN)) {
+        if !self.member.member_ref.leave(|| std::thread::sleep(LEAVE_AGAIN)) {
             return Ok(());
         }
         // The core first, for the same reason as in `enter`. Who could use all cores follows its cpuset again.
-        let all = *self.had_cores == *self.lane.allowed.0;
-        let cores = sys::set_cores(if all { &Cores::ALL } else { &self.had_cores });
-        let attr = put_attr(&self.had);
+        let all = *self.orig_cores == *self.lane.allowed.0;
+        let cores = sys::set_cores(if all { &Cores::ALL } else { &self.orig_cores });
+        let attr = restore_attr(&self.orig_attr);
         cores.and(attr).map_err(LaneError::io("the thread cannot have back what it had"))
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         // `leave` is for those who want to know.
         let _ = self.give_back();
@@ -301,11 +302,11 @@ impl Drop for Entered<'_> {
 }
 
 /// Gives the calling thread a policy back.
-fn put_attr(had: &Attr) -> io::Result<()> {
-    match sys::set_attr(had) {
+fn restore_attr(orig: &Attr) -> io::Result<()> {
+    match sys::set_attr(orig) {
         // Without CAP_SYS_NICE nobody may clear reset-on-fork again (sched(7)). It does nothing to an ordinary thread.
-        Err(err) if err.raw_os_error() == Some(libc::EPERM) && !had.resets_on_fork() => {
-            sys::set_attr(&had.with_reset_on_fork())
+        Err(err) if err.raw_os_error() == Some(libc::EPERM) && !orig.resets_on_fork() => {
+            sys::set_attr(&orig.with_reset_on_fork())
         }
         other => other,
     }

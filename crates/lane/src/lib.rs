@@ -37,7 +37,7 @@
 //!     });
 //!     scope.spawn(|| {
 //!         let _own = lane.enter(Level::Switcher)?;
-//!         if let (Expiry::Turn(_), Some(worker)) = (lane.wait()?, worker.get()) {
+//!         if let (Expiry::Slice(_), Some(worker)) = (lane.wait()?, worker.get()) {
 //!             lane.preempt(worker, Duration::from_micros(20))?;
 //!             // A dispatcher would have its turn now.
 //!             lane.set(worker, Level::Running)?;
@@ -52,11 +52,11 @@
 mod error;
 mod lane;
 mod level;
-mod rights;
+mod permissions;
 mod seat;
 mod sys;
 mod turn;
 
 pub use error::LaneError;
-pub use lane::{Entered, Expiry, Lane, Member, Preempted};
+pub use lane::{Expiry, Lane, LaneGuard, Member, Preempted};
 pub use level::{Level, PRIORITY_MAX, Priorities};

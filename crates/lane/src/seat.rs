@@ -14,15 +14,15 @@ const TID: u64 = HELD - 1;
 
 /// A place, by the thread's number; without that it has left.
 #[derive(Debug)]
-pub struct Seat<W = AtomicU64>(W);
+pub struct MemberRef<W = AtomicU64>(W);
 
 /// The thread does not leave while this is there.
-struct Held<'a, W: Word>(&'a Seat<W>);
+struct Held<'a, W: Word>(&'a MemberRef<W>);
 
-impl<W: Word> Seat<W> {
+impl<W: Word> MemberRef<W> {
     /// That of the thread with this number.
-    pub fn of(tid: u32) -> Seat<W> {
-        Seat(W::new(u64::from(tid)))
+    pub fn of(tid: u32) -> MemberRef<W> {
+        MemberRef(W::new(u64::from(tid)))
     }
 
     /// Does something with the thread's number, before it leaves; `None` if it has.
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn in_every_interleaving_who_leaves_keeps_what_it_had() {
         loom::model(|| {
-            let seat = Arc::new(Seat::<model::AtomicU64>::of(7));
+            let seat = Arc::new(MemberRef::<model::AtomicU64>::of(7));
             let level = Arc::new(model::AtomicU64::new(RAISED));
             let other = {
                 let (seat, level) = (Arc::clone(&seat), Arc::clone(&level));
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn one_that_panics_holds_nobody() {
-        let seat = Seat::<AtomicU64>::of(7);
+        let seat = MemberRef::<AtomicU64>::of(7);
         let panics = std::panic::AssertUnwindSafe(|| seat.with(|_| panic!("as it does")));
         assert!(std::panic::catch_unwind(panics).is_err());
         assert!(seat.leave(|| unreachable!("nobody is at it")));

@@ -213,3 +213,61 @@ impl Books {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use quell_model::Nanos;
+
+    use super::*;
+    use crate::protocol::{ProtocolSpec, synthetic};
+
+    /// No warm-up, one step of a second.
+    fn books() -> Books {
+        let service = synthetic::ServiceTime::Fixed { work_ns: 1 };
+        let protocol = ProtocolSpec::Synthetic(synthetic::SyntheticSpec { service });
+        let addr = "127.0.0.1:1".parse().unwrap();
+        let mut spec = LoadSpec::new(addr, protocol, 1.0, Nanos::from_secs(1));
+        (spec.warmup, spec.grace) = (Nanos::ZERO, Nanos::from_millis(100));
+        Books::open(&spec, 10, Nanos::ZERO)
+    }
+
+    const STEP: usize = 1;
+
+    #[test]
+    fn a_send_5_us_after_it_was_due_is_late() {
+        let mut books = books();
+        let due = Nanos::from_millis(1);
+        assert!(!books.sending(STEP, due, due + Nanos::from_micros(5)));
+        assert!(books.sending(STEP, due, due + Nanos::from_micros(6)));
+        let account = &books.accounts[STEP];
+        assert_eq!((account.totals.scheduled, account.totals.late), (2, 1));
+        assert!(account.lateness.summary().max_us > 5.0);
+    }
+
+    #[test]
+    fn latency_lasts_from_when_a_request_was_due() {
+        let mut books = books();
+        // All are answered at once, after a server that stood still.
+        let answered = Nanos::from_millis(400);
+        for ms in [1, 2, 3] {
+            let due = Nanos::from_millis(ms);
+            books.sending(STEP, due, due);
+            books.answered(Pending::due(due, STEP as u32), answered, Status::Ok);
+        }
+        let latencies: Vec<Nanos> = books.samples.iter().map(|sample| sample.latency_ns).collect();
+        assert_eq!(latencies, [399, 398, 397].map(Nanos::from_millis));
+        let latency = books.accounts[STEP].latency.summary();
+        assert!(latency.max_us > 100_000.0 && latency.count == 3);
+    }
+
+    #[test]
+    fn a_request_without_a_reply_lasts_until_the_deadline() {
+        let mut books = books();
+        let due = Nanos::from_millis(900);
+        books.sending(STEP, due, due);
+        books.abandoned(Pending::due(due, STEP as u32), true, false);
+        assert_eq!(books.accounts[STEP].totals.unanswered, 1);
+        assert_eq!(books.samples[0].latency_ns, Nanos::from_millis(200));
+        assert_eq!(books.outstanding, 0);
+    }
+}

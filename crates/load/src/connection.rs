@@ -36,6 +36,14 @@ pub(crate) struct Pending {
     end: u64,
 }
 
+#[cfg(test)]
+impl Pending {
+    /// A request of an account that was due at this time.
+    pub fn due(due: Nanos, account: u32) -> Pending {
+        Pending { due, token: Token(0), account, is_long: false, end: 0 }
+    }
+}
+
 /// Why a connection is of no use any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Lost {

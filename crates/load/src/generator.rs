@@ -150,7 +150,7 @@ impl<'a> Generator<'a> {
         let generator = GeneratorReport {
             busy_share: ratio(effort.busy.0, elapsed.0).min(1.0),
             running_share: ratio(cpu_ns.0, elapsed.0).min(1.0),
-            late_turns_share: ratio(effort.turns_late, effort.turns_sending),
+            late_iterations_share: ratio(effort.turns_late, effort.turns_sending),
             requests_per_write: ratio(effort.requests_written, effort.writes),
             cpu_ns,
         };

@@ -29,7 +29,6 @@ mod spec;
 mod stall;
 mod timeline;
 mod trace;
-mod why;
 
 pub use arrivals::{Arrivals, Bursts, Step};
 pub use clock::{now, thread_cpu_time};
@@ -43,4 +42,3 @@ pub use spec::LoadSpec;
 pub use stall::{Activity, STALL_THRESHOLD, Stall, StallClock, Stalls};
 pub use timeline::TimePoint;
 pub use trace::Trace;
-pub use why::Evidence;

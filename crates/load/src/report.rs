@@ -95,7 +95,7 @@ pub struct GeneratorReport {
     /// Share of its time that it had a core (0 to 1). It never sleeps: the rest went to others.
     pub running_share: f64,
     /// Share of its turns of the loop that sent something, and sent it late (0 to 1).
-    pub late_turns_share: f64,
+    pub late_iterations_share: f64,
     /// Requests in one write, on average.
     pub requests_per_write: f64,
     /// CPU time it used.

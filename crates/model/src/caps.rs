@@ -18,18 +18,18 @@ pub struct HostCaps {
     /// A task without any core can be stopped (cgroup freezer).
     pub freezes_tasks: bool,
     /// States of single threads are seen, not only sums.
-    pub sees_threads: bool,
+    pub per_thread_state: bool,
     /// The kernel's fair server may stop elevated threads for some 50 ms a second to run starving
     /// fair-class work, SCHED_IDLE included (kernel 6.12 and later).
     pub fair_server: bool,
     /// It is seen on each core when the request that runs there began ([`crate::CoreView::request_start`]).
-    pub sees_requests: bool,
+    pub request_start_times: bool,
     /// A request can be made to let others of its task go first ([`crate::CorePlan::yields`]).
     pub yields_requests: bool,
     /// Memory traffic is counted, in total and for each core ([`crate::Snapshot::memory`]).
-    pub counts_memory: bool,
+    pub memory_counters: bool,
     /// Ways of the last-level cache that can be dealt out to tasks; 0: it cannot be partitioned.
     pub llc_ways: u16,
     /// Typical delay from a decision to its effect.
-    pub acts_within: Nanos,
+    pub actuation_delay: Nanos,
 }

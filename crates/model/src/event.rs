@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CoreId, CoreSet, Left, Nanos, Runner, Topology};
+use crate::{
+    Class, CoreId, CoreMode, CoreSet, Left, Nanos, Reason, Runner, TaskId, TaskReason, Topology,
+};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,9 +125,18 @@ pub enum What {
         /// Whether that was seen or worked out.
         certainty: Certainty,
     },
-    /// A pass of the load balancer began (`true`) or ended on this core (softirq 7, SCHED).
-    Balance {
-        /// Whether it began.
+    /// The handler of a softirq began or ended on this core (`softirq_entry`, `softirq_exit`).
+    Softirq {
+        /// Index in the kernel's `softirq_to_name`; [`What::BALANCER`] is the load balancer.
+        vector: u8,
+        /// `true` at the entry, `false` at the exit.
+        begins: bool,
+    },
+    /// The handler of a device interrupt began or ended on this core (`irq_handler_entry`, `irq_handler_exit`).
+    Interrupt {
+        /// The Linux interrupt number, as in `/proc/interrupts`.
+        irq: u32,
+        /// `true` at the entry, `false` at the exit.
         begins: bool,
     },
     /// A core went on or off line.
@@ -142,10 +153,55 @@ pub enum What {
     },
     /// The state of the host at this instant.
     Keyframe(Arc<Keyframe>),
-    /// A decision of Quell's allocator, in words, and what it let each core do.
-    Decision(Arc<str>),
+    /// A task that Quell schedules. Repeated after each keyframe and when a field changed; later events name the
+    /// task by its id.
+    Task(Arc<TaskInfo>),
+    /// A decision of Quell's allocator about one core.
+    Decision(CoreDecision),
+    /// Text that an older version recorded in place of typed decisions. Only readers of such files create it.
+    Annotation(Arc<str>),
     /// The checker found a violation; it may have ended before this was told.
     Violation(Arc<Violation>),
+}
+
+impl What {
+    /// The vector of the load balancer's softirq (`SCHED_SOFTIRQ` in include/linux/interrupt.h).
+    pub const BALANCER: u8 = 7;
+}
+
+/// A task that Quell schedules, as its events name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskInfo {
+    /// Its id, valid until another [`What::Task`] has the same index.
+    pub id: TaskId,
+    /// Its name in the configuration, at most [`TaskInfo::NAME_MAX`] bytes.
+    pub name: String,
+    /// LC or BE, as configured.
+    pub class: Class,
+    /// Process ids (tgids) of its threads, at most [`TaskInfo::PROCESSES_MAX`].
+    pub processes: Vec<i32>,
+}
+
+impl TaskInfo {
+    /// Maximum length of a name in bytes.
+    pub const NAME_MAX: usize = 64;
+    /// Maximum number of process ids.
+    pub const PROCESSES_MAX: usize = 4096;
+}
+
+/// A decision of Quell's allocator: a core changed its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreDecision {
+    /// The core.
+    pub core: CoreId,
+    /// Owner before; `None`: no task.
+    pub from: Option<TaskId>,
+    /// Owner from here on; `None`: no task.
+    pub to: Option<TaskId>,
+    /// Which scheduler the core has from here on.
+    pub mode: CoreMode,
+    /// Why the allocator decided so.
+    pub reason: Reason,
 }
 
 /// Threads waited in one core's queue beside idle cores that they could have used.
@@ -179,8 +235,22 @@ pub struct Planned {
     pub original: CoreSet,
     /// Where the plan lets them run.
     pub cores: CoreSet,
-    /// Why not everywhere, in words.
-    pub reason: String,
+    /// Why not everywhere.
+    pub reason: PlanReason,
+}
+
+/// Why a plan restricts the threads of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanReason {
+    /// How the plan treats the task of the process.
+    Task {
+        /// The task.
+        task: TaskId,
+        /// Why it is treated so.
+        reason: TaskReason,
+    },
+    /// Text that an older version recorded in place of a typed reason. Only readers of such files create it.
+    Text(Arc<str>),
 }
 
 /// Who moved a thread (the caller of `set_task_cpu`, from the stack at `sched_migrate_task`).

@@ -15,10 +15,12 @@ mod event;
 mod file_error;
 mod outcome;
 mod plan;
+mod renamed;
 mod rung;
 mod signal;
 mod snapshot;
 mod task;
+mod task_names;
 mod topology;
 mod transition;
 mod units;
@@ -28,16 +30,18 @@ pub use caps::HostCaps;
 pub use cores::{CORES_MAX, CoreId, CoreListError, CoreSet};
 pub use domains::{BalanceState, CoreDomains, Domain, DomainGroup, DomainTrees, DomainTreesError};
 pub use event::{
-    Activity, Certainty, CoreState, Event, Keyframe, Meta, MoveCause, Planned, Search, Source,
-    ThreadState, Violation, What,
+    Activity, Certainty, CoreDecision, CoreState, Event, Keyframe, Meta, MoveCause, PlanReason,
+    Planned, Search, Source, TaskInfo, ThreadState, Violation, What,
 };
 pub use file_error::FileError;
 pub use outcome::Outcome;
 pub use plan::{CoreMode, CorePlan, Plan, Reason, TaskPlan, TaskReason};
+pub use renamed::renamed_in;
 pub use rung::Rung;
 pub use signal::{Absence, Estimate, Signal};
 pub use snapshot::{CoreView, Reported, Snapshot, TaskView};
-pub use task::{Class, Limits, TaskId};
+pub use task::{Class, Limits, TaskId, TaskScheduler};
+pub use task_names::TaskNames;
 pub use topology::{Core, Topology, TopologyError};
-pub use transition::{CoreEvent, Left, Rank, Runner, ThreadName, Transition, Transitions};
-pub use units::{Bytes, BytesPerSec, Nanos, Permille, RequestsPerSec};
+pub use transition::{Left, Rank, Runner, ThreadName};
+pub use units::{Bytes, BytesPerSec, Nanos, Permille, RequestsPerSec, TimeError};

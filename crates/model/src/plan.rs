@@ -39,8 +39,8 @@ pub enum CoreMode {
     Lane,
     /// A runtime's own scheduler.
     Runtime,
-    /// Nobody: kept idle on purpose, the reason says which ban or cap.
-    Parked,
+    /// Kept idle on purpose; the reason names the ban or cap.
+    Idled,
     /// Not ours.
     Unmanaged,
 }
@@ -56,8 +56,8 @@ pub struct TaskPlan {
     pub cap: u32,
     /// The step of the ladder for its threads.
     pub rung: Rung,
-    /// Cores that it may use beneath their owner, besides those that it owns.
-    pub beneath: CoreSet,
+    /// Cores that it may use at lower priority than their owner, besides those that it owns.
+    pub shared_cores: CoreSet,
     /// Ways of the last-level cache that are its own; `None`: it shares those that nobody has.
     pub llc_ways: Option<u16>,
     /// Why it is treated so.
@@ -128,8 +128,8 @@ impl Plan {
 
     /// The cores that a task may run on: owned and beneath.
     pub fn usable(&self, task: TaskId) -> CoreSet {
-        let beneath = self.tasks.get(task.at()).filter(|plan| plan.id == task);
-        let beneath = beneath.map_or(CoreSet::EMPTY, |plan| plan.beneath);
-        self.owned(task).union(&beneath)
+        let shared_cores = self.tasks.get(task.at()).filter(|plan| plan.id == task);
+        let shared_cores = shared_cores.map_or(CoreSet::EMPTY, |plan| plan.shared_cores);
+        self.owned(task).union(&shared_cores)
     }
 }

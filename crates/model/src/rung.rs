@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// A named step of the one priority ladder, highest first. What priority a rung has on a host is
-/// the back end's affair (`linux::act::ladder` checks it against the priorities already in use).
+/// the back end's affair (`act::ladder` checks it against the priorities already in use).
 ///
 /// Source: the priority elevation trick (APSys'24, section 2) has high, mid and low; the others keep
 /// what a managed core needs from starving behind them.
@@ -20,14 +20,14 @@ pub enum Rung {
     Switcher,
     /// LC threads of a task that owns a core, also while they sleep.
     Lc,
-    /// LC threads of a task that owns no core now: below the owner, above any BE.
-    LcGuest,
+    /// LC threads of a task that shares cores of other LC tasks: below the owner, above any BE.
+    LcOverflow,
     /// The dispatcher of a lane; lane threads that may run.
     Dispatcher,
-    /// Lane threads that must not run, and BE by configuration (FIFO-low).
-    Parked,
-    /// The thread's own policy and priority, as found.
-    Own,
-    /// SCHED_IDLE: BE beneath the LC task that owns the core.
-    Idle,
+    /// Lane threads that must not run, and BE by configuration: the lowest SCHED_FIFO priority.
+    FifoLow,
+    /// The policy and priority that the thread had before Quell changed it.
+    Original,
+    /// SCHED_IDLE: BE on cores that an LC task owns.
+    SchedIdle,
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CoreSet, Nanos};
+use crate::{CoreMode, CoreSet, Nanos};
 
 /// What a task is to its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -48,12 +48,38 @@ impl fmt::Display for TaskId {
     }
 }
 
+/// Which scheduler orders the threads of a task on the cores that the task owns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskScheduler {
+    /// The kernel, by rung and affinity.
+    #[default]
+    Kernel,
+    /// A lane: members share one core by slices, in the order of a lane policy.
+    Lane,
+    /// The task's own runtime: one kthread per core.
+    Runtime,
+}
+
+impl TaskScheduler {
+    /// The mode of a core that a task with this scheduler owns.
+    pub const fn core_mode(self) -> CoreMode {
+        match self {
+            TaskScheduler::Kernel => CoreMode::Kernel,
+            TaskScheduler::Lane => CoreMode::Lane,
+            TaskScheduler::Runtime => CoreMode::Runtime,
+        }
+    }
+}
+
 /// What a policy has to know of a task's wishes. Part of each Snapshot, so that a recorded run
 /// holds all that a decision was made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// LC or BE.
     pub class: Class,
+    /// The scheduler of its threads.
+    pub scheduler: TaskScheduler,
     /// Cores that are the task's own whenever it wants them.
     pub guaranteed: u32,
     /// Cores that it may have at most; what exceeds `guaranteed` is burstable.
@@ -64,7 +90,7 @@ pub struct Limits {
     pub runaway_after: Nanos,
     /// LC: how long a request may take before the siblings of its core are idled until it ends (Caladan,
     /// `ht_punish_us`); zero: never.
-    pub sibling_after: Nanos,
+    pub sibling_idle_after: Nanos,
     /// How long a request may run while others of the task wait (Caladan, `quantum_us`); zero: as long
     /// as it takes.
     pub quantum: Nanos,
@@ -78,13 +104,22 @@ impl Limits {
     /// Batch work that asks for nothing and may use no core.
     pub const NONE: Limits = Limits {
         class: Class::BestEffort,
+        scheduler: TaskScheduler::Kernel,
         guaranteed: 0,
         max: 0,
         delay_target: Nanos::ZERO,
         runaway_after: Nanos::ZERO,
-        sibling_after: Nanos::ZERO,
+        sibling_idle_after: Nanos::ZERO,
         quantum: Nanos::ZERO,
         latency_target: Nanos::ZERO,
         allowed: CoreSet::EMPTY,
     };
+
+    /// Cores that the task may own at most: one for a lane, whose members share it.
+    pub fn core_limit(&self) -> u32 {
+        match self.scheduler {
+            TaskScheduler::Lane => self.max.min(1),
+            TaskScheduler::Kernel | TaskScheduler::Runtime => self.max,
+        }
+    }
 }

@@ -1,10 +1,8 @@
-//! What happens on cores, as a recorder tells it: who gets a core, who is woken, what interrupts.
+//! Threads as events name them: identity, name, scheduling priority, and how one leaves a core.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-use crate::{CoreId, Nanos};
 
 /// The name of a thread: at most 15 bytes, as the kernel keeps it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,60 +89,6 @@ pub enum Left {
     Stopped,
     /// It ended.
     Dead,
-}
-
-/// What happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CoreEvent {
-    /// A thread got the core.
-    Switched {
-        /// Who.
-        next: Runner,
-        /// Who had it.
-        left: i32,
-        /// How that one left.
-        how: Left,
-        /// Time that the hypervisor took from the core since its last switch.
-        stolen: Nanos,
-    },
-    /// A thread became runnable.
-    Woken(Runner),
-    /// A softirq began or ended.
-    Softirq {
-        /// Whether it began.
-        begins: bool,
-    },
-    /// The handler of a device's interrupt began or ended.
-    Interrupt {
-        /// Whether it began.
-        begins: bool,
-    },
-}
-
-/// Something that happened on a core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transition {
-    /// When.
-    pub at: Nanos,
-    /// Where. Of a wake-up: where the thread ran last.
-    pub core: CoreId,
-    /// What.
-    pub event: CoreEvent,
-}
-
-/// What was recorded for a while.
-#[derive(Debug, Default)]
-pub struct Transitions {
-    /// In the order of time but for neighbours on different cores.
-    pub list: Vec<Transition>,
-    /// The processes whose wake-ups are among them.
-    pub processes: Vec<i32>,
-    /// Its begin.
-    pub from: Nanos,
-    /// Its end.
-    pub to: Nanos,
-    /// How many transitions were lost.
-    pub lost: u64,
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,37 @@ impl Nanos {
     /// The time since `earlier`, zero if `earlier` is later.
     pub const fn since(self, earlier: Nanos) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Why a text is no length of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimeError(String);
+
+impl fmt::Display for TimeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not a time; write it like 20us, 1.5ms or 2s", self.0.escape_debug())
+    }
+}
+
+impl std::error::Error for TimeError {}
+
+impl FromStr for Nanos {
+    type Err = TimeError;
+
+    /// A length with its unit, from 1 ns to 30 years: `20us`, `1.5ms`, `2s`.
+    fn from_str(text: &str) -> Result<Nanos, TimeError> {
+        let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+        let unit = match &text[digits.len()..] {
+            "ns" => 1.0,
+            "us" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            _ => f64::NAN,
+        };
+        let nanos = digits.parse::<f64>().map_or(f64::NAN, |number| number * unit);
+        let fits = nanos.is_finite() && (1.0..1e18).contains(&nanos);
+        if fits { Ok(Nanos(nanos.round() as u64)) } else { Err(TimeError(text.to_owned())) }
     }
 }
 
@@ -144,6 +176,16 @@ mod tests {
         assert_eq!(Permille::of(Nanos(3), Nanos(2)), Permille::ALL);
         assert_eq!(Permille::of(Nanos(1), Nanos(0)), Permille(0));
         assert_eq!(Permille::of(Nanos(1), Nanos(3)), Permille(333));
+    }
+
+    #[test]
+    fn time_text_parses_with_its_unit() {
+        let parsed: [Nanos; 4] = ["850ns", "20us", "1.5ms", "2s"].map(|text| text.parse().unwrap());
+        assert_eq!(parsed, [850, 20_000, 1_500_000, 2_000_000_000].map(Nanos));
+        for text in ["", "20", "us", "-1us", "1e300s", "20 us", "0us", "NaNs", "inf"] {
+            let error = text.parse::<Nanos>().unwrap_err().to_string();
+            assert!(error.contains("20us"), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Absence, CoreMode, Estimate, Outcome, Reason, Rung, TaskReason};
+use crate::{Absence, CoreDecision, CoreMode, Estimate, Outcome, Reason, Rung, TaskId, TaskReason};
 
 impl fmt::Display for CoreMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -10,7 +10,7 @@ impl fmt::Display for CoreMode {
             CoreMode::Kernel => "kernel",
             CoreMode::Lane => "lane",
             CoreMode::Runtime => "runtime",
-            CoreMode::Parked => "parked",
+            CoreMode::Idled => "idled",
             CoreMode::Unmanaged => "unmanaged",
         })
     }
@@ -47,11 +47,11 @@ impl fmt::Display for Rung {
             Rung::Softirq => "softirq",
             Rung::Switcher => "switcher",
             Rung::Lc => "lc",
-            Rung::LcGuest => "lc guest",
+            Rung::LcOverflow => "lc-overflow",
             Rung::Dispatcher => "dispatcher",
-            Rung::Parked => "parked",
-            Rung::Own => "own",
-            Rung::Idle => "idle",
+            Rung::FifoLow => "fifo-low",
+            Rung::Original => "original",
+            Rung::SchedIdle => "sched-idle",
         })
     }
 }
@@ -95,6 +95,19 @@ impl fmt::Display for TaskReason {
                 f.write_str("kept off siblings of cores on which an LC request takes long")
             }
         }
+    }
+}
+
+impl CoreDecision {
+    /// One line, with the tasks named by `name`.
+    pub fn line(&self, name: impl Fn(TaskId) -> String) -> String {
+        let owner = |task: Option<TaskId>| task.map_or_else(|| "no task".to_owned(), &name);
+        let (from, to) = (owner(self.from), owner(self.to));
+        let mode = match self.mode {
+            CoreMode::Kernel => String::new(),
+            mode => format!(" ({mode})"),
+        };
+        format!("core {}: {from} -> {to}{mode}: {}", self.core, self.reason)
     }
 }
 

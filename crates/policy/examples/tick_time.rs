@@ -13,9 +13,9 @@ fn host(cores: u16, shares_cores: bool) -> Host {
         idles_cores: true,
         places_threads: true,
         freezes_tasks: true,
-        sees_threads: true,
+        per_thread_state: true,
         fair_server: true,
-        acts_within: Nanos::from_micros(100),
+        actuation_delay: Nanos::from_micros(100),
         ..HostCaps::default()
     };
     let physical = (cores / 2).max(1);
@@ -35,6 +35,7 @@ fn task(index: u32, host: &Host) -> TaskView {
             TaskId { index, generation: 0 },
             Limits {
                 class: if lc { Class::LatencyCritical } else { Class::BestEffort },
+                scheduler: TaskScheduler::Kernel,
                 guaranteed: u32::from(lc && index < 400),
                 max: 8,
                 delay_target: Nanos::from_micros(10),

@@ -4,7 +4,9 @@
 
 use std::fmt;
 
-use quell_model::{Class, CoreId, CoreSet, Nanos, Reason, Rung, Signal, TaskId, TaskReason};
+use quell_model::{
+    Class, CoreId, CoreMode, CoreSet, Nanos, Reason, Rung, Signal, TaskId, TaskReason,
+};
 use serde::Serialize;
 
 /// The invariants that the allocator keeps, in their order.
@@ -86,6 +88,8 @@ pub struct Change {
     pub from: Option<TaskId>,
     /// Whose it is.
     pub to: Option<TaskId>,
+    /// Which scheduler it has from then on.
+    pub mode: CoreMode,
     /// Why.
     pub reason: Reason,
 }

@@ -40,7 +40,7 @@ impl Quell {
         };
         let caps = host.caps;
         if config.bandwidth_limit != BytesPerSec(0) {
-            let lacks = (!caps.counts_memory).then_some("counters of memory traffic");
+            let lacks = (!caps.memory_counters).then_some("counters of memory traffic");
             reads.memory = add(
                 Box::new(Bandwidth::new(&host, config.bandwidth_limit, config.bandwidth_step)),
                 lacks,
@@ -50,14 +50,14 @@ impl Quell {
             let lacks = match caps {
                 _ if !host.has_siblings() => Some("siblings among the managed cores"),
                 HostCaps { idles_cores: false, .. } => Some("a way to keep a core idle"),
-                HostCaps { sees_requests: false, .. } => Some("the start times of requests"),
+                HostCaps { request_start_times: false, .. } => Some("the start times of requests"),
                 _ => None,
             };
             reads.requests |= add(Box::new(Hyperthread::new(&host)), lacks);
         }
         if config.quantum {
             let lacks = match caps {
-                HostCaps { sees_requests: false, .. } => Some("the start times of requests"),
+                HostCaps { request_start_times: false, .. } => Some("the start times of requests"),
                 HostCaps { yields_requests: false, .. } => Some("a way to interrupt a request"),
                 _ => None,
             };

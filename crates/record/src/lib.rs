@@ -8,6 +8,7 @@ mod decisions;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod why;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,17 +19,18 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use quell_linux::observe::ObserveError;
-use quell_linux::observe::bpf::Measurement;
-use quell_linux::observe::recorder::{self, Recorder, Statistics};
-use quell_linux::{ThreadRef, clock, own};
 use quell_model::{Event, Meta, Nanos, What};
+use quell_observe::ObserveError;
+use quell_observe::bpf::Measurement;
+use quell_observe::recorder::{self, Recorder, Statistics};
+use quell_os::{ThreadRef, clock, own};
 use quell_trace::check::{self, Checker, Finding, Flight};
 use quell_trace::perfetto::Writer;
 use quell_trace::stream::Sink;
 
-pub use quell_linux::observe::recorder::Events;
+pub use quell_observe::recorder::Events;
 pub use summary::{Ended, Progress, Summary};
+pub use why::Recording;
 
 use self::counted::Counted;
 use self::decisions::Decisions;
@@ -145,6 +147,7 @@ impl Session {
         let _ = own::go_before_others();
         let recorder = Recorder::start(&recorder::Options {
             events: options.events,
+            processes: Vec::new(),
             ring_bytes: options.ring_bytes,
             keyframe_every: Some(options.keyframe_every),
             window: match options.daemon.exists() {
@@ -177,8 +180,8 @@ impl Session {
     }
 
     fn drain(&mut self) -> Result<(), ObserveError> {
-        for (at, words) in self.decisions.take() {
-            self.recorder.tell(at, What::Decision(words));
+        for (at, what) in self.decisions.take() {
+            self.recorder.tell(at, what);
         }
         self.recorder.drain(&mut self.batch)
     }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use quell_linux::observe::bpf::ProgramCost;
 use quell_model::Nanos;
+use quell_observe::bpf::ProgramCost;
 use serde::Serialize;
 
 /// How far a recording is.
@@ -155,14 +155,14 @@ impl fmt::Display for Summary {
             0 => writeln!(f, "nothing was lost")?,
             lost => writeln!(
                 f,
-                "{lost} events were lost ({share:.1} %), and the trace says where; a larger --ring or \
+                "{lost} events were lost ({share:.1} %), and the trace says where; a larger --buffer or \
                  --no-load helps"
             )?,
         }
         if self.kept_less {
             writeln!(
                 f,
-                "memory held the last {:.1} s and no more; a larger --keep-size, or --no-load, helps",
+                "memory held the last {:.1} s and no more; a larger --last-size, or --no-load, helps",
                 self.kept_seconds
             )?;
         }

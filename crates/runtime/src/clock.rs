@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 
 use quell_model::Nanos;
-use rustix::time::{ClockId, clock_gettime};
+pub(crate) use quell_os::clock::now;
 
 /// How long the counter is trusted.
 const TRUSTED: Nanos = Nanos::from_millis(1);
@@ -19,12 +19,6 @@ const TRUSTED: Nanos = Nanos::from_millis(1);
 const MEASURED: std::time::Duration = std::time::Duration::from_millis(2);
 const READINGS: usize = 3;
 const SHIFT: u32 = 32;
-
-/// The time on CLOCK_MONOTONIC.
-pub(crate) fn now() -> Nanos {
-    let now = clock_gettime(ClockId::Monotonic);
-    Nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
-}
 
 /// A reader of the clock for one thread.
 #[derive(Debug)]

@@ -48,8 +48,8 @@ pub(crate) struct Config {
     pub(crate) preempt_every: Option<Nanos>,
     pub(crate) stack_bytes: usize,
     pub(crate) poll_before_park: Nanos,
-    pub(crate) delay_threshold: Nanos,
-    pub(crate) sibling_after: Nanos,
+    pub(crate) delay_target: Nanos,
+    pub(crate) sibling_idle_after: Nanos,
     pub(crate) daemon: Daemon,
     pub(crate) socket: Option<PathBuf>,
     pub(crate) cores: Option<CoreSet>,
@@ -74,8 +74,8 @@ impl Default for Builder {
                 preempt_every: None,
                 stack_bytes: 64 << 10,
                 poll_before_park: Nanos::from_micros(20),
-                delay_threshold: Nanos::from_micros(10),
-                sibling_after: Nanos::ZERO,
+                delay_target: Nanos::from_micros(10),
+                sibling_idle_after: Nanos::ZERO,
                 daemon: Daemon::default(),
                 socket: None,
                 cores: None,
@@ -130,15 +130,15 @@ impl Builder {
     }
 
     /// The queueing delay at which the daemon gives it another core. 10 us by default.
-    pub fn delay_threshold(mut self, threshold: Nanos) -> Builder {
-        self.config.delay_threshold = threshold;
+    pub fn delay_target(mut self, threshold: Nanos) -> Builder {
+        self.config.delay_target = threshold;
         self
     }
 
     /// How long a request ([`request::begin`](crate::request::begin)) may take before the daemon keeps the siblings of its core idle,
     /// where its policy does so; zero: for ever. Best slightly above the median service time. Zero by default.
-    pub fn sibling_after(mut self, time: Nanos) -> Builder {
-        self.config.sibling_after = time;
+    pub fn sibling_idle_after(mut self, time: Nanos) -> Builder {
+        self.config.sibling_idle_after = time;
         self
     }
 

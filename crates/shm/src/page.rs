@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quell_model::Nanos;
+use quell_os::clock;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::layout::{
     Header, LINE_BYTES, Line, MAGIC, SLOTS_MAX, VERSION, header, page_bytes, slot,
@@ -137,18 +137,12 @@ fn open_flags() -> i32 {
     rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::CLOEXEC).bits() as i32
 }
 
-/// CLOCK_MONOTONIC.
-fn now() -> Nanos {
-    let now = clock_gettime(ClockId::Monotonic);
-    Nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
-}
-
 // All stores below are relaxed: the page publishes nothing but these words, and the reader copies it
 // without any order. What belongs together is checked by value (`crate::layout`).
 impl Slot {
     /// The thread begins to serve a request.
     pub fn begin(&self) {
-        self.begin_at(now());
+        self.begin_at(clock::now());
     }
 
     /// The thread serves a request that began then.

@@ -125,7 +125,7 @@ impl Engine<'_> {
         let managed = &self.scenario.host.managed;
         let managed = self.cores.iter().filter(|core| managed.contains(core.id));
         report.idle = Nanos(managed.map(|core| core.idle.0).sum());
-        report.moved = quell_model::Bytes(self.hardware.moved());
+        report.memory_bytes = quell_model::Bytes(self.hardware.moved());
         report.timeline = std::mem::take(&mut self.timeline.samples);
         report.seal();
         report

@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use hdrhistogram::Histogram;
-use quell_model::{Bytes, BytesPerSec, Nanos, Plan};
+use quell_model::{Bytes, BytesPerSec, CoreMode, CorePlan, Nanos, Plan};
 use quell_policy::invariants::Violation;
 
 use crate::books::Broken;
@@ -99,15 +99,15 @@ pub struct Report {
     /// Decisions.
     pub ticks: u64,
     /// Cores that changed hands in Plans.
-    pub moves: u64,
+    pub owner_changes: u64,
     /// Times that a task's rung or shared cores changed in Plans.
-    pub shifts: u64,
+    pub rung_changes: u64,
     /// Longest time in which some LC thread waited while a core that it is allowed on was idle or ran BE.
     pub longest_inversion: Nanos,
     /// Time in which managed cores that were online had nothing to run, over all of them.
     pub idle: Nanos,
     /// What went through the memory controllers.
-    pub moved: Bytes,
+    pub memory_bytes: Bytes,
     /// Intervals, where the scenario asked for them.
     pub timeline: Vec<Sample>,
     /// A fingerprint of every Plan and of all results, to compare runs.
@@ -168,17 +168,20 @@ impl Report {
         for (at, core) in after.cores.iter().enumerate() {
             let last = before.cores.get(at);
             if last != Some(core) {
-                self.moves += u64::from(last.is_some_and(|last| last.owner != core.owner));
-                (now, core).hash(&mut hash);
+                self.owner_changes += u64::from(last.is_some_and(|last| last.owner != core.owner));
+                // The mode follows from the owner; digests older than this mode stay comparable.
+                let mode =
+                    if core.mode == CoreMode::Runtime { CoreMode::Kernel } else { core.mode };
+                (now, CorePlan { mode, ..*core }).hash(&mut hash);
             }
         }
         for (at, task) in after.tasks.iter().enumerate() {
             let last = before.tasks.get(at);
             if last != Some(task) {
                 let shifted = |last: &quell_model::TaskPlan| {
-                    (last.rung, last.beneath) != (task.rung, task.beneath)
+                    (last.rung, last.shared_cores) != (task.rung, task.shared_cores)
                 };
-                self.shifts += u64::from(last.is_some_and(shifted));
+                self.rung_changes += u64::from(last.is_some_and(shifted));
                 (now, task).hash(&mut hash);
             }
         }
@@ -194,8 +197,8 @@ impl Report {
             (arrived, answered, unanswered, ran, polled, work).hash(&mut hash);
             (latency.count(), latency.mean(), tail, latency.max()).hash(&mut hash);
         }
-        let Report { ticks, events, moved, moves, shifts, .. } = self;
-        (ticks, events, moved, moves, shifts).hash(&mut hash);
+        let Report { ticks, events, memory_bytes, owner_changes, rung_changes, .. } = self;
+        (ticks, events, memory_bytes, owner_changes, rung_changes).hash(&mut hash);
         let Report { longest_inversion, idle, violated, .. } = self;
         (longest_inversion, idle, violated, self.broken.len() as u64).hash(&mut hash);
         for Sample { at, traffic, tasks } in &self.timeline {

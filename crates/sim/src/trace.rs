@@ -7,8 +7,9 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 use quell_model::{
-    Activity, CoreSet, CoreState, Event, Keyframe, Left, Meta, MoveCause, Nanos, Planned, Rank,
-    Rung, Runner, Source, TaskReason, ThreadName, ThreadState, What,
+    Activity, CoreDecision, CoreSet, CoreState, Event, Keyframe, Left, Meta, MoveCause, Nanos,
+    PlanReason, Planned, Rank, Rung, Runner, Source, TaskId, TaskInfo, TaskReason, ThreadName,
+    ThreadState, What,
 };
 
 use crate::engine::{Engine, Timer};
@@ -40,6 +41,8 @@ pub(crate) struct Trace<'a> {
     ended: Vec<bool>,
     /// By task: the cores that the last plan told of lets it use, and why no others.
     planned: Vec<Option<(CoreSet, TaskReason)>>,
+    /// By task: the id under which it was introduced since the last keyframe.
+    introduced: Vec<Option<TaskId>>,
     /// By core: threads in its queue, and how many the trace last said.
     queued: Vec<(u32, u32)>,
 }
@@ -55,6 +58,7 @@ impl<'a> Trace<'a> {
             queue: Vec::new(),
             ended: Vec::new(),
             planned: Vec::new(),
+            introduced: Vec::new(),
             queued: vec![(0, 0); cores],
         }
     }
@@ -301,28 +305,50 @@ impl Engine<'_> {
             });
         }
         trace.tell(self.now, 0, self.cores[0].id, What::Keyframe(Arc::new(frame)));
-        // Who begins to read here is to know the plans as well.
+        // A reader that starts here needs the tasks and plans as well.
         trace.planned.clear();
+        trace.introduced.clear();
+        self.tell_tasks(&mut trace);
         self.tell_plans(&mut trace);
         self.trace = Some(trace);
     }
 
-    /// Tells what the last decision changed, in words.
+    /// Emits the tasks that joined since the last keyframe or call.
+    fn tell_tasks(&self, trace: &mut Trace) {
+        trace.introduced.resize(self.tasks.len(), None);
+        for (at, task) in self.tasks.iter().enumerate() {
+            let id = self.id_of(at);
+            if trace.introduced[at].replace(id) == Some(id) {
+                continue;
+            }
+            let described = &self.scenario.tasks[at];
+            let what = What::Task(Arc::new(TaskInfo {
+                id,
+                name: described.name.clone(),
+                class: described.limits.class,
+                processes: vec![number(task.first)],
+            }));
+            trace.tell(self.now, 0, self.cores[0].id, what);
+        }
+    }
+
+    /// Emits a decision for each core whose owner the last plan changed, and the changed plans.
     pub(crate) fn tell_decision(&mut self) {
         let Some(mut trace) = self.trace.take() else { return };
-        let mut words = String::new();
+        self.tell_tasks(&mut trace);
         for (at, core) in self.plan.cores.iter().enumerate() {
             let last = self.last_plan.cores.get(at).map(|last| last.owner);
-            if last != Some(core.owner) {
-                let name = core.owner.map_or("nobody", |id| {
-                    self.scenario.tasks.get(id.at()).map_or("?", |task| task.name.as_str())
-                });
-                let separator = if words.is_empty() { "" } else { "; " };
-                words.push_str(&format!("{separator}core {}: {name}, {}", core.id, core.reason));
+            if last == Some(core.owner) {
+                continue;
             }
-        }
-        if !words.is_empty() {
-            trace.tell(self.now, 0, self.cores[0].id, What::Decision(words.into()));
+            let decision = CoreDecision {
+                core: core.id,
+                from: last.flatten(),
+                to: core.owner,
+                mode: core.mode,
+                reason: core.reason,
+            };
+            trace.tell(self.now, 0, self.cores[0].id, What::Decision(decision));
         }
         self.tell_plans(&mut trace);
         self.trace = Some(trace);
@@ -332,7 +358,7 @@ impl Engine<'_> {
     fn tell_plans(&self, trace: &mut Trace) {
         trace.planned.resize(self.tasks.len(), None);
         for (at, task) in self.plan.tasks.iter().enumerate().take(self.tasks.len()) {
-            let cores = self.plan.owned(task.id).union(&task.beneath);
+            let cores = self.plan.owned(task.id).union(&task.shared_cores);
             let is_same = |(told, why): &(CoreSet, TaskReason)| {
                 *told == cores && discriminant(why) == discriminant(&task.reason)
             };
@@ -345,7 +371,7 @@ impl Engine<'_> {
                 process: number(self.tasks[at].first),
                 original: described.limits.allowed,
                 cores,
-                reason: format!("{}: {}", described.name, task.reason),
+                reason: PlanReason::Task { task: task.id, reason: task.reason },
             };
             let what = What::Planned(Arc::new(planned));
             trace.tell(self.now, 0, self.cores[0].id, what);
@@ -365,8 +391,8 @@ fn number(thread: usize) -> i32 {
 
 fn rank(rung: Rung) -> Rank {
     match rung {
-        Rung::Own => Rank::FAIR,
-        Rung::Idle => Rank::BENEATH,
+        Rung::Original => Rank::FAIR,
+        Rung::SchedIdle => Rank::BENEATH,
         // The order of rungs is all that matters.
         real_time => Rank::realtime(90 - 10 * real_time as u8),
     }

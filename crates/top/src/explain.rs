@@ -42,19 +42,19 @@ fn of_task(task: &TaskStatus) -> Vec<String> {
         task.source,
         task.state,
         processes.join(" "),
-        text::time(task.ran_ms * 1e3),
-        text::time(task.waited_ms * 1e3),
+        text::time(task.cpu_ms * 1e3),
+        text::time(task.run_delay_ms * 1e3),
     )];
-    lines.extend(task.wake_to_run.as_ref().map(|wakes| {
+    lines.extend(task.wakeup_latency.as_ref().map(|wakes| {
         format!(
-            "wake-to-run in the last second: {} wake-ups, p50 {}, p99 {}, p99.9 {}",
+            "wakeup latency in the last second: {} wake-ups, p50 {}, p99 {}, p99.9 {}",
             wakes.count,
             text::time(wakes.p50_us),
             text::time(wakes.p99_us),
             text::time(wakes.p999_us),
         )
     }));
-    lines.extend(task.delay_caused_us.map(|delay| {
+    lines.extend(task.lc_delay_caused_us.map(|delay| {
         format!("LC threads whose core it had were late by up to {} (p99.9)", text::time(delay))
     }));
     lines.extend(task.problems.iter().map(|problem| format!("problem: {problem}")));
@@ -62,7 +62,8 @@ fn of_task(task: &TaskStatus) -> Vec<String> {
 }
 
 fn of_core(core: &CoreStatus) -> Vec<String> {
-    let ran = core.ran.iter().map(|ran| format!("{} {}", ran.task, text::time(ran.ran_ms * 1e3)));
+    let ran =
+        core.task_cpu.iter().map(|ran| format!("{} {}", ran.task, text::time(ran.cpu_ms * 1e3)));
     let ran: Vec<String> = ran.collect();
     let mut lines = vec![format!("last plan: {}", core.outcome)];
     if !ran.is_empty() {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crossbeam_channel::{Receiver, Sender};
 use quell_control::client::{Client, ClientError};
-use quell_control::protocol::{Call, Reply, Status};
+use quell_control::protocol::{Method, Reply, Status};
 
 use crate::state::{Event, Why};
 use crate::table::Subject;
@@ -50,7 +50,7 @@ pub(crate) fn answer(
                 Subject::Task(name) => name.clone(),
                 Subject::Core(core) => core.to_string(),
             };
-            let said = match client.call(Call::Why { subject: named }) {
+            let said = match client.call(Method::Explain { subject: named }) {
                 Ok(Reply::Done(lines)) => Ok(lines),
                 Ok(_) => Err(out_of_turn().to_string()),
                 Err(ClientError::Refused(why)) => Err(why),
@@ -63,7 +63,7 @@ pub(crate) fn answer(
 
 /// Asks for one status.
 pub(crate) fn status(client: &mut Client) -> Result<Box<Status>, ClientError> {
-    match client.call(Call::Status)? {
+    match client.call(Method::Status)? {
         Reply::Status(status) => Ok(status),
         _ => Err(out_of_turn()),
     }

@@ -47,14 +47,15 @@ pub fn lines(state: &State, width: usize) -> Vec<Line> {
 }
 
 fn segments(state: &State, sample: &Sample) -> Vec<String> {
-    let Status { version, host, policy, back_end, pattern, signals, counters, .. } = &sample.status;
+    let Status { version, host, policy, back_end, pattern, observer, counters, .. } =
+        &sample.status;
     let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), text::short);
     let violations = counters
         .violations_guarantee
-        .saturating_add(counters.violations_priority)
-        .saturating_add(counters.violations_conservation)
+        .saturating_add(counters.violations_lc_first)
+        .saturating_add(counters.violations_work_conservation)
         .saturating_add(counters.violations_advice)
-        .saturating_add(counters.violations_shape);
+        .saturating_add(counters.violations_malformed);
     let mut segments = vec![
         format!("quell {version} on {host}"),
         match state.frozen {
@@ -62,7 +63,7 @@ fn segments(state: &State, sample: &Sample) -> Vec<String> {
             false => format!("{}, every {:?}", link(&state.link), state.interval),
         },
         format!("up {}", uptime(sample.status.uptime_s)),
-        format!("policy {policy}, {back_end}, {pattern}, signals {signals}"),
+        format!("policy {policy}, {back_end}, {pattern}, observer {observer}"),
         format!("managed cores {}", sample.status.managed),
         format!("guardians {}/2", sample.status.guardians),
         format!("degraded {}", sample.status.degraded.len()),
@@ -73,7 +74,7 @@ fn segments(state: &State, sample: &Sample) -> Vec<String> {
         ),
         format!("daemon {} % CPU", sample.daemon_percent.map_or("-".to_owned(), text::percent)),
         format!("violations {violations}"),
-        format!("refused {}", counters.refused),
+        format!("refused {}", counters.host_writes_refused),
     ];
     segments.extend(
         counters.idle_while_lc_waits_us.map(|us| format!("idle while LC waits {}", text::time(us))),

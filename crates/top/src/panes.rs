@@ -41,11 +41,11 @@ const TASKS: &[Column] = &[
     Column::number("P99", 15),
     Column::number("P99.9", 4),
     Column::number("CAUSED", 16),
-    Column::text("OWNS", 6),
-    Column::text("BENEATH", 9),
+    Column::text("OWNED", 6),
+    Column::text("SHARED", 9),
     Column::text("RUNG", 10),
     Column::number("PROBLEMS", 17),
-    Column::text("WHY", 11),
+    Column::text("REASON", 11),
 ];
 
 const CORES: &[Column] = &[
@@ -56,7 +56,7 @@ const CORES: &[Column] = &[
     Column::number("LC%", 4),
     Column::text("OUTCOME", 7),
     Column::long_text("WHO RAN HERE", 3),
-    Column::text("WHY", 5),
+    Column::text("REASON", 5),
 ];
 
 const RUNTIMES: &[Column] = &[
@@ -64,7 +64,7 @@ const RUNTIMES: &[Column] = &[
     Column::number("KTHREADS", 8),
     Column::number("RUN", 5),
     Column::number("PARKED", 9),
-    Column::number("ASK", 3),
+    Column::number("REQUESTING", 3),
     Column::text("GRANTED", 2),
     Column::number("QUEUED", 4),
     Column::number("DELAY", 1),
@@ -82,7 +82,7 @@ const DECISIONS: &[Column] = &[
     Column::number("CORE", 1),
     Column::text("FROM", 2),
     Column::text("TO", 3),
-    Column::text("WHY", 4),
+    Column::text("REASON", 4),
 ];
 
 const ADVICE: &[Column] =
@@ -146,7 +146,7 @@ impl Pane {
 }
 
 fn of_task(task: &TaskStatus, rates: &TaskRates) -> Row {
-    let wakes = task.wake_to_run.as_ref();
+    let wakes = task.wakeup_latency.as_ref();
     let state = if task.frozen { "frozen" } else { &task.state };
     Row {
         id: task.name.clone(),
@@ -163,9 +163,9 @@ fn of_task(task: &TaskStatus, rates: &TaskRates) -> Row {
             Cell::number(wakes.map(|wakes| wakes.p50_us), text::time),
             Cell::number(wakes.map(|wakes| wakes.p99_us), text::time),
             Cell::number(wakes.map(|wakes| wakes.p999_us), text::time),
-            Cell::number(task.delay_caused_us, text::time),
+            Cell::number(task.lc_delay_caused_us, text::time),
             Cell::text(&task.owned),
-            Cell::text(&task.beneath),
+            Cell::text(&task.shared_cores),
             Cell::text(&task.rung),
             Cell::count(task.problems.len() as u64),
             Cell::text(&task.reason),
@@ -184,20 +184,20 @@ fn of_runtime(task: &TaskStatus) -> Option<Row> {
             Cell::count(runtime.kthreads),
             Cell::count(runtime.running),
             Cell::count(runtime.parked),
-            Cell::count(runtime.asking),
+            Cell::count(runtime.requesting_core),
             Cell::text(&runtime.granted),
-            Cell::count(runtime.queued),
+            Cell::count(runtime.ready_uthreads),
             Cell::number(Some(runtime.queueing_delay_us), text::time),
-            Cell::number(Some(runtime.load), text::short),
+            Cell::number(Some(runtime.cores_used), text::short),
             Cell::count(runtime.steals),
             Cell::count(runtime.parks),
             Cell::count(runtime.preemptions),
             Cell::count(runtime.grants),
             Cell::count(runtime.revokes),
-            Cell::count(runtime.overdue),
+            Cell::count(runtime.forced_revokes),
         ],
         subject: Some(Subject::Task(task.name.clone())),
-        alarming: runtime.overdue > 0 || runtime.ignored > 0,
+        alarming: runtime.forced_revokes > 0 || runtime.rejected_claims > 0,
     })
 }
 

@@ -74,8 +74,8 @@ impl Sample {
 fn task_rates(task: &TaskStatus, before: &Status, share: &dyn Fn(f64, f64) -> f64) -> TaskRates {
     let known = before.tasks.iter().find(|known| known.name == task.name);
     TaskRates {
-        cpu_percent: known.map(|known| share(task.ran_ms, known.ran_ms)),
-        wait_percent: known.map(|known| share(task.waited_ms, known.waited_ms)),
+        cpu_percent: known.map(|known| share(task.cpu_ms, known.cpu_ms)),
+        wait_percent: known.map(|known| share(task.run_delay_ms, known.run_delay_ms)),
     }
 }
 
@@ -83,12 +83,13 @@ fn core_shares(core: &CoreStatus, before: &Status, share: &dyn Fn(f64, f64) -> f
     let Some(known) = before.cores.iter().find(|known| known.core == core.core) else {
         return CoreShares::default();
     };
-    let ran_before =
-        |task: &str| known.ran.iter().find(|ran| ran.task == task).map_or(0.0, |ran| ran.ran_ms);
+    let ran_before = |task: &str| {
+        known.task_cpu.iter().find(|ran| ran.task == task).map_or(0.0, |ran| ran.cpu_ms)
+    };
     let tasks: Vec<(String, f64)> = core
-        .ran
+        .task_cpu
         .iter()
-        .map(|ran| (ran.task.clone(), share(ran.ran_ms, ran_before(&ran.task))))
+        .map(|ran| (ran.task.clone(), share(ran.cpu_ms, ran_before(&ran.task))))
         .collect();
     let idle = core.idle_ms.zip(known.idle_ms).map(|(now, before)| share(now, before));
     let taken: f64 = tasks.iter().map(|(_, share)| share).sum();
@@ -114,22 +115,26 @@ impl CoreShares {
 
 #[cfg(test)]
 mod tests {
-    use quell_control::protocol::{Counters, RanOn};
+    use quell_control::protocol::{Counters, TaskCpuTime};
 
     use super::*;
 
-    fn status(at_us: u64, ran_ms: f64, idle_ms: f64) -> Status {
-        let ran = vec![RanOn { task: "web".into(), ran_ms }];
+    fn status(at_us: u64, cpu_ms: f64, idle_ms: f64) -> Status {
+        let ran = vec![TaskCpuTime { task: "web".into(), cpu_ms }];
         Status {
             at_us,
             pid: 1,
             counters: Counters {
                 ticks: at_us / 1_000,
-                daemon_cpu_ms: ran_ms,
+                daemon_cpu_ms: cpu_ms,
                 ..Counters::default()
             },
-            cores: vec![CoreStatus { ran, idle_ms: Some(idle_ms), ..CoreStatus::default() }],
-            tasks: vec![TaskStatus { name: "web".into(), ran_ms, ..TaskStatus::default() }],
+            cores: vec![CoreStatus {
+                task_cpu: ran,
+                idle_ms: Some(idle_ms),
+                ..CoreStatus::default()
+            }],
+            tasks: vec![TaskStatus { name: "web".into(), cpu_ms, ..TaskStatus::default() }],
             ..Status::default()
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use quell_control::protocol::{
-    Advised, CoreStatus, Counters, Decision, RanOn, Status, TaskStatus, WakeToRun,
+    Advised, CoreStatus, Counters, Decision, Status, TaskCpuTime, TaskStatus, WakeupLatency,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -34,7 +34,7 @@ fn task(name: &str, class: &str) -> TaskStatus {
 /// Two cores, a service and batch work, as `ms` milliseconds after their start.
 fn fixed(ms: u64) -> Status {
     let part = |share: f64| ms as f64 * share;
-    let ran = |task: &str, share| RanOn { task: task.into(), ran_ms: part(share) };
+    let ran = |task: &str, share| TaskCpuTime { task: task.into(), cpu_ms: part(share) };
     let core = |core, ran, idle| CoreStatus {
         core,
         mode: "kernel".into(),
@@ -43,9 +43,9 @@ fn fixed(ms: u64) -> Status {
         reason: "guaranteed to its owner".into(),
         lc_busy_percent: Some(31.2),
         outcome: "done".into(),
-        ran,
+        task_cpu: ran,
         idle_ms: Some(part(idle)),
-        request_us: None,
+        request_age_us: None,
     };
     Status {
         version: "0.1.0".into(),
@@ -57,7 +57,7 @@ fn fixed(ms: u64) -> Status {
         policy: "quell".into(),
         back_end: "elevation".into(),
         pattern: "shared".into(),
-        signals: "bpf".into(),
+        observer: "bpf".into(),
         guardians: 2,
         managed: "1-2".into(),
         unmanaged: "0".into(),
@@ -71,9 +71,9 @@ fn fixed(ms: u64) -> Status {
                 owned: "1-2".into(),
                 rung: "lc".into(),
                 reason: "owns a core".into(),
-                ran_ms: part(0.3),
-                waited_ms: part(0.001),
-                wake_to_run: Some(WakeToRun {
+                cpu_ms: part(0.3),
+                run_delay_ms: part(0.001),
+                wakeup_latency: Some(WakeupLatency {
                     count: 900,
                     p50_us: 2.9,
                     p99_us: 11.5,
@@ -84,12 +84,12 @@ fn fixed(ms: u64) -> Status {
             TaskStatus {
                 waiting: 3,
                 queueing_delay_us: Some(8_400.0),
-                beneath: "1-2".into(),
-                rung: "idle".into(),
+                shared_cores: "1-2".into(),
+                rung: "sched-idle".into(),
                 reason: "owns no core, shares those of others".into(),
-                ran_ms: part(0.6),
-                waited_ms: part(2.4),
-                delay_caused_us: Some(14.0),
+                cpu_ms: part(0.6),
+                run_delay_ms: part(2.4),
+                lc_delay_caused_us: Some(14.0),
                 problems: vec!["thread 9 changed its own affinity; it is left so".into()],
                 ..task("batch", "BE")
             },
@@ -108,6 +108,7 @@ fn fixed(ms: u64) -> Status {
             from: None,
             to: Some("web".into()),
             reason: "guaranteed to its owner".into(),
+            full: None,
         }],
         advice: vec![
             Advised { task: "batch".into(), offer: "keep it off core 2".into(), declined: None },
@@ -126,7 +127,7 @@ fn ready(columns: u16, rows: u16, colours: bool) -> State {
     state.update(Event::Resized(columns, rows));
     state.update(Event::Status(Box::new(fixed(1_000))));
     state.update(Event::Status(Box::new(fixed(1_500))));
-    let said = Ok(vec!["batch is treated as BE on rung idle: owns no core".to_owned()]);
+    let said = Ok(vec!["batch is treated as BE on rung sched-idle: owns no core".to_owned()]);
     state.update(Event::Why(Why { subject: Subject::Task("batch".into()), said }));
     state
 }
@@ -243,16 +244,16 @@ prop_compose! {
         known in any::<bool>(),
         problems in prop::collection::vec(any_text(), 0..3),
     ) -> TaskStatus {
-        let [name, class, source, state, owned, beneath, rung, reason] = words;
-        let [delay, ran_ms, waited_ms, wake] = numbers;
-        let wake_to_run = WakeToRun { count: u64::MAX, p50_us: wake, p99_us: wake, p999_us: delay };
+        let [name, class, source, state, owned, shared_cores, rung, reason] = words;
+        let [delay, cpu_ms, run_delay_ms, wake] = numbers;
+        let wakeup_latency = WakeupLatency { count: u64::MAX, p50_us: wake, p99_us: wake, p999_us: delay };
         TaskStatus {
-            name, class, source, state, owned, beneath, rung, reason, frozen, problems, ran_ms, waited_ms,
+            name, class, source, state, owned, shared_cores, rung, reason, frozen, problems, cpu_ms, run_delay_ms,
             processes: vec![i32::MIN; counts[0] as usize % 20],
             threads: counts[0], running: counts[1], waiting: counts[2],
             queueing_delay_us: known.then_some(delay),
-            wake_to_run: known.then_some(wake_to_run),
-            delay_caused_us: known.then_some(wake),
+            wakeup_latency: known.then_some(wakeup_latency),
+            lc_delay_caused_us: known.then_some(wake),
             ..TaskStatus::default()
         }
     }
@@ -268,12 +269,12 @@ prop_compose! {
         let [mode, owner, running, reason, outcome] = words;
         CoreStatus {
             core, mode, reason, outcome,
-            ran: vec![RanOn { task: owner.clone(), ran_ms: numbers[0] }],
+            task_cpu: vec![TaskCpuTime { task: owner.clone(), cpu_ms: numbers[0] }],
             owner: known.then_some(owner),
             running: known.then_some(running),
             lc_busy_percent: known.then_some(numbers[1]),
             idle_ms: known.then_some(numbers[2]),
-            request_us: known.then_some(numbers[0]),
+            request_age_us: known.then_some(numbers[0]),
         }
     }
 }
@@ -288,19 +289,19 @@ prop_compose! {
         cores in prop::collection::vec(any_core(), 0..6),
         events in prop::collection::vec(any_text(), 0..4),
     ) -> Status {
-        let [host, policy, back_end, pattern, signals, reason] = words;
+        let [host, policy, back_end, pattern, observer, reason] = words;
         let made = Decision {
             at_us: numbers[1], core: numbers[2] as u32, from: Some(host.clone()), to: None,
-            reason: reason.clone(),
+            reason: reason.clone(), full: None,
         };
         let advised = Advised { task: host.clone(), offer: reason.clone(), declined: Some(reason) };
         Status {
-            managed: policy.clone(), host, policy, back_end, pattern, signals, tasks, cores,
+            managed: policy.clone(), host, policy, back_end, pattern, observer, tasks, cores,
             degraded: events.clone(), events,
             pid: 1, at_us: numbers[0], uptime_s: numbers[1],
             decisions: vec![made], advice: vec![advised],
             counters: Counters {
-                ticks: numbers[2], violations_shape: numbers[3], violations_advice: numbers[3],
+                ticks: numbers[2], violations_malformed: numbers[3], violations_advice: numbers[3],
                 tick_mean_us: tick, daemon_cpu_ms: cpu, idle_while_lc_waits_us: Some(tick),
                 ..Counters::default()
             },

@@ -1,7 +1,6 @@
 //! What happened on a host, written down and read back.
 //!
 //! * [`check`]: whether threads waited while cores idled that they could have used.
-//! * [`decisions`]: Snapshots and Plans, recorded and replayed through the same or another policy.
 //! * [`lint`]: scheduling domains that keep the balancer from balancing.
 //! * [`why`]: windows of time charged to what happened in them, from recorded transitions.
 //! * [`stream`]: traces of events ([`quell_model::Event`]), whatever the format; [`perfetto`]: the format in which
@@ -9,12 +8,12 @@
 //! * [`stats`]: figures of a trace.
 
 pub mod check;
-pub mod decisions;
 pub mod export;
-mod host;
+pub mod host;
 pub mod import;
 mod kernel;
 pub mod lint;
+mod old_host;
 mod open;
 pub mod perfetto;
 pub mod stats;

@@ -50,6 +50,7 @@ pub(crate) fn stranger(what: &What, topology: &Topology) -> Option<CoreId> {
         | What::Online { of: core, .. }
         | What::Considered { by: core, .. } => Some(*core).filter(unknown),
         What::Migrate { from, to, .. } => [*from, *to].into_iter().find(unknown),
+        What::Decision(decision) => Some(decision.core).filter(unknown),
         What::Violation(violation) => Some(violation.core).filter(unknown),
         What::Keyframe(keyframe) => {
             let cores = keyframe.cores.iter().map(|core| core.core);

@@ -5,11 +5,11 @@
 //! and the page aggregate instead; this one is for comparing with figures that were made by that tool.
 
 use quell_model::{Event, Meta, Nanos, Topology};
-use resvg::tiny_skia::{Pixmap, PremultipliedColorU8};
 
 use crate::image::ImageError;
 use crate::palette::{Colours, Palette, Theme};
 use crate::picture::Range;
+use crate::raster::Raster;
 use crate::replay::{Replay, Watch};
 
 /// Time a pixel in the authors' samples.
@@ -98,23 +98,21 @@ impl Samples {
         let pitch = self.height() + BETWEEN_STRIPS;
         let strips = self.columns.len().div_ceil(STRIP).max(1);
         let height = (strips * pitch - BETWEEN_STRIPS) as u32;
-        let mut image = Pixmap::new((LEFT + STRIP) as u32, height).ok_or(ImageError::Size)?;
-        let opaque = |[r, g, b]: [u8; 3]| PremultipliedColorU8::from_rgba(r, g, b, 255);
-        image.fill(resvg::tiny_skia::Color::WHITE);
+        let mut image = Raster::new((LEFT + STRIP) as u32, height)?;
         let width = image.width() as usize;
         let pixels = image.pixels_mut();
         for (at, column) in self.columns.iter().enumerate() {
             let (left, top) = (LEFT + at % STRIP, at / STRIP * pitch);
             for (row, size) in column.iter().enumerate() {
                 let y = top + self.top(row);
-                let colour = opaque(colours.queue[usize::from(*size)]).ok_or(ImageError::Size)?;
+                let colour = colours.queue[usize::from(*size)];
                 (y..y + ROW).for_each(|y| pixels[y * width + left] = colour);
                 if row > 0 && self.nodes[row] != self.nodes[row - 1] {
-                    pixels[(y - 1) * width + left] = opaque(LINE).ok_or(ImageError::Size)?;
+                    pixels[(y - 1) * width + left] = LINE;
                 }
             }
         }
-        image.encode_png().map_err(|_| ImageError::Encode)
+        image.to_png()
     }
 
     /// The samples in an image of cores on these nodes, in the order of its rows.
@@ -122,7 +120,7 @@ impl Samples {
     /// # Errors
     /// When it is no PNG, has another layout, or shows a colour that stands for no size.
     pub fn from_png(png: &[u8], nodes: &[u16]) -> Result<Samples, ImageError> {
-        let image = Pixmap::decode_png(png).map_err(|_| ImageError::NotClassic)?;
+        let image = Raster::from_png(png)?;
         let colours = Colours::new(Palette::Paper, Theme::Light)?;
         let mut samples = Samples { nodes: nodes.to_vec(), columns: Vec::new() };
         let pitch = samples.height() + BETWEEN_STRIPS;
@@ -134,8 +132,7 @@ impl Samples {
             let (left, top) = (LEFT + at % STRIP, at / STRIP * pitch);
             let size = |row: usize| {
                 let pixel = image.pixels()[(top + samples.top(row)) * width + left];
-                let colour = [pixel.red(), pixel.green(), pixel.blue()];
-                colours.queue.iter().position(|one| *one == colour).map(|size| size as u8)
+                colours.queue.iter().position(|one| *one == pixel).map(|size| size as u8)
             };
             let column: Option<Vec<u8>> = (0..nodes.len()).map(size).collect();
             samples.columns.push(column.ok_or(ImageError::NotClassic)?);
@@ -186,10 +183,9 @@ mod tests {
     #[test]
     fn a_core_takes_two_pixels_and_a_node_a_line() {
         let samples = Samples { nodes: vec![0, 0, 1], columns: vec![vec![0, 1, 2]] };
-        let image = Pixmap::decode_png(&samples.to_png().unwrap()).unwrap();
+        let image = Raster::from_png(&samples.to_png().unwrap()).unwrap();
         assert_eq!((image.width(), image.height()), (1040, 7));
-        let column = (0..7).map(|y| image.pixel(40, y).unwrap());
-        let column: Vec<_> = column.map(|one| [one.red(), one.green(), one.blue()]).collect();
+        let column: Vec<_> = (0..7).map(|y| image.pixels()[y * 1040 + 40]).collect();
         let (white, green, orange) = ([255; 3], [0, 255, 0], [255, 128, 0]);
         assert_eq!(column, [white, white, green, green, LINE, orange, orange]);
     }

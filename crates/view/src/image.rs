@@ -1,20 +1,17 @@
-//! The picture as SVG and PNG, for papers and reports.
+//! The picture as SVG, for papers and reports.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use quell_model::Nanos;
-use resvg::tiny_skia::{Pixmap, PremultipliedColorU8, Transform};
-use resvg::usvg;
 
 use crate::grid::Cell;
 use crate::palette::{Colours, Palette, Rgb, Theme};
 use crate::picture::Picture;
+use crate::raster::Raster;
 
 /// The text of images; its package is installed by `scripts/setup.sh`.
 const FONT: &str = "DejaVu Sans";
-const FONT_FILE: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
 const LEFT: u32 = 96;
 const RIGHT: u32 = 24;
 const TOP: u32 = 76;
@@ -40,12 +37,6 @@ pub enum ImageError {
     /// Not an image of the classic layout.
     #[error("this is no image of run-queue sizes in the classic layout")]
     NotClassic,
-    /// The SVG is not understood by the renderer.
-    #[error("the image could not be drawn: {0}")]
-    Draw(#[from] usvg::Error),
-    /// The font is missing.
-    #[error("{FONT_FILE} is missing; install the package fonts-dejavu-core")]
-    Font,
     /// The palettes could not be read.
     #[error("the colours could not be read: {0}")]
     Colours(#[from] serde_json::Error),
@@ -109,26 +100,6 @@ pub fn svg(picture: &Picture, style: &Style) -> Result<String, ImageError> {
     plot.axis(&mut out, TOP + 2 * map - BETWEEN, &ink);
     out.push_str("</svg>\n");
     Ok(out)
-}
-
-/// The picture as PNG.
-///
-/// # Errors
-/// As [`svg`], and without the font.
-pub fn png(picture: &Picture, style: &Style) -> Result<Vec<u8>, ImageError> {
-    let mut fonts = usvg::fontdb::Database::new();
-    fonts.load_font_file(FONT_FILE).map_err(|_| ImageError::Font)?;
-    let options = usvg::Options {
-        fontdb: Arc::new(fonts),
-        font_family: FONT.to_owned(),
-        ..Default::default()
-    };
-    let tree = usvg::Tree::from_str(&svg(picture, style)?, &options)?;
-    let size = tree.size().to_int_size();
-    let pixels = Pixmap::new(size.width() * 2, size.height() * 2);
-    let mut pixels = pixels.ok_or(ImageError::Size)?;
-    resvg::render(&tree, Transform::from_scale(2.0, 2.0), &mut pixels.as_mut());
-    pixels.encode_png().map_err(|_| ImageError::Encode)
 }
 
 /// What a heat map shows.
@@ -233,15 +204,15 @@ impl<'a> Plot<'a> {
         top: u32,
         ink: &Ink,
     ) -> Result<(), ImageError> {
-        let mut image = Pixmap::new(self.width, self.height()).ok_or(ImageError::Size)?;
+        let mut image = Raster::new(self.width, self.height())?;
         let mut y = 0;
         let mut node_top = top;
         for (row, &(core, node)) in self.order.iter().enumerate() {
             if self.begins(row) {
-                self.line(&mut image, y)?;
+                self.line(&mut image, y);
                 y += 1;
             }
-            self.row(&mut image, y, core, what, colours)?;
+            self.row(&mut image, y, core, what, colours);
             y += self.row;
             if row + 1 == self.order.len() || self.begins(row + 1) {
                 let middle = (node_top + top + y) / 2 + 4;
@@ -254,7 +225,7 @@ impl<'a> Plot<'a> {
                 node_top = top + y + 1;
             }
         }
-        let data = BASE64_STANDARD.encode(image.encode_png().map_err(|_| ImageError::Encode)?);
+        let data = BASE64_STANDARD.encode(image.to_png()?);
         let (width, height) = (self.width, self.height());
         let _ = writeln!(
             out,
@@ -266,21 +237,12 @@ impl<'a> Plot<'a> {
         Ok(())
     }
 
-    fn line(&self, image: &mut Pixmap, y: u32) -> Result<(), ImageError> {
-        let dark = PremultipliedColorU8::from_rgba(64, 64, 64, 255).ok_or(ImageError::Size)?;
+    fn line(&self, image: &mut Raster, y: u32) {
         let from = (y * self.width) as usize;
-        image.pixels_mut()[from..from + self.width as usize].fill(dark);
-        Ok(())
+        image.pixels_mut()[from..from + self.width as usize].fill([64; 3]);
     }
 
-    fn row(
-        &self,
-        image: &mut Pixmap,
-        y: u32,
-        core: usize,
-        what: What,
-        colours: &Colours,
-    ) -> Result<(), ImageError> {
+    fn row(&self, image: &mut Raster, y: u32, core: usize, what: What, colours: &Colours) {
         for x in 0..self.width {
             let (cell, ns) = self.cell(core, x);
             let value = match what {
@@ -295,12 +257,9 @@ impl<'a> Plot<'a> {
                     () if dy + wasted.min(self.row / 2 + 1) >= self.row => colours.wasted,
                     () => value,
                 };
-                let [r, g, b] = colour;
-                image.pixels_mut()[((y + dy) * self.width + x) as usize] =
-                    PremultipliedColorU8::from_rgba(r, g, b, 255).ok_or(ImageError::Size)?;
+                image.pixels_mut()[((y + dy) * self.width + x) as usize] = colour;
             }
         }
-        Ok(())
     }
 
     /// What lies under a pixel, and the time that it spans; each bucket belongs to the pixel of its begin.

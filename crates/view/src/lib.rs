@@ -15,6 +15,7 @@ pub mod page;
 mod palette;
 mod people;
 mod picture;
+mod raster;
 mod replay;
 pub mod serve;
 mod store;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quell_model::{
     Activity, Certainty, CoreId, CoreSet, Event, Keyframe, Left, Meta, MoveCause, Nanos, Runner,
-    Search, Source, ThreadName, What,
+    Search, Source, TaskNames, ThreadName, What,
 };
 
 use crate::waste::{Class, Waste};
@@ -78,7 +78,7 @@ pub const OFFLINE: u8 = 4;
 pub enum Note {
     /// [`What::Violation`].
     Violation,
-    /// [`What::Decision`].
+    /// [`What::Decision`], and what stands for it in files of older versions.
     Decision,
 }
 
@@ -136,6 +136,7 @@ pub struct Replay {
     threads: Vec<Thread>,
     by_number: HashMap<i32, ThreadIndex>,
     waste: Waste,
+    tasks: TaskNames,
     /// The source knows no threads: whoever waits may run anywhere.
     anonymous: bool,
     origin: Option<Nanos>,
@@ -171,6 +172,7 @@ impl Replay {
             threads: vec![idle],
             by_number: HashMap::from([(0, NOBODY)]),
             waste,
+            tasks: TaskNames::default(),
             anonymous: meta.source == Source::WastedCores,
             origin: None,
             now: 0,
@@ -281,7 +283,13 @@ impl Replay {
             What::Online { of, online } => self.told_online(*of, *online, watch),
             What::Lost { .. } => self.lose(core, watch),
             What::Keyframe(frame) => self.synchronise(frame, watch),
-            What::Decision(text) => {
+            What::Task(_) => self.tasks.take(what),
+            What::Decision(decision) => {
+                let core = self.position.get(&decision.core).copied().unwrap_or(core);
+                let line = decision.line(|id| self.tasks.name(id));
+                watch.note((self.now, self.now), core, Note::Decision, &line.into());
+            }
+            What::Annotation(text) => {
                 watch.note((self.now, self.now), core, Note::Decision, text);
             }
             What::Violation(told) => {
@@ -289,7 +297,7 @@ impl Replay {
                 let core = self.position.get(&told.core).copied().unwrap_or(core);
                 watch.note((at(told.from), at(told.until)), core, Note::Violation, &told.text);
             }
-            What::Balance { .. } | What::Planned(_) => {}
+            What::Softirq { .. } | What::Interrupt { .. } | What::Planned(_) => {}
         }
     }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 
 /// Blobs by number, each raw deflate.
 pub(crate) struct Store {
@@ -16,7 +17,7 @@ pub(crate) struct Store {
 
 impl Store {
     pub fn new() -> io::Result<Store> {
-        Ok(Store { file: tempfile::tempfile()?, blobs: Vec::new(), end: 0 })
+        Ok(Store { file: unnamed_file()?, blobs: Vec::new(), end: 0 })
     }
 
     /// Packs and keeps a blob, and tells its number.
@@ -37,4 +38,12 @@ impl Store {
         self.file.read_exact_at(&mut packed, at)?;
         Ok(Some(packed))
     }
+}
+
+/// A file without a name in the directory of temporary files, or in memory where its file system has none.
+fn unnamed_file() -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR);
+    let opened = opened.or_else(|_| memfd_create(c"quell-view", MemfdFlags::CLOEXEC));
+    Ok(File::from(opened?))
 }

@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use quell_linux::clock;
-use quell_linux::observe::topology;
 use quell_model::Nanos;
+use quell_observe::topology;
+use quell_os::clock;
 
 use super::tools::Tally;
 

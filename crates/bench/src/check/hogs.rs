@@ -9,7 +9,7 @@ use quell_load::be::Progress;
 use tempfile::TempDir;
 
 use crate::host::{Policy, Program, folder};
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 /// How long to wait for it to start.
 const START_MAX: Duration = Duration::from_secs(10);

@@ -25,9 +25,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use quell_linux::observe::bpf::Measurement;
-use quell_linux::observe::keyframe::KeyframeReader;
-use quell_linux::observe::topology;
+use quell_observe::bpf::Measurement;
+use quell_observe::keyframe::KeyframeReader;
+use quell_observe::topology;
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
@@ -39,8 +39,8 @@ use self::crowd::{Crowd, Doing};
 use self::hogs::Hogs;
 use self::tools::{Running, Tally};
 use crate::host;
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
+use quell_report::BenchReport;
+use quell_terminal::{Progress, Stop};
 
 /// The system without any tool.
 pub const NONE: &str = "none";
@@ -132,7 +132,7 @@ struct Sample {
 
 impl Bench<'_> {
     fn cases(&self) -> Vec<(String, Doing)> {
-        let rest = ("rest".to_owned(), Doing::Rest);
+        let rest = ("idle".to_owned(), Doing::Rest);
         let rates = self.spec.rates.iter().map(|&per_s| wakes(per_s));
         std::iter::once(rest).chain(rates).chain([self.saturated()]).collect()
     }
@@ -155,7 +155,7 @@ impl Bench<'_> {
             reader.read_all()?;
             times[1].push(begun.elapsed().as_secs_f64() * 1e6);
         }
-        for (system, times) in ["awake", "with-sleepers"].into_iter().zip(times) {
+        for (system, times) in ["runnable", "with-sleepers"].into_iter().zip(times) {
             let each = times.iter().map(|us| us * 1e3 / threads).collect();
             self.report.push("keyframe", system, "read_us", times);
             self.report.push("keyframe", system, "ns_per_thread", each);

@@ -16,7 +16,7 @@ use super::account::{Account, has_bpf};
 use super::ftrace::Instance;
 use super::perf_data;
 use crate::host::{Program, folder};
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 /// Room for events between the kernel and whoever stores them, on all cores together: what Quell's recorder takes by
 /// default.
@@ -185,7 +185,7 @@ fn command(tool: Tool, quell: &Path, folder: &Path) -> Result<Command> {
             command.arg("--run-dir").arg(folder);
         }
         Tool::Record => {
-            command.args(["record", "--json", "--quiet", "--ring"]).arg(BUFFER_BYTES.to_string());
+            command.args(["record", "--json", "--quiet", "--buffer"]).arg(BUFFER_BYTES.to_string());
             command.arg("-o").arg(trace).arg("--run-dir").arg(folder);
         }
         Tool::PerfSched => {
@@ -206,7 +206,7 @@ fn command(tool: Tool, quell: &Path, folder: &Path) -> Result<Command> {
 
 /// Of so many bytes the share of a core, which perf and bpftrace want as a power of two.
 fn a_core(bytes: usize) -> Result<usize> {
-    let cores = quell_linux::observe::topology::online()?.len().max(1);
+    let cores = quell_observe::topology::online()?.len().max(1);
     Ok(1 << (bytes / cores).max(rustix::param::page_size()).ilog2())
 }
 

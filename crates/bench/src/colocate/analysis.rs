@@ -7,9 +7,9 @@ use quell_model::Nanos;
 
 use super::cast::Rates;
 use super::spec::System;
-use crate::report::{BenchReport, Curve};
 use crate::stall::{self, Filtered};
-use crate::stats;
+use quell_report::stats;
+use quell_report::{BenchReport, Curve};
 
 /// Above this share of the leftover the measurement contradicts itself, and its round is void.
 pub const BE_SHARE_MAX: f64 = 1.02;
@@ -82,7 +82,7 @@ impl Run {
             values: BTreeMap::new(),
             quantiles,
             kept: latencies.kept.iter().copied().collect(),
-            removed: latencies.removed_share(),
+            removed: latencies.removed_requests_share(),
             covered: 0.0,
             lc_share: 0.0,
             client_lost: 0.0,
@@ -168,15 +168,15 @@ impl Round {
     fn value(&self, system: System, metric: &str) -> f64 {
         let Some(run) = self.run(system) else { return f64::NAN };
         let value = match metric {
-            "be_percent_of_alone" => self.be_of_alone(run),
-            "be_percent_of_leftover" => self.be_of_leftover(run),
+            "be_share_of_alone" => self.be_of_alone(run),
+            "be_share_of_leftover" => self.be_of_leftover(run),
             "be_ops_per_s" => run.be_rates.as_ref().map(Rates::ops),
             "be_cpu_s_per_s" => run.be_rates.as_ref().map(Rates::cpu),
             "unaccounted_ratio" => run.pause_turns.map(|_| self.unaccounted()),
             "lc_cpu_share" => Some(run.lc_share),
-            "client_lost_share" => Some(run.client_lost),
-            "removed_share" => Some(run.removed),
-            "covered_share" => Some(run.covered),
+            "client_preempted_share" => Some(run.client_lost),
+            "removed_requests_share" => Some(run.removed),
+            "stalled_time_share" => Some(run.covered),
             _ => run.quantiles.get(metric).or_else(|| run.values.get(metric)).copied(),
         };
         value.unwrap_or(f64::NAN)
@@ -242,15 +242,15 @@ fn metrics(rounds: &[&Round]) -> Vec<String> {
     let mut names: Vec<String> = QUANTILES.iter().map(|(name, _)| (*name).to_owned()).collect();
     names.extend(QUANTILES.iter().map(|(name, _)| format!("{name}_raw")));
     let derived = [
-        "be_percent_of_leftover",
-        "be_percent_of_alone",
+        "be_share_of_leftover",
+        "be_share_of_alone",
         "be_ops_per_s",
         "be_cpu_s_per_s",
         "unaccounted_ratio",
         "lc_cpu_share",
-        "removed_share",
-        "covered_share",
-        "client_lost_share",
+        "removed_requests_share",
+        "stalled_time_share",
+        "client_preempted_share",
     ];
     names.extend(derived.map(str::to_owned));
     for run in rounds.iter().flat_map(|round| &round.runs) {
@@ -290,11 +290,13 @@ fn check_covered(report: &mut BenchReport, case: &str, systems: &[System]) {
         .filter_map(|system| {
             // Alone, the managed core idles, and only the client's is watched.
             let is_watched = *system != System::Alone;
-            let row = report.row(case, system.name(), "covered_share").filter(|_| is_watched)?;
+            let row =
+                report.row(case, system.name(), "stalled_time_share").filter(|_| is_watched)?;
             Some((system.name(), row.raw.iter().sum::<f64>() / row.raw.len() as f64))
         })
         .collect();
-    let few = report.row(case, BASE.name(), "covered_share").is_none_or(|row| row.raw.len() < MANY);
+    let few =
+        report.row(case, BASE.name(), "stalled_time_share").is_none_or(|row| row.raw.len() < MANY);
     if few {
         return;
     }
@@ -308,7 +310,7 @@ fn explain_share(report: &mut BenchReport, case: &str, switch_us: f64) {
     let mut notes = Vec::new();
     for system in [System::Static, System::Quell, System::SchedRr] {
         let row = |metric| report.row(case, system.name(), metric);
-        let Some(share) = row("be_percent_of_leftover") else { continue };
+        let Some(share) = row("be_share_of_leftover") else { continue };
         let Some(wakes) = row("wakes_per_s") else { continue };
         if share.median < BE_SHARE_EXPLAINED {
             notes.push(format!(
@@ -329,7 +331,7 @@ fn explain_share(report: &mut BenchReport, case: &str, switch_us: f64) {
 fn explain_tail(report: &mut BenchReport, case: &str) {
     let ratio = report.ratio(case, System::Quell.name(), "lc_p999_us").map(|ratio| ratio.median);
     let Some(ratio) = ratio.filter(|ratio| *ratio > TAIL_EXPLAINED) else { return };
-    let wait = |system: System| report.row(case, system.name(), "wake_to_run_p999_us");
+    let wait = |system: System| report.row(case, system.name(), "wakeup_latency_p999_us");
     let (Some(quell), Some(base)) = (wait(System::Quell), wait(BASE)) else { return };
     let note = format!(
         "{case}: p99.9 of quell is {ratio:.2} times that of {}; from a wake-up until it runs a thread of the \
@@ -376,11 +378,11 @@ mod tests {
         let rounds = [round(100, 110), round(200, 220), round(100, 110)];
         fill(&mut report, &rounds, &[System::AloneWarm, System::Quell], 2.0);
         let ratio = report.ratio("stream", "quell", "lc_p999_us").unwrap();
-        assert_eq!((ratio.median, ratio.against.as_str()), (1.1, "alone-warm"));
-        let share = report.row("stream", "quell", "be_percent_of_leftover").unwrap();
+        assert_eq!((ratio.median, ratio.against.as_str()), (1.1, "alone-idle-poll"));
+        let share = report.row("stream", "quell", "be_share_of_leftover").unwrap();
         assert!((share.median - 0.95).abs() < 1e-9, "570 of 1,000 x (1 - 0.4)");
-        assert_eq!(report.row("stream", "quell", "be_percent_of_alone").unwrap().median, 0.57);
-        assert!(report.row("stream", "alone-warm", "be_percent_of_leftover").is_none());
+        assert_eq!(report.row("stream", "quell", "be_share_of_alone").unwrap().median, 0.57);
+        assert!(report.row("stream", "alone-idle-poll", "be_share_of_leftover").is_none());
         assert_eq!(report.curves.len(), 2);
         assert!(report.notes.is_empty(), "{:?}", report.notes);
     }
@@ -410,7 +412,9 @@ mod tests {
     fn too_many_stalls_void_the_round() {
         let mut round = round(100, 110);
         round.runs[0].covered = 0.06;
-        assert!(round.void().is_some_and(|why| why.contains("6.0 % of the time of alone-warm")));
+        assert!(
+            round.void().is_some_and(|why| why.contains("6.0 % of the time of alone-idle-poll"))
+        );
     }
 
     #[test]
@@ -430,8 +434,8 @@ mod tests {
     #[test]
     fn a_long_tail_is_accounted_for() {
         let mut long = round(100, 200);
-        long.runs[0].values.insert("wake_to_run_p999_us", 41.0);
-        long.runs[1].values.insert("wake_to_run_p999_us", 106.0);
+        long.runs[0].values.insert("wakeup_latency_p999_us", 41.0);
+        long.runs[1].values.insert("wakeup_latency_p999_us", 106.0);
         let mut report = BenchReport::new("colocate", "quell bench colocate");
         fill(&mut report, &[long], &[System::AloneWarm, System::Quell], 2.5);
         let note = report.notes.join("\n");

@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use super::lc::{accepts, free_address};
 use super::spec::ColocateSpec;
 use crate::host::{Policy, Program, set_policy};
-use crate::stats;
+use quell_report::stats;
 
 /// How long to wait for answers after the last request was due.
 const GRACE: Duration = Duration::from_secs(1);

@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn every_service_starts_serves_its_load_and_ends() {
         // A benchmark that starts meanwhile would take the services' folders for left behind.
-        let _alone = quell_linux::testing::host_lock().unwrap();
+        let _alone = quell_testkit::host_lock().unwrap();
         for lc in Lc::ALL {
             let server = Server::start(lc, &CoreSet::of(CoreId(0))).unwrap();
             let length = Nanos::from_millis(50);

@@ -18,12 +18,12 @@ use super::measure::{Scene, measure};
 use super::spec::{ColocateSpec, Mix, System};
 use super::system::{self, Service};
 use super::{SETTLE, Session};
-use crate::report::BenchReport;
+use quell_report::BenchReport;
 
 /// Who is compared.
 pub const SYSTEMS: [System; 3] = [System::Static, System::SchedRr, System::Quell];
 /// What is compared: the tail of the first service, and what batch work gets.
-const COMPARED: [&str; 2] = ["lc_p999_us", "be_percent_of_alone"];
+const COMPARED: [&str; 2] = ["lc_p999_us", "be_share_of_alone"];
 /// Parts of half the core's capacity that each service is offered, one after the other.
 const STEPS: [f64; 3] = [0.2, 0.8, 0.2];
 /// Work of one request to the second service.

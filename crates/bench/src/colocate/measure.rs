@@ -104,7 +104,7 @@ pub fn measure(system: System, scene: Scene) -> Result<Run> {
     if let Some(watched) = watched {
         let idle_us = watched.idle_while_lc_waits.0 as f64 / 1e3;
         run.values.insert("idle_while_lc_waits_us", idle_us / passed);
-        let names = ["wake_to_run_p99_us", "wake_to_run_p999_us"];
+        let names = ["wakeup_latency_p99_us", "wakeup_latency_p999_us"];
         for (name, time) in names.into_iter().zip(watched.wake_to_run) {
             run.values.extend(time.map(|time| (name, time.0 as f64 / 1e3)));
         }

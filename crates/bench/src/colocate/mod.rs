@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use quell_linux::act::Ladder;
+use quell_act::Ladder;
 use quell_load::go::build_gc;
 use quell_load::{LoadSpec, SearchSpec, Silent, search_peak};
 use quell_model::{CoreSet, Nanos, Rung};
@@ -41,9 +41,9 @@ use self::system::{Entered, Service};
 use self::watch::CoreWatch;
 pub(crate) use self::watch::StallWatch;
 use crate::host::{self, PauseLoop, Policy};
-use crate::progress::{Progress, Stop};
-use crate::report::{BenchReport, LOAD_CASE};
 use crate::switch_cost;
+use quell_report::{BenchReport, LOAD_CASE};
+use quell_terminal::{Progress, Stop};
 
 /// The priority of an LC thread on its Quell rung, on this host.
 pub(crate) fn lc_priority() -> i32 {

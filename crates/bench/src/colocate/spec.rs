@@ -83,7 +83,7 @@ impl System {
     pub fn name(self) -> &'static str {
         match self {
             System::Alone => "alone",
-            System::AloneWarm => "alone-warm",
+            System::AloneWarm => "alone-idle-poll",
             System::LinuxDefault => "linux-default",
             System::SchedIdle => "sched-idle",
             System::SchedRr => "sched-rr",

@@ -7,7 +7,7 @@ use super::cast::BatchWork;
 use super::spec::{ColocateSpec, System};
 use crate::daemon::{Adopted, Daemon, DaemonSpec};
 use crate::host::{HostSnapshot, PauseLoop, Policy, Program};
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 /// The priority of the service under SCHED_RR by hand.
 const RR_PRIORITY: i32 = 20;

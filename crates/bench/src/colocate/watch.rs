@@ -1,10 +1,10 @@
 //! What the kernel sees of the managed cores, the same way for every system.
 
 use anyhow::{Context as _, Result};
-use quell_linux::observe::bpf::{BpfConfig, BpfObserver, Histogram};
-use quell_linux::observe::{Children, Observer, procs};
 use quell_load::Stall;
 use quell_model::{CoreId, CoreSet, Nanos, TaskId};
+use quell_observe::bpf::{BpfConfig, BpfObserver, Histogram};
+use quell_observe::{Children, Observer, procs};
 
 use crate::host::{Canary, PerfRing, Program, Record, Subject};
 use crate::stall::{Evidence, GAP_MIN, Gap, Holder};

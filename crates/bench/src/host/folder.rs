@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use quell_linux::act::recover_stale;
+use quell_act::recover_stale;
 use tempfile::TempDir;
 
 /// How the names of all of them begin.

@@ -24,9 +24,9 @@ pub use spinner::PauseLoop;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use quell_linux::testing::{HostLock, try_host_lock};
+use quell_testkit::{HostLock, try_host_lock};
 
-use crate::progress::{Progress, Stop};
+use quell_terminal::{Progress, Stop};
 
 /// Waits until no other benchmark or test changes this host, and keeps others out while the value
 /// lives: two at once would measure, and restore, each other. Then gives back what a killed benchmark left.

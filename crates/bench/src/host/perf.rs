@@ -197,7 +197,9 @@ mod tests {
     use crate::host::{Program, pin};
     use quell_model::CoreSet;
     use std::process::Command;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_program_is_seen_on_its_core() {
@@ -206,9 +208,13 @@ mod tests {
         let before = quell_load::now();
         let program = Program::start("sh", Command::new("sh").args(["-c", "sleep 0.2"])).unwrap();
         pin(program.pid(), &CoreSet::of(core)).unwrap();
-        std::thread::sleep(Duration::from_millis(600));
+        let (mut records, until) = (Vec::new(), Instant::now() + PATIENCE);
+        while !records.iter().any(|one: &Record| one.pid == program.pid()) {
+            assert!(Instant::now() < until, "the program is not seen");
+            std::thread::sleep(Duration::from_millis(20));
+            records.extend(ring.drain());
+        }
         let after = quell_load::now();
-        let records = ring.drain();
         let ours: Vec<&Record> = records.iter().filter(|one| one.pid == program.pid()).collect();
         assert!(!ours.is_empty());
         assert!(ours.iter().all(|one| (before..=after).contains(&one.at)), "on the same clock");
@@ -223,9 +229,12 @@ mod tests {
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(ring.drain().len(), 0);
         ring.set_enabled(true).unwrap();
-        std::thread::sleep(Duration::from_millis(300));
-        let records = ring.drain();
-        assert!(records.len() > 10, "{}", records.len());
+        let (mut records, until) = (Vec::new(), Instant::now() + PATIENCE);
+        while records.len() <= 10 {
+            assert!(Instant::now() < until, "{} interrupts", records.len());
+            std::thread::sleep(Duration::from_millis(20));
+            records.extend(ring.drain());
+        }
         assert!(records.is_sorted_by_key(|one| one.at));
     }
 }

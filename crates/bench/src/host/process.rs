@@ -11,7 +11,7 @@ use quell_model::{CORES_MAX, CoreSet, Nanos};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Policy, pin, set_nice, set_policy};
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 /// How often the threads of a program are listed again until the list no longer changes.
 const PASSES_MAX: usize = 10;

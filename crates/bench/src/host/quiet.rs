@@ -5,10 +5,11 @@
 //! whichever system happened to start something. At SCHED_IDLE it waits for a core that nobody uses.
 
 use anyhow::{Context as _, Result};
-use quell_linux::act::{Executor, Journal, Mode, Policy, SchedAttr};
-use quell_linux::observe::procs;
-use quell_linux::{ThreadRef, Tid};
+use quell_act::{Executor, Journal, Mode};
 use quell_model::{CoreId, CoreSet};
+use quell_observe::procs;
+use quell_os::sched::{Policy, SchedAttr};
+use quell_os::{ThreadRef, Tid};
 use tempfile::TempDir;
 
 use super::folder::folder;
@@ -78,7 +79,7 @@ fn named() -> impl Iterator<Item = ThreadRef> {
 
 #[cfg(test)]
 mod tests {
-    use quell_linux::testing::host_lock;
+    use quell_testkit::host_lock;
 
     use super::*;
     use crate::host::policy;

@@ -125,9 +125,14 @@ mod tests {
 
     #[test]
     fn a_changed_policy_shows_until_it_is_put_back() {
+        // Others that hold it may move each thread of the host.
+        let _lock = quell_testkit::host_lock().unwrap();
         let program = Program::start("sleep", Command::new("sleep").arg("60")).unwrap();
-        // Let it exec first: its name changes then.
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        // Its name changes when it calls exec.
+        let name = format!("/proc/{}/comm", program.pid());
+        while std::fs::read_to_string(&name).unwrap() != "sleep\n" {
+            std::thread::yield_now();
+        }
         let of = |snapshot: &HostSnapshot, other: &HostSnapshot| {
             let differences = snapshot.differences(other, &[program.pid()]);
             let subject = format!("thread {} (sleep)", program.pid());

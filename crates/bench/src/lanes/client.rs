@@ -277,7 +277,7 @@ pub fn in_loop(file: &Path) -> Result<Box<dyn FnMut() + Send>> {
 
 #[cfg(test)]
 mod tests {
-    use quell_linux::testing::host_lock;
+    use quell_testkit::host_lock;
 
     use super::super::server::{Waits, serve};
     use super::*;

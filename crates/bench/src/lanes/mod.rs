@@ -26,7 +26,6 @@ mod words;
 use std::time::Duration;
 
 use anyhow::Result;
-use quell_linux::testing;
 use quell_model::Nanos;
 
 pub use client::in_loop;
@@ -34,14 +33,14 @@ pub use program::main;
 pub use sharing::Place;
 
 use crate::host::{self, Quiet};
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
+use quell_report::BenchReport;
+use quell_terminal::{Progress, Stop};
 
 /// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Turns, gaps and cycles.
-    Turns,
+    /// Slices as taken, gaps and cycles.
+    Accuracy,
     /// A server by slice.
     Slices,
     /// A server by table.
@@ -52,7 +51,7 @@ pub enum Part {
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 4] = [Part::Turns, Part::Slices, Part::Table, Part::Bimodal];
+    pub const ALL: [Part; 4] = [Part::Accuracy, Part::Slices, Part::Table, Part::Bimodal];
 }
 
 /// A run of the lanes benchmark.
@@ -81,14 +80,14 @@ pub fn run(spec: &LanesSpec, progress: &mut dyn Progress, stop: &Stop) -> Result
     // A fair thread on a core that lanes keep busy is given 50 ms of each second: 5 % of the requests would see that.
     let mut quiet = Quiet::keep()?;
     quiet.keep_off(spec.place.core);
-    let aside = testing::Quiet::on(spec.place.core, &alone)?;
+    let aside = quell_testkit::Quiet::on(spec.place.core, &alone)?;
     let _unthrottled = peers::unthrottled()?;
     let mut report = BenchReport::new("lanes", &spec.command);
     let (place, rounds, time) = (&spec.place, spec.rounds, spec.time);
     let extent = requests::Extent { rounds, time };
     for part in Part::ALL.into_iter().filter(|part| spec.parts.contains(part)) {
         match part {
-            Part::Turns => {
+            Part::Accuracy => {
                 turns::measure(place, &spec.slices, rounds, time, &mut report, progress, stop)?;
             }
             Part::Slices => {

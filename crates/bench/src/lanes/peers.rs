@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use quell_linux::testing::Undo;
 use quell_model::{CoreId, CoreSet, Nanos};
+use quell_testkit::Undo;
 
 use crate::host::{Policy, pin, set_deadline, set_policy, set_slice};
 
@@ -157,7 +157,7 @@ fn own_domain(core: CoreId) -> Result<Undo> {
 
 #[cfg(test)]
 mod tests {
-    use quell_linux::testing::{host_lock, skipped};
+    use quell_testkit::{host_lock, skipped};
 
     use super::*;
     use crate::host::{policy, this_thread};

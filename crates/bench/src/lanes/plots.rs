@@ -5,9 +5,9 @@ use quell_model::Nanos;
 use super::bimodal::{self, RATES_KRPS};
 use super::sharing::Pattern;
 use super::{requests, turns};
-use crate::plot::{Line, Panel, Plot};
-use crate::report::BenchReport;
 use crate::runtime::plots::side_by_side;
+use quell_report::BenchReport;
+use quell_report::plot::{Line, Panel, Plot};
 
 /// Adds the pictures of what was measured.
 pub fn draw(report: &mut BenchReport, slices: &[Nanos]) {
@@ -65,8 +65,8 @@ fn turns_plot(report: &BenchReport, slices: &[Nanos]) -> Plot {
             .into(),
         subtitle: "medians of the rounds; grey: the article (bare metal)".to_owned(),
         panels: vec![
-            panel("turn_us_mean", "length of a turn, us", true, true),
-            panel("between_us_mean", "until the next turn, us", true, true),
+            panel("slice_us_mean", "length of a slice, us", true, true),
+            panel("gap_us_mean", "gap until the next slice, us", true, true),
             panel("share", "work of each loop, of a whole core's", false, false),
         ],
     }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::server::{Waits, serve};
 use crate::host;
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 /// A gap that is longer than this is one between two turns: reading the clock takes some 30 ns.
 const GAP: Nanos = Nanos::from_micros(2);
@@ -153,7 +153,7 @@ fn told(file: &Path, what: &str) -> PathBuf {
 pub(super) fn spinning(file: &Path, pid: i32, stop: &Stop, patience: Duration) -> Result<Vec<i32>> {
     let until = Instant::now() + patience;
     loop {
-        let tids: Vec<i32> = quell_linux::observe::procs::threads(pid)
+        let tids: Vec<i32> = quell_observe::procs::threads(pid)
             .context("a loop is gone")?
             .iter()
             .map(|thread| thread.tid.0)

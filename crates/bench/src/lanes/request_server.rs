@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::client::{self, Client, Load};
 use super::sharing::PATIENCE;
 use crate::host::{self, Program};
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 /// Its sources, as files of a folder.
 const SOURCES: [(&str, &str); 4] = [
@@ -44,6 +44,14 @@ pub struct Said {
     pub floor_ns: u64,
     /// A worker's own part of a turn.
     pub turn_ns: u64,
+}
+
+#[cfg(test)]
+impl Said {
+    /// What a server with these times says, in nanoseconds.
+    pub fn of(floor_ns: u64, turn_ns: u64) -> Said {
+        Said { spins_per_us: 1, floor_ns, turn_ns }
+    }
 }
 
 /// One that runs, and its client.

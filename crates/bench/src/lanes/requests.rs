@@ -22,9 +22,9 @@ use super::sharing::{PATIENCE, Pattern, Place, Shared, System, Turns};
 use super::turns::Target;
 use super::undisturbed::{self, Latencies, StallWatch};
 use crate::host::{self, Policy, Program, pin, set_policy};
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
 use crate::stall::Windows;
+use quell_report::BenchReport;
+use quell_terminal::{Progress, Stop};
 
 /// How often a timer looks whether the core stands still. Five times a millisecond, as elsewhere, its interrupts of tens of
 /// microseconds would be the tail of a server with short turns; so they are half a percent of the time.

@@ -1,6 +1,7 @@
 //! Who has threads share a core while something is measured: a lane, the published prototype, the kernel.
 
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use super::peers::{Arranged, Peer};
 use crate::host::{self, Program};
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 /// How long programs and lanes may take beyond their time.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -82,6 +83,8 @@ pub struct Place {
     pub other: CoreId,
     /// The `quell` program.
     pub quell: PathBuf,
+    /// The `quell-lab` program: what is put on lanes, and lanes with a load in their loop.
+    pub lab: PathBuf,
     /// The prototype's program, `trick`.
     pub prototype: Option<PathBuf>,
 }
@@ -89,7 +92,7 @@ pub struct Place {
 impl Place {
     /// The command of a busy loop or a server ([`super::program`]).
     pub fn member(&self) -> Command {
-        let mut command = Command::new(&self.quell);
+        let mut command = Command::new(&self.lab);
         command.arg("lane-member");
         command
     }
@@ -205,6 +208,9 @@ impl Lane {
         turns: Option<&Turns>,
         client: Option<&Path>,
     ) -> Result<Lane> {
+        if let Some(client) = client {
+            return Lane::with_client(place, folder, threads, turns, client);
+        }
         let mut command = Command::new(&place.quell);
         command.args(["lane", "run", "--quiet", "--json", "--core", &place.core.to_string()]);
         command.arg("--run-dir").arg(folder.join("run"));
@@ -218,14 +224,41 @@ impl Lane {
                 command.args(["--table", table]);
             });
         }
-        if let Some(client) = client {
-            command.arg("--client").arg(client);
-        }
         threads.iter().for_each(|(tid, _)| {
             command.args(["--tid", &tid.to_string()]);
         });
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(Lane { child: command.spawn().context("start `quell lane run`")? })
+    }
+
+    /// A lane whose dedicated scheduler offers the load of a file from within its loop.
+    fn with_client(
+        place: &Place,
+        folder: &Path,
+        threads: &[(i32, f64)],
+        turns: Option<&Turns>,
+        client: &Path,
+    ) -> Result<Lane> {
+        let turns = turns.context("a load in the loop of a lane needs its slices")?;
+        let mut lanes = format!(
+            "pattern = \"{}\"\nscheduler_core = {}\n\n[[lane]]\ncore = {}\nslice = \"{}ns\"\n",
+            turns.pattern.name(),
+            place.other,
+            place.core,
+            turns.slice.0
+        );
+        if let Some(table) = &turns.table {
+            lanes += &format!("table = \"{table}\"\n");
+        }
+        for (tid, _) in threads {
+            lanes += &format!("\n[[lane.member]]\ntid = {tid}\n");
+        }
+        let file = folder.join("lanes.toml");
+        fs::write(&file, lanes).with_context(|| format!("write {}", file.display()))?;
+        let mut command = Command::new(&place.lab);
+        command.arg("lane-loop").arg(&file).arg(client).arg(folder.join("run"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Ok(Lane { child: command.spawn().context("start `quell-lab lane-loop`")? })
     }
 
     /// Waits until all of its threads are on it, or were and have ended.

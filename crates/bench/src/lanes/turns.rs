@@ -16,9 +16,9 @@ use super::program::{self, Noted};
 use super::run_or_why;
 use super::sharing::{PATIENCE, Pattern, Place, Shared, System, Turns, micros};
 use crate::host::{self, Program};
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
-use crate::stats;
+use quell_report::BenchReport;
+use quell_report::stats;
+use quell_terminal::{Progress, Stop};
 
 /// Turns at the start of a run that are left out: caches and the other program's start.
 const FIRST: usize = 50;
@@ -126,13 +126,13 @@ pub fn measure(
 
 /// The name of a lane's case.
 pub fn case(target: Target, pattern: Pattern, slice: Nanos) -> String {
-    format!("turns: {} {} {} us", target.name(), pattern.name(), slice.as_micros())
+    format!("accuracy: {} {} {} us", target.name(), pattern.name(), slice.as_micros())
 }
 
 /// A loop that nobody interrupts, of a program and of a guest, and those that share the core.
 fn cells(slices: &[Nanos], prototype: bool) -> Vec<Cell> {
     let alone = |target: Target| {
-        let case = format!("turns: {} alone", target.name());
+        let case = format!("accuracy: {} alone", target.name());
         Cell { target, system: System::Alone, case }
     };
     let mut cells = vec![alone(Target::Process), alone(Target::Vcpu)];
@@ -156,7 +156,7 @@ fn cells(slices: &[Nanos], prototype: bool) -> Vec<Cell> {
     cells.extend(Peer::ALL.into_iter().map(|peer| Cell {
         target: Target::Process,
         system: System::Kernel(peer),
-        case: "turns: process, the kernel's".into(),
+        case: "accuracy: process, the kernel's".into(),
     }));
     cells
 }
@@ -181,7 +181,7 @@ fn tell(report: &mut BenchReport, cell: &Cell, samples: &[Sample], alone: &[f64]
         return;
     }
     let kinds: [(&str, Times); 2] =
-        [("turn_us", |sample| &sample.turns), ("between_us", |sample| &sample.between)];
+        [("slice_us", |sample| &sample.turns), ("gap_us", |sample| &sample.between)];
     for (kind, pick) in kinds {
         let figures: [(&str, Figure); 3] = [
             ("p50", |all| stats::median(all).unwrap_or(f64::NAN)),
@@ -195,8 +195,8 @@ fn tell(report: &mut BenchReport, cell: &Cell, samples: &[Sample], alone: &[f64]
     }
     if let System::Lane(turns) = &cell.system {
         let (turn, between) = published(cell.target, turns);
-        report.push(&cell.case, "paper", "turn_us_mean", vec![turn]);
-        report.push(&cell.case, "paper", "between_us_mean", vec![between]);
+        report.push(&cell.case, "paper", "slice_us_mean", vec![turn]);
+        report.push(&cell.case, "paper", "gap_us_mean", vec![between]);
     }
     let shares = samples.iter().zip(alone).map(|(sample, alone)| sample.units_per_s / alone);
     report.push(&cell.case, &system, "share", shares.collect());
@@ -212,8 +212,8 @@ fn tell(report: &mut BenchReport, cell: &Cell, samples: &[Sample], alone: &[f64]
     report.push(
         &cell.case,
         &system,
-        "hand_over_us",
-        each(|lane| micros(&lane["lanes"][0]["hand_over_mean_ns"])),
+        "switch_us",
+        each(|lane| micros(&lane["lanes"][0]["switch_mean_ns"])),
     );
     report.push(&cell.case, &system, "scheduler_us_per_switch", each(scheduler_cost));
 }

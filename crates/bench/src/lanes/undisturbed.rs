@@ -9,7 +9,7 @@ use quell_model::{CoreId, Nanos};
 use super::client::Kept;
 use crate::host::{Canary, Standstill};
 use crate::stall::{self, Evidence, Filtered, Gap, Windows};
-use crate::stats::quantile;
+use quell_report::stats::quantile;
 
 /// Runs until one has few enough stalls; the last one counts as it is.
 const TRIES: usize = 4;
@@ -32,10 +32,10 @@ pub type Figure = fn(&Latencies) -> f64;
 pub const FIGURES: [(&str, Figure); 6] = [
     ("p50_us", |seen| us(&seen.filtered.kept, 0.5)),
     ("p99_us", Latencies::p99_us),
-    ("p99.9_us", |seen| us(&seen.filtered.kept, 0.999)),
+    ("p999_us", |seen| us(&seen.filtered.kept, 0.999)),
     ("p99_us_raw", |seen| us(&seen.filtered.raw, 0.99)),
     ("stalled_percent", |seen| seen.covered * 100.0),
-    ("removed_percent", |seen| seen.filtered.removed_share() * 100.0),
+    ("removed_percent", |seen| seen.filtered.removed_requests_share() * 100.0),
 ];
 
 impl StallWatch {
@@ -104,7 +104,7 @@ impl Latencies {
 
     /// Whether it counts by the rule.
     pub fn is_valid(&self) -> bool {
-        let removed = self.filtered.removed_share();
+        let removed = self.filtered.removed_requests_share();
         self.covered <= stall::COVERED_MAX && removed <= stall::REMOVED_MAX
     }
 }

@@ -1,24 +1,14 @@
 //! A file of words that two programs share.
-#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use quell_os::{MapAccess, SharedWords};
 
 /// A file, mapped as words. Whoever made it keeps it at full length.
-pub struct Words {
-    at: NonNull<AtomicU64>,
-    count: usize,
-}
-
-// SAFETY: all access goes through atomics.
-unsafe impl Send for Words {}
-// SAFETY: as above.
-unsafe impl Sync for Words {}
+pub struct Words(SharedWords);
 
 impl Words {
     /// Makes a file of so many words, all 0, and maps it.
@@ -53,14 +43,8 @@ impl Words {
     }
 
     fn map(file: &File, first: usize, count: usize) -> io::Result<Words> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // All pages are there from the start: nobody who is being measured faults.
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: the kernel chooses the address, so no memory of ours is replaced.
-        let at =
-            unsafe { mmap(std::ptr::null_mut(), 8 * count, access, flags, file, first as u64)? };
-        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Words { at, count })
+        // All pages are present from the start: nothing that is measured faults.
+        SharedWords::map_at(file, first as u64, count, MapAccess::Populated).map(Words)
     }
 }
 
@@ -68,16 +52,7 @@ impl std::ops::Deref for Words {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has this many words, is aligned to a page, is valid as atomics whatever it holds, and
-        // lives as long as `self`.
-        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.count) }
-    }
-}
-
-impl Drop for Words {
-    fn drop(&mut self) {
-        // SAFETY: what was mapped, and nothing borrows it any more.
-        let _ = unsafe { munmap(self.at.as_ptr().cast(), 8 * self.count) };
+        &self.0
     }
 }
 

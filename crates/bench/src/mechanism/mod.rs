@@ -18,9 +18,9 @@ use quell_model::{CoreId, CoreSet, Nanos};
 use self::actors::Call;
 use self::cases::{Mechanism, Place, Sample};
 use crate::host::{self, Policy, pin, set_policy};
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
-use crate::stats;
+use quell_report::BenchReport;
+use quell_report::stats;
+use quell_terminal::{Progress, Stop};
 
 /// How long the floor is watched in each round. A FIFO loop may not hold a core for longer.
 const FLOOR_TIME: Nanos = Nanos::from_millis(200);
@@ -208,7 +208,7 @@ fn watch_floor(place: &Place) -> Result<Floor> {
 mod tests {
     use super::*;
     use crate::host::HostSnapshot;
-    use crate::progress::Silent;
+    use quell_terminal::Silent;
 
     #[test]
     fn every_case_is_measured_or_says_why_not_and_nothing_stays_changed() {

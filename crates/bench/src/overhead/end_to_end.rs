@@ -13,8 +13,8 @@ use super::{OverheadSpec, ticks};
 use crate::colocate::{BatchWork, Lc, Mix, Server, lc_priority};
 use crate::daemon::{Adopted, Daemon, DaemonSpec};
 use crate::host::Policy;
-use crate::progress::Stop;
-use crate::report::BenchReport;
+use quell_report::BenchReport;
+use quell_terminal::Stop;
 
 const CASE: &str = "end to end";
 const BY_HAND: &str = "by-hand";

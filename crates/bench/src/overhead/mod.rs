@@ -17,14 +17,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use quell_linux::observe::bpf::{BpfConfig, BpfObserver};
-use quell_linux::observe::{Children, Observer, procs};
 use quell_model::{CoreId, CoreSet, TaskId};
+use quell_observe::bpf::{BpfConfig, BpfObserver};
+use quell_observe::{Children, Observer, procs};
 
 use crate::host;
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
 use crate::switch_cost;
+use quell_report::BenchReport;
+use quell_terminal::{Progress, Stop};
 
 /// A run of the overhead benchmark.
 #[derive(Clone, Debug)]

@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use quell_model::{
-    Class, CoreView, HostCaps, Limits, Nanos, Permille, Plan, Signal, Snapshot, TaskId, TaskView,
-    Topology,
+    Class, CoreView, HostCaps, Limits, Nanos, Permille, Plan, Signal, Snapshot, TaskId,
+    TaskScheduler, TaskView, Topology,
 };
 use quell_policy::{Config, Host, by_name};
 
 use super::OverheadSpec;
 use crate::daemon::{Adopted, Daemon, DaemonSpec, Status};
 use crate::host::Program;
-use crate::progress::Stop;
-use crate::report::BenchReport;
-use crate::stats;
+use quell_report::BenchReport;
+use quell_report::stats;
+use quell_terminal::Stop;
 
 /// Decisions in each round.
 const DECISIONS: u64 = 2_000;
@@ -48,9 +48,9 @@ fn times(topology: &Topology, tasks: u32) -> Result<Vec<u64>> {
         idles_cores: true,
         places_threads: true,
         freezes_tasks: true,
-        sees_threads: true,
+        per_thread_state: true,
         fair_server: true,
-        acts_within: Nanos::from_micros(100),
+        actuation_delay: Nanos::from_micros(100),
         ..HostCaps::default()
     };
     let host = Host { topology: topology.clone(), managed: topology.all(), caps };
@@ -88,6 +88,7 @@ fn task_view(index: u32, topology: &Topology) -> TaskView {
             TaskId { index, generation: 0 },
             Limits {
                 class: if is_lc { Class::LatencyCritical } else { Class::BestEffort },
+                scheduler: TaskScheduler::Kernel,
                 guaranteed: u32::from(is_lc && (index as usize) < topology.len()),
                 max: 8.min(topology.len() as u32),
                 delay_target: Nanos::from_micros(10),

@@ -6,9 +6,9 @@
 //! SCHED_FIFO at priority 1: a thread of the fair class would be let in by the kernel's fair server.
 //! Measured from just before the wake-up:
 //!
-//! * `raised_us_*`: until the thread has a higher priority (seen, decided and acted), as the driver
+//! * `boost_us_*`: until the thread has a higher priority (seen, decided and acted), as the driver
 //!   sees it by asking for it without a pause;
-//! * `runs_us_*`: until its first instruction.
+//! * `wakeup_latency_us_*`: until its first instruction.
 //!
 //! Systems, interleaved in one run: `futex-wake` (the thread is on its rung for good, so that the
 //! wake-up alone does it), `quell`, and `slow-loop`: Quell with a tick of 500 ms and no events, the
@@ -31,9 +31,9 @@ use tempfile::TempDir;
 pub use self::page::Page;
 use crate::daemon::{Adopted, Daemon, DaemonSpec};
 use crate::host::{self, Policy, Program};
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
-use crate::stats;
+use quell_report::BenchReport;
+use quell_report::stats;
+use quell_terminal::{Progress, Stop};
 
 /// Longest wait for one answer: three ticks of the slow loop.
 const ANSWER_MAX: Nanos = Nanos::from_millis(1_600);
@@ -97,7 +97,7 @@ impl System {
     fn host_lines(self) -> Vec<String> {
         let mut lines = vec!["be_rung = \"fifo-low\"".to_owned()];
         if self == System::SlowLoop {
-            lines.extend(["tick_us = 500000".to_owned(), "events = false".to_owned()]);
+            lines.extend(["tick_us = 500000".to_owned(), "tick_on_events = false".to_owned()]);
         }
         lines
     }
@@ -153,10 +153,15 @@ fn rounds(spec: &ReactionSpec, progress: &mut dyn Progress, stop: &Stop) -> Resu
             "reaction",
             (system, &series(at)),
             ("futex-wake", &series(0)),
-            "runs_us_p50",
+            "wakeup_latency_us_p50",
         );
     }
-    report.compare("reaction", ("slow-loop", &series(2)), ("quell", &series(1)), "runs_us_p50");
+    report.compare(
+        "reaction",
+        ("slow-loop", &series(2)),
+        ("quell", &series(1)),
+        "wakeup_latency_us_p50",
+    );
     Ok(report)
 }
 
@@ -187,8 +192,8 @@ fn push(report: &mut BenchReport, system: System, rounds: &[Taken]) {
     for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
         let runs = quantile_us(all().map(|one| one.runs), quantile);
         let raised = quantile_us(all().filter_map(|one| one.raised), quantile);
-        report.push("reaction", system.name(), &format!("runs_us_{name}"), vec![runs]);
-        report.push("reaction", system.name(), &format!("raised_us_{name}"), vec![raised]);
+        report.push("reaction", system.name(), &format!("wakeup_latency_us_{name}"), vec![runs]);
+        report.push("reaction", system.name(), &format!("boost_us_{name}"), vec![raised]);
     }
     let failed: usize = rounds.iter().map(|one| one.failed).sum();
     report.push("reaction", system.name(), "samples", vec![all().count() as f64]);

@@ -3,13 +3,13 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use quell_load::now;
 use quell_model::Nanos;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use quell_os::{MapAccess, SharedMap};
 use rustix::thread::futex;
 
 const BYTES: usize = 4_096;
@@ -25,14 +25,7 @@ struct Words {
 }
 
 /// The mapped page. Whoever made its file keeps it at full length; both sides are this program.
-pub struct Page {
-    words: NonNull<Words>,
-}
-
-// SAFETY: all access to the page goes through atomics.
-unsafe impl Send for Page {}
-// SAFETY: as above.
-unsafe impl Sync for Page {}
+pub struct Page(SharedMap);
 
 impl Page {
     /// Makes the file, a page long, and maps it.
@@ -58,17 +51,13 @@ impl Page {
     }
 
     fn map(file: &File) -> io::Result<Page> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses the address, so no memory of ours is replaced.
-        let at = unsafe { mmap(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED, file, 0)? };
-        let words = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Page { words })
+        SharedMap::new(file.as_fd(), 0, BYTES, MapAccess::ReadWrite).map(Page)
     }
 
     fn words(&self) -> &Words {
         // SAFETY: the mapping is a page long, aligned, zeroed at first, valid as atomics whatever it
         // holds, and lives as long as `self`.
-        unsafe { self.words.as_ref() }
+        unsafe { self.0.start().cast().as_ref() }
     }
 
     /// Wakes the sleeper. Returns the call's number and the time just before.
@@ -113,13 +102,6 @@ impl Page {
             words.stamp.store(at.0, Relaxed);
             words.answered.store(called, Release);
         }
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length, and no reference outlives `self`.
-        let _ = unsafe { munmap(self.words.as_ptr().cast(), BYTES) };
     }
 }
 

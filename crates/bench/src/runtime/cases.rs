@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
 use super::programs::System;
-use crate::report::BenchReport;
-use crate::stats;
+use quell_report::BenchReport;
+use quell_report::stats;
 
 /// Time of an operation.
 pub const NS_PER_OP: &str = "ns_per_op";
@@ -47,7 +47,7 @@ pub const CASES: [Case; 13] = [
     case("condvar", "one of two tasks gives its turn to the other: lock, signal, wait, unlock"),
     case("spawn-join", "a task that does nothing is made and waited for"),
     case("channel-stream", "a message in bursts of 128, each burst acknowledged"),
-    case("channel-hand-over", "a message to a task that waits for it; it answers with another"),
+    case("channel-ping-pong", "a message to a task that waits for it; it answers with another"),
     case("park", "one of two tasks wakes the other and sleeps"),
     Case {
         metrics: LATENCY_AND_COST,
@@ -221,5 +221,29 @@ mod tests {
         report(case, &seen, &mut out);
         assert_eq!(out.row("yield", "quell", NS_PER_OP).unwrap().raw, [1.0, 3.0]);
         assert_eq!(out.ratio("yield", "quell", NS_PER_OP).unwrap().median, 1.0);
+    }
+
+    #[test]
+    fn each_system_of_a_case_has_a_row_and_a_ratio() {
+        let mut seen = Seen::default();
+        for case in &CASES {
+            for metric in case.metrics {
+                for system in System::ALL {
+                    seen.note(case.name, system, metric, 0, 2.0);
+                }
+            }
+        }
+        let mut out = BenchReport::new(super::super::BENCH, "test");
+        CASES.iter().for_each(|case| report(case, &seen, &mut out));
+        for case in &CASES {
+            for system in System::ALL {
+                let row = out.row(case.name, system.name(), case.metrics[0]).unwrap();
+                assert_eq!(row.median, 2.0, "{}: {}", case.name, system.name());
+            }
+            let against = |ratio: &&quell_report::Ratio| ratio.case == case.name;
+            let against: Vec<&str> =
+                out.ratios.iter().filter(against).map(|ratio| ratio.against.as_str()).collect();
+            assert!(against.contains(&System::Tokio.name()), "{}: {against:?}", case.name);
+        }
     }
 }

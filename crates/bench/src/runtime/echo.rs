@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::RuntimeSpec;
 use super::cases::Measured;
 use crate::host::Program;
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 /// Bytes of a message.
 const MESSAGE: usize = 64;

@@ -5,8 +5,8 @@ use anyhow::Result;
 use super::RuntimeSpec;
 use super::cases::{CPU_PER_OP, Case, NS_PER_OP, P50, Seen};
 use super::programs::{Programs, System};
-use crate::progress::Stop;
-use crate::report::BenchReport;
+use quell_report::BenchReport;
+use quell_terminal::Stop;
 
 /// A primitive of `quell-bench-peers floor`, as a case of its own.
 const fn primitive(name: &'static str, operation: &'static str, workers: usize) -> Case {
@@ -52,7 +52,7 @@ const FLOORS: [(&str, &str, &[Part]); 13] = [
         &[(1.0, "lock-pair", NS_PER_OP), (2.0 / 128.0, "switch-pair", NS_PER_OP)],
     ),
     (
-        "channel-hand-over",
+        "channel-ping-pong",
         NS_PER_OP,
         &[(1.0, "lock-pair", NS_PER_OP), (1.0, "switch-pair", NS_PER_OP)],
     ),

@@ -2,8 +2,8 @@
 
 use super::cases::Case;
 use super::programs::System;
-use crate::report::{BenchReport, Ratio, Row};
-use crate::table::number;
+use quell_report::table::number;
+use quell_report::{BenchReport, Ratio, Row};
 
 /// Within this of the floor both are as good as it gets.
 const NEAR: f64 = 1.2;

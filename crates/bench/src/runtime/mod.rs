@@ -26,8 +26,8 @@ pub use self::tables::sections;
 use self::cases::Seen;
 use self::programs::Programs;
 use crate::host::{self, Quiet};
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
+use quell_report::BenchReport;
+use quell_terminal::{Progress, Stop};
 
 /// The name of the benchmark in reports.
 pub const BENCH: &str = "runtime";
@@ -58,11 +58,20 @@ pub struct RuntimeSpec {
     pub peers: PathBuf,
 }
 
-impl RuntimeSpec {
-    fn has(&self, case: &Case) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| case.name.starts_with(only.as_str()))
-    }
+/// The cases whose names begin with one of these; all if there is none.
+///
+/// # Errors
+/// When no case is left.
+pub fn chosen_cases(only: &[String]) -> Result<Vec<&'static Case>> {
+    let has = |case: &&Case| {
+        only.is_empty() || only.iter().any(|only| case.name.starts_with(only.as_str()))
+    };
+    let cases: Vec<&Case> = CASES.iter().filter(has).collect();
+    anyhow::ensure!(!cases.is_empty(), "no case begins with {}", only.join(" or "));
+    Ok(cases)
+}
 
+impl RuntimeSpec {
     /// The cores of a case's workers.
     fn cores(&self, case: &Case) -> CoreSet {
         let mut cores = CoreSet::of(self.work);
@@ -89,9 +98,8 @@ pub fn run(spec: &RuntimeSpec, progress: &mut dyn Progress, stop: &Stop) -> Resu
 fn measure(spec: &RuntimeSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
     let mut report = BenchReport::new(BENCH, &spec.command);
     let folder = host::folder()?;
+    let cases = chosen_cases(&spec.only)?;
     let mut programs = Programs::build(&spec.peers, folder.path(), stop)?;
-    let cases: Vec<&Case> = CASES.iter().filter(|case| spec.has(case)).collect();
-    anyhow::ensure!(!cases.is_empty(), "no case begins with {}", spec.only.join(" or "));
     let mut seen = Seen::default();
     for round in 0..spec.rounds {
         for (at, case) in cases.iter().enumerate() {

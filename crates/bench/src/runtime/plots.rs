@@ -2,8 +2,8 @@
 
 use super::programs::System;
 use super::{CALADAN, CASES, cases};
-use crate::plot::{Line, Mark, Panel, Plot};
-use crate::report::BenchReport;
+use quell_report::BenchReport;
+use quell_report::plot::{Line, Mark, Panel, Plot};
 
 /// Half of the width that the dots of a case take; the next case is 1 away.
 const SPREAD: f64 = 0.3;

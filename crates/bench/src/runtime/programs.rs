@@ -12,7 +12,7 @@ use quell_model::CoreSet;
 use super::cases::{CPU_PER_OP, Case, Measured, Seen};
 use super::{RuntimeSpec, echo};
 use crate::host::{self, Program};
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 /// How long a program may take beside its warm-up and its time.
 const PATIENCE: Duration = Duration::from_secs(10);

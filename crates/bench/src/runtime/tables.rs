@@ -3,9 +3,8 @@
 use super::floor;
 use super::programs::System;
 use super::{CALADAN, CASES};
-use crate::report::BenchReport;
-use crate::summary::Section;
-use crate::table::{Table, number};
+use quell_report::BenchReport;
+use quell_report::table::{Section, Table, number};
 
 /// The medians, ours against each other system, and the primitives.
 pub fn sections(report: &BenchReport) -> Vec<Section> {

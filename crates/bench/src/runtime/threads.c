@@ -403,7 +403,7 @@ static const struct {
 	{ "condvar", run_condvar },
 	{ "spawn-join", run_spawn_join },
 	{ "channel-stream", run_channel_stream },
-	{ "channel-hand-over", run_channel_hand_over },
+	{ "channel-ping-pong", run_channel_hand_over },
 	{ "park", run_park },
 	{ "timer", run_timer },
 	{ "sleepers", run_sleepers },

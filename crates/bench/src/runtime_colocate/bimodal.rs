@@ -14,8 +14,8 @@ use quell_model::{CoreSet, Nanos};
 use super::RuntimeColocateSpec;
 use super::programs::{Server, output, start};
 use crate::host::{self, Policy};
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
+use quell_report::BenchReport;
+use quell_terminal::{Progress, Stop};
 
 /// A short request.
 const SHORT_NS: u64 = 1_000;
@@ -25,7 +25,7 @@ const MIXED: ServiceTime =
 /// The same without long ones: what no quantum can be better than.
 const SHORT: ServiceTime =
     ServiceTime::Bimodal { short_ns: SHORT_NS, long_ns: SHORT_NS, long_permille: 5 };
-/// Where the daemon puts a latency-critical thread (`quell_linux::act::Ladder`).
+/// Where the daemon puts a latency-critical thread (`quell_act::Ladder`).
 const RUNG: Policy = Policy::Fifo(30);
 /// Requests a second: the long ones alone take 3, 10 and 20 % of the core.
 pub const RATES: [f64; 3] = [6_000.0, 20_000.0, 40_000.0];

@@ -7,10 +7,10 @@ use super::RuntimeColocateSpec;
 use super::programs::{output, start};
 use crate::daemon::{Daemon, DaemonSpec};
 use crate::host;
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
 use crate::runtime::Measured;
 use anyhow::Result;
+use quell_report::BenchReport;
+use quell_terminal::{Progress, Stop};
 
 /// How long a program may take beside its time.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -19,8 +19,8 @@ use anyhow::{Context as _, Result};
 use quell_model::{CoreId, CoreSet};
 
 use crate::host::{self, Quiet};
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
+use quell_report::BenchReport;
+use quell_terminal::{Progress, Stop};
 
 /// The name of the benchmark in reports.
 pub const BENCH: &str = "runtime-colocate";

@@ -1,9 +1,9 @@
 //! The pictures of a run: one for each part.
 
 use super::{bimodal, grant, service};
-use crate::plot::{Line, Panel, Plot};
-use crate::report::BenchReport;
 use crate::runtime::plots::side_by_side;
+use quell_report::BenchReport;
+use quell_report::plot::{Line, Panel, Plot};
 
 /// Adds the pictures of what was measured.
 pub fn draw(report: &mut BenchReport) {

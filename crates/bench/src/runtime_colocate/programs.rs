@@ -12,7 +12,7 @@ use quell_load::{LoadReport, LoadSpec};
 use quell_model::CoreSet;
 
 use crate::host::{self, Program, set_nice};
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 /// How long a program may take until it says where it listens.
 const START_MAX: Duration = Duration::from_secs(10);

@@ -15,8 +15,8 @@ use super::RuntimeColocateSpec;
 use super::programs::{Server, output, start};
 use crate::daemon::{Adopted, Daemon, DaemonSpec};
 use crate::host::{self, Program};
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
+use quell_report::BenchReport;
+use quell_terminal::{Progress, Stop};
 
 /// Its name in reports.
 pub const CASE: &str = "key-value";

@@ -10,9 +10,9 @@ use super::RuntimeColocateSpec;
 use super::bimodal::SYSTEMS as KINDS;
 use super::programs::{output, start};
 use crate::host;
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
 use crate::runtime::Measured;
+use quell_report::BenchReport;
+use quell_terminal::{Progress, Stop};
 
 /// Its name in reports.
 const CASE: &str = "computing";

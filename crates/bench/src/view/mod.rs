@@ -17,9 +17,9 @@ use quell_view::{Builder, Range, page};
 
 pub use browser::Browser;
 
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
-use crate::stats;
+use quell_report::BenchReport;
+use quell_report::stats;
+use quell_terminal::{Progress, Stop};
 
 /// The size of the window.
 const WINDOW: (u32, u32) = (1_600, 1_000);

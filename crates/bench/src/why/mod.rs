@@ -1,18 +1,20 @@
 //! Why the slowest requests of a measurement were slow, and whether planted causes are found.
 
 mod plants;
+mod requests;
 mod validate;
 
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use quell_linux::Tid;
-use quell_linux::observe::procs;
-use quell_linux::observe::transitions::Recording;
 use quell_load::LoadReport;
 use quell_model::{CoreId, CoreSet, Nanos};
+use quell_observe::procs;
+use quell_os::Tid;
+use quell_record::Recording;
 use quell_trace::why::Bound;
 
+pub use requests::{csv, inquire, report};
 pub use validate::run;
 
 /// The share of the requests that is looked at: beyond p99.9.
@@ -55,14 +57,14 @@ pub struct WhySpec {
 pub fn record(service: i32) -> Result<Recording> {
     let processes = std::iter::once(service).chain(procs::descendants(service)).map(Tid);
     let processes: Vec<Tid> = processes.collect();
-    Recording::start(&processes).context("record transitions")
+    Recording::start(&processes).context("record the scheduler's events")
 }
 
 /// The share of each kind among the main causes of the slowest requests, by metric.
 pub fn shares(
-    report: &LoadReport,
+    load: &LoadReport,
     recording: Recording,
 ) -> impl Iterator<Item = (&'static str, f64)> {
-    let why = report.why(recording.end().into(), Bound::Slowest(SLOWEST), 0);
+    let why = report(load, recording.end(), Bound::Slowest(SLOWEST), 0);
     CAUSES.into_iter().map(move |(kind, metric, _)| (metric, why.share_of(kind)))
 }

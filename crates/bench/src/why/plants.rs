@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use quell_linux::testing::SoftirqBurner;
 use quell_load::now;
 use quell_model::{CoreId, CoreSet, Nanos};
+use quell_testkit::SoftirqBurner;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::NamedTempFile;
 

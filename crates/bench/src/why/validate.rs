@@ -12,13 +12,13 @@ use super::plants::{Plant, Planted};
 use super::{CAUSES, WhySpec, record};
 use crate::colocate::{Lc, Server, StallWatch, lc_priority};
 use crate::host::{self, Policy};
-use crate::progress::{Progress, Stop};
-use crate::report::BenchReport;
+use quell_report::BenchReport;
+use quell_terminal::{Progress, Stop};
 
 /// Requests a second: the service sleeps most of the time, so that what is planted stands out.
 const RATE_RPS: f64 = 5_000.0;
 /// Requests that count as planted in a round, and those of them whose main cause was the planted one.
-const PLANTED: &str = "planted_requests";
+const PLANTED: &str = "injected_requests";
 const FOUND: &str = "found_requests";
 /// A gap of the spinning load generator that counts as a planted stall.
 const STALL_MIN: Nanos = Nanos::from_micros(200);
@@ -74,7 +74,7 @@ fn measure(plant: Plant, spec: &WhySpec) -> Result<Vec<(&'static str, f64)>> {
     let windows = planted.end()?.unwrap_or_default();
     let done = done?;
     let gaps = stall_watch.end(&done.stalls.windows, &[], false)?;
-    let inquiry = done.inquire(recording.end().into());
+    let inquiry = super::inquire(&done, recording.end());
     let kinds = match plant {
         Plant::Stall => kinds(&done, &inquiry, plant, meets_any(&stalls(&done))),
         // A fault takes long when the hypervisor stalls it, too.

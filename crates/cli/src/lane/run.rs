@@ -10,7 +10,7 @@ use quell_control::lanes::{LaneChildren, LaneConfig, LanePattern, LanesConfig, M
 use quell_daemon::lanes;
 
 use crate::client::read_config;
-use crate::quantity::seconds;
+use quell_terminal::quantity::seconds;
 
 /// Put threads on a lane until Ctrl-C, or until all of them have ended
 ///
@@ -24,7 +24,7 @@ use crate::quantity::seconds;
 ///
 ///   quell lane run --core 1 --table A,B,A,C --slice 50us -- ./server ./batch "./report --all"
 ///
-///   quell lane run --core 1 --jobs A:10ms/2ms,B:50ms/20ms --pid 4711 --tid 4790
+///   quell lane run --core 1 --edf A:10ms/2ms,B:50ms/20ms --pid 4711 --tid 4790
 ///
 ///   quell lane run --pattern dedicated lanes.toml
 #[derive(clap::Args)]
@@ -35,25 +35,25 @@ pub struct Args {
     /// The lane's core [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "file")]
     core: Option<u16>,
-    /// Who runs next [default: what the other flags mean, else round-robin]
+    /// Policy that picks the next member [default: implied by the other flags, else round-robin]
     #[arg(long, value_name = "POLICY", conflicts_with = "file",
           value_parser = clap::builder::PossibleValuesParser::new(lanes::POLICIES))]
     policy: Option<String>,
-    /// Length of a turn, from 5us: round-robin, table, fair [default: 100us]
+    /// Length of a slice, from 5us: round-robin, table, fair [default: 100us]
     #[arg(long, value_name = "TIME", conflicts_with = "file")]
     slice: Option<String>,
-    /// Whose turn it is, again and again: A,A,B,C, or with own slices A:50us,B:20us
+    /// Order of the slices, repeated: A,A,B,C, or with own lengths A:50us,B:20us
     #[arg(long, value_name = "SLOTS", conflicts_with = "file")]
     table: Option<String>,
-    /// How long a turn may last while others wait: preemptive [default: 50us]
+    /// Time after which the running member must yield if others wait: preemptive [default: 50us]
     #[arg(long, value_name = "TIME", conflicts_with = "file")]
-    budget: Option<String>,
+    quantum: Option<String>,
     /// When who was preempted is resumed at the latest: preemptive [default: 10ms]
     #[arg(long, value_name = "TIME", conflicts_with = "file")]
     resume_after: Option<String>,
-    /// Period and budget of each member, and a deadline if it is not the period's end: A:10ms/2ms,B:5ms/1ms/3ms
-    #[arg(long, value_name = "JOBS", conflicts_with = "file")]
-    jobs: Option<String>,
+    /// Period and runtime of each member, and a deadline if it is not the end of the period: A:10ms/2ms,B:5ms/1ms/3ms
+    #[arg(long, value_name = "PARAMS", conflicts_with = "file")]
+    edf: Option<String>,
     /// Shares of the core: A:3,B:1
     #[arg(long, value_name = "WEIGHTS", conflicts_with = "file")]
     weights: Option<String>,
@@ -73,8 +73,8 @@ pub struct Args {
     #[arg(long)]
     children: Option<Children>,
     /// End by itself after this time, e.g. 10s
-    #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
-    hold_for: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    duration: Option<Duration>,
     /// Print what the lanes did as JSON at the end
     #[arg(long)]
     json: bool,
@@ -84,9 +84,6 @@ pub struct Args {
     /// The run directory for journals and sockets [default: as for `quell run`]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Offer the load of this file from within the loop of a dedicated scheduler (`quell bench lanes`)
-    #[arg(long, value_name = "FILE", hide = true)]
-    client: Option<PathBuf>,
     /// Programs to start on the lane, each one argument for a shell
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "file")]
     commands: Vec<String>,
@@ -124,17 +121,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
         None => {}
     }
     lanes.scheduler_core = args.scheduler_core.or(lanes.scheduler_core);
-    ensure!(
-        args.client.is_none() || lanes.pattern == LanePattern::Dedicated,
-        "--client is for a dedicated scheduler: a shared one sleeps"
-    );
-    let companion = args.client.as_deref().map(quell_bench::lanes::in_loop).transpose()?;
     let status = lanes::run(lanes::Options {
         lanes,
-        run_dir: args.run_dir.unwrap_or_else(quell_daemon::default_run_dir),
-        hold_for: args.hold_for,
+        run_dir: args.run_dir.unwrap_or_else(quell_control::run_dir::default_run_dir),
+        hold_for: args.duration,
         verbose: !args.quiet,
-        companion,
+        companion: None,
     })?;
     match args.json {
         true => println!("{}", serde_json::to_string(&status)?),
@@ -158,7 +150,7 @@ fn typed(args: &Args) -> Result<LanesConfig> {
         "nobody is to run on the lane: name programs after `--`, or use --pid or --tid, or a file of lanes"
     );
     let last = || {
-        let topology = quell_linux::observe::topology::read()?;
+        let topology = quell_observe::topology::read()?;
         Ok::<_, anyhow::Error>(topology.cores().last().map_or(0, |core| core.id.0))
     };
     let lane = LaneConfig {
@@ -166,9 +158,9 @@ fn typed(args: &Args) -> Result<LanesConfig> {
         policy: args.policy.clone(),
         slice: args.slice.clone(),
         table: args.table.clone(),
-        budget: args.budget.clone(),
+        quantum: args.quantum.clone(),
         resume_after: args.resume_after.clone(),
-        jobs: args.jobs.clone(),
+        edf: args.edf.clone(),
         weights: args.weights.clone(),
         member,
     };

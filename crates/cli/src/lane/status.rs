@@ -24,7 +24,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let run_dir = args.run_dir.clone().unwrap_or_else(quell_daemon::default_run_dir);
+    let run_dir = args.run_dir.clone().unwrap_or_else(quell_control::run_dir::default_run_dir);
     let answers = lanes::ask(&run_dir).context("lanes run, but do not answer")?;
     if args.json {
         println!("[{}]", answers.join(","));
@@ -52,20 +52,20 @@ pub fn show(status: &Value) {
             text(&lane["running"]),
         );
         println!(
-            "  {} switches, {} late (latest {}); a hand-over takes {} to {}, floor {}",
+            "  {} switches, {} late (latest {}); a switch takes {} to {}, floor {}",
             lane["switches"],
             lane["late"],
             time(&lane["latest_ns"]),
-            time(&lane["hand_over_min_ns"]),
-            time(&lane["hand_over_mean_ns"]),
+            time(&lane["switch_min_ns"]),
+            time(&lane["switch_mean_ns"]),
             time(&lane["floor_ns"]),
         );
         for member in lane["members"].as_array().into_iter().flatten() {
             println!(
-                "  {}: {} turns, {}",
+                "  {}: {} slices, {}",
                 text(&member["name"]),
-                member["turns"],
-                time(&member["turns_ns"])
+                member["slices"],
+                time(&member["slices_ns"])
             );
         }
         for note in lane["notes"].as_array().into_iter().flatten() {
@@ -81,7 +81,8 @@ pub fn show(status: &Value) {
 fn cost(scheduler: &Value) -> String {
     let core = &scheduler["core"];
     let count = |key: &str| scheduler[key].as_u64();
-    let (Some(cpu), Some(age)) = (count("cpu_ns"), count("for_ns").filter(|age| *age > 0)) else {
+    let (Some(cpu), Some(age)) = (count("cpu_ns"), count("uptime_ns").filter(|age| *age > 0))
+    else {
         return format!("scheduler: on core {core}, its CPU time is not known");
     };
     // In thousandths, as numbers are shown.
@@ -100,7 +101,7 @@ mod tests {
         let says = |cpu: Value, switches: u64| {
             let age = 1_000_000_000u64;
             cost(
-                &serde_json::json!({"core": 1, "for_ns": age, "cpu_ns": cpu, "switches": switches}),
+                &serde_json::json!({"core": 1, "uptime_ns": age, "cpu_ns": cpu, "switches": switches}),
             )
         };
         let busy = says(32_000_000.into(), 7_800);

@@ -1,6 +1,6 @@
 //! A configuration held against a host.
 
-use quell_model::{Class, CoreSet, Limits, Nanos, Topology};
+use quell_model::{Class, CoreSet, Limits, Nanos, TaskScheduler, Topology};
 
 use super::{Config, ConfigError, TaskConfig};
 
@@ -80,6 +80,7 @@ impl TaskConfig {
         let allowed = self.allowed(managed);
         Limits {
             class: self.class,
+            scheduler: TaskScheduler::Kernel,
             guaranteed: self.guaranteed,
             max: self.max.unwrap_or(allowed.len() as u32).min(allowed.len() as u32),
             delay_target: self.delay_target,
@@ -87,8 +88,8 @@ impl TaskConfig {
                 Class::LatencyCritical => self.runaway_after,
                 Class::BestEffort => Nanos::ZERO,
             },
-            sibling_after: match self.class {
-                Class::LatencyCritical => self.sibling_after,
+            sibling_idle_after: match self.class {
+                Class::LatencyCritical => self.sibling_idle_after,
                 Class::BestEffort => Nanos::ZERO,
             },
             quantum: self.quantum,

@@ -90,7 +90,7 @@ pub(super) struct RawLatency {
     metric: Option<Spanned<String>>,
     unit: Option<Spanned<Unit>>,
     load: Option<Spanned<String>>,
-    every_ms: Option<Spanned<u64>>,
+    interval_ms: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -127,10 +127,10 @@ pub(super) fn latency(
         Some(bound) => place.time("latency_us", bound, 1..=60_000_000, 1_000)?,
         None => None,
     };
-    let every = place.time("every_ms", &raw.every_ms, 100..=3_600_000, 1_000_000)?;
+    let every = place.time("interval_ms", &raw.interval_ms, 100..=3_600_000, 1_000_000)?;
     let source = source(place, task, start, raw)?;
     if source == LatencySource::Reports && every.is_some() {
-        let what = format!("task `{task}`: `every_ms` without something to read");
+        let what = format!("task `{task}`: `interval_ms` without something to read");
         return Err(place.error_at(start, what, "it goes with `command` or `url`"));
     }
     Ok(Some(LatencyConfig { source, percentile, every: every.unwrap_or(EVERY), slo }))
@@ -302,9 +302,9 @@ mod tests {
                 "latency = { command = [] }",
                 "quell.toml:5: the latency command of task `web` is empty",
             ),
-            ("latency = { every_ms = 500 }", "it goes with `command` or `url`"),
+            ("latency = { interval_ms = 500 }", "it goes with `command` or `url`"),
             (
-                "latency = { command = [\"x\"], every_ms = 1 }",
+                "latency = { command = [\"x\"], interval_ms = 1 }",
                 "it has to be between 100 and 3600000",
             ),
             ("latency = { url = \"http://[::1]/m\" }", "which metric of the page"),
@@ -331,7 +331,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../../docs/configuration.md");
         for key in
-            ["percentile", "command", "url", "metric", "unit", "load", "every_ms", "latency_us"]
+            ["percentile", "command", "url", "metric", "unit", "load", "interval_ms", "latency_us"]
         {
             assert!(
                 page.contains(&format!("`{key}`")) || page.contains(&format!("{key} = ")),

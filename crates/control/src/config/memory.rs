@@ -17,7 +17,7 @@ const EVERY_OF_FILE: Nanos = Nanos::from_millis(10);
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMemory {
     source: Option<Spanned<String>>,
-    every_us: Option<Spanned<u64>>,
+    interval_us: Option<Spanned<u64>>,
 }
 
 pub(super) fn memory(place: &Place, raw: RawMemory) -> Result<MemoryConfig, ConfigError> {
@@ -29,7 +29,7 @@ pub(super) fn memory(place: &Place, raw: RawMemory) -> Result<MemoryConfig, Conf
             place.error(typed, what, remedy)
         })?,
     };
-    let every = place.time("every_us", &raw.every_us, 100..=10_000_000, 1_000)?;
+    let every = place.time("interval_us", &raw.interval_us, 100..=10_000_000, 1_000)?;
     let usual = if matches!(source, MemorySource::File(_)) { EVERY_OF_FILE } else { EVERY };
     Ok(MemoryConfig { source, every: every.unwrap_or(usual) })
 }

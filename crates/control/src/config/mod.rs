@@ -53,9 +53,9 @@ pub struct HostConfig {
     /// The tick; `None`: 1 ms shared, 10 us dedicated.
     pub tick: Option<Nanos>,
     /// Whether events of the kernel may call a tick before its time.
-    pub events: bool,
-    /// Where signals come from.
-    pub signals: Signals,
+    pub tick_on_events: bool,
+    /// Source of thread states and times.
+    pub observer: ObserverKind,
     /// The rung of BE threads beneath LC.
     pub be_rung: BeRungKind,
     /// Whether RT throttling is switched off while cores are managed.
@@ -63,17 +63,17 @@ pub struct HostConfig {
     /// Interrupt threads to raise to the softirq rung, by the name of their interrupt (`eth0`).
     pub irq_threads: Vec<String>,
     /// What to do with foreign threads on managed cores.
-    pub bystanders: Bystanders,
+    pub foreign_threads: ForeignThreads,
     /// Threads watched at most.
     pub max_threads: u32,
     /// LC delay from which a BE task's kernel sections get it banned from LC's cores.
-    pub kernel_delay_bound: Nanos,
+    pub nonpreemptible_delay_limit: Nanos,
     /// How long an LC task may be congested before the plan counts as unable to relieve it.
     pub congestion_after: Nanos,
     /// How long a runtime's kernel thread has to leave a core that is revoked, before it is moved off it.
     pub revoke_deadline: Nanos,
     /// A daemon that gave no sign of life for so long counts as hung, and its guardian restores the host.
-    pub hung_after: Nanos,
+    pub watchdog_timeout: Nanos,
     /// Where metrics are served; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
     /// The group whose members may read over the control socket; `None`: nobody but root.
@@ -157,10 +157,10 @@ pub enum Pattern {
     Dedicated,
 }
 
-/// Where signals come from.
+/// Source of thread states and times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Signals {
+pub enum ObserverKind {
     /// BPF where it loads, else /proc with a warning.
     Auto,
     /// BPF or nothing.
@@ -174,7 +174,7 @@ pub enum Signals {
 #[serde(rename_all = "kebab-case")]
 pub enum BeRungKind {
     /// SCHED_IDLE.
-    Idle,
+    SchedIdle,
     /// The lowest FIFO rung: out of reach of the fair server, above every fair thread.
     FifoLow,
 }
@@ -192,7 +192,7 @@ pub enum Throttling {
 /// What happens to foreign fair threads on managed cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Bystanders {
+pub enum ForeignThreads {
     /// Listed in the status.
     List,
     /// Moved to unmanaged cores, put back at the end.
@@ -231,13 +231,13 @@ pub struct TaskConfig {
     /// How long an LC thread may run without sleeping; zero: for ever.
     pub runaway_after: Nanos,
     /// LC: how long a request may take before siblings of its core are idled; zero: for ever.
-    pub sibling_after: Nanos,
+    pub sibling_idle_after: Nanos,
     /// How long a request may run while others of the task wait; zero: for ever.
     pub quantum: Nanos,
     /// What its new processes become.
     pub children: ChildrenKind,
     /// Whether it may be frozen when no core is left for it. Launched tasks: yes unless denied.
-    pub freeze: bool,
+    pub allow_freeze: bool,
     /// LC: where its tail latency and load are read.
     pub latency: Option<LatencyConfig>,
     /// LC: the page in which its threads hint what they serve.

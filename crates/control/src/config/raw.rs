@@ -4,20 +4,33 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use quell_model::{BytesPerSec, Class, CoreSet, Nanos};
+use quell_model::{BytesPerSec, Class, CoreSet, Nanos, renamed_in};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::latency::{self, RawLatency, RawSlo};
 use super::memory::{self, RawMemory};
 use super::{
-    BackEndKind, BeRungKind, Bystanders, CONFIG_BYTES_MAX, ChildrenKind, Config, ConfigError,
-    Controllers, HostConfig, Launch, Named, Pattern, Signals, Source, TASKS_MAX, TaskConfig,
-    Throttling,
+    BackEndKind, BeRungKind, CONFIG_BYTES_MAX, ChildrenKind, Config, ConfigError, Controllers,
+    ForeignThreads, HostConfig, Launch, Named, ObserverKind, Pattern, Source, TASKS_MAX,
+    TaskConfig, Throttling,
 };
 
 /// The version of the format that this program reads.
 const VERSION: u32 = 1;
+/// Keys and values of earlier releases, and their new names.
+pub(super) const RENAMED: [(&str, &str); 10] = [
+    ("bystanders", "foreign_threads"),
+    ("events", "tick_on_events"),
+    ("every_ms", "interval_ms"),
+    ("every_us", "interval_us"),
+    ("freeze", "allow_freeze"),
+    ("hung_after_ms", "watchdog_timeout_ms"),
+    ("idle", "sched-idle"),
+    ("kernel_delay_bound_us", "nonpreemptible_delay_limit_us"),
+    ("sibling_after_us", "sibling_idle_after_us"),
+    ("signals", "observer"),
+];
 const NAME_BYTES_MAX: usize = 32;
 const PATH_BYTES_MAX: usize = 1_024;
 
@@ -43,17 +56,17 @@ struct RawHost {
     memory: RawMemory,
     pattern: Option<Pattern>,
     tick_us: Option<Spanned<u64>>,
-    events: Option<bool>,
-    signals: Option<Signals>,
+    tick_on_events: Option<bool>,
+    observer: Option<ObserverKind>,
     be_rung: Option<BeRungKind>,
     rt_throttling: Option<Throttling>,
     irq_threads: Option<Vec<String>>,
-    bystanders: Option<Bystanders>,
+    foreign_threads: Option<ForeignThreads>,
     max_threads: Option<Spanned<u32>>,
-    kernel_delay_bound_us: Option<Spanned<u64>>,
+    nonpreemptible_delay_limit_us: Option<Spanned<u64>>,
     congestion_after_ms: Option<Spanned<u64>>,
     revoke_deadline_us: Option<Spanned<u64>>,
-    hung_after_ms: Option<Spanned<u64>>,
+    watchdog_timeout_ms: Option<Spanned<u64>>,
     metrics: Option<Spanned<String>>,
     control_group: Option<Spanned<String>>,
 }
@@ -87,10 +100,10 @@ struct RawTask {
     cores: Option<Spanned<String>>,
     delay_target_us: Option<Spanned<u64>>,
     runaway_ms: Option<Spanned<u64>>,
-    sibling_after_us: Option<Spanned<u64>>,
+    sibling_idle_after_us: Option<Spanned<u64>>,
     quantum_us: Option<Spanned<u64>>,
     children: Option<ChildrenKind>,
-    freeze: Option<bool>,
+    allow_freeze: Option<bool>,
     latency: Option<Spanned<RawLatency>>,
     hints: Option<Spanned<String>>,
     slo: Option<Spanned<RawSlo>>,
@@ -169,7 +182,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigError> {
     let raw: RawConfig = toml::from_str(text).map_err(|err| ConfigError {
         file: file.to_owned(),
         line: err.span().map(|span| place.line(span.start)),
-        what: one_line(err.message()),
+        what: renamed_in(err.message(), &RENAMED).unwrap_or_else(|| one_line(err.message())),
         remedy: "docs/configuration.md lists every key".to_owned(),
     })?;
     if let Some(version) = raw.version.as_ref().filter(|version| *version.get_ref() != VERSION) {
@@ -211,15 +224,20 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
         memory: memory::memory(place, raw.memory)?,
         pattern: raw.pattern.unwrap_or(Pattern::Auto),
         tick: place.time("tick_us", &raw.tick_us, 5..=10_000_000, 1_000)?,
-        events: raw.events.unwrap_or(true),
-        signals: raw.signals.unwrap_or(Signals::Auto),
-        be_rung: raw.be_rung.unwrap_or(BeRungKind::Idle),
+        tick_on_events: raw.tick_on_events.unwrap_or(true),
+        observer: raw.observer.unwrap_or(ObserverKind::Auto),
+        be_rung: raw.be_rung.unwrap_or(BeRungKind::SchedIdle),
         rt_throttling: raw.rt_throttling.unwrap_or(Throttling::Off),
         irq_threads: raw.irq_threads.unwrap_or_default(),
-        bystanders: raw.bystanders.unwrap_or(Bystanders::List),
+        foreign_threads: raw.foreign_threads.unwrap_or(ForeignThreads::List),
         max_threads,
-        kernel_delay_bound: place
-            .time("kernel_delay_bound_us", &raw.kernel_delay_bound_us, 50..=1_000_000, 1_000)?
+        nonpreemptible_delay_limit: place
+            .time(
+                "nonpreemptible_delay_limit_us",
+                &raw.nonpreemptible_delay_limit_us,
+                50..=1_000_000,
+                1_000,
+            )?
             .unwrap_or(Nanos::from_micros(300)),
         congestion_after: place
             .time("congestion_after_ms", &raw.congestion_after_ms, 1..=3_600_000, 1_000_000)?
@@ -227,8 +245,8 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
         revoke_deadline: place
             .time("revoke_deadline_us", &raw.revoke_deadline_us, 10..=10_000_000, 1_000)?
             .unwrap_or(Nanos::from_micros(100)),
-        hung_after: place
-            .time("hung_after_ms", &raw.hung_after_ms, 250..=600_000, 1_000_000)?
+        watchdog_timeout: place
+            .time("watchdog_timeout_ms", &raw.watchdog_timeout_ms, 250..=600_000, 1_000_000)?
             .unwrap_or(Nanos::from_secs(1)),
         metrics: raw.metrics.map(|typed| metrics(place, &typed)).transpose()?,
         control_group: raw.control_group.map(|typed| place.named(typed)),
@@ -302,14 +320,14 @@ fn task(
         runaway_after: place
             .time("runaway_ms", &raw.runaway_ms, 0..=3_600_000, 1_000_000)?
             .unwrap_or(Nanos::from_secs(1)),
-        sibling_after: place
-            .time("sibling_after_us", &raw.sibling_after_us, 0..=10_000_000, 1_000)?
+        sibling_idle_after: place
+            .time("sibling_idle_after_us", &raw.sibling_idle_after_us, 0..=10_000_000, 1_000)?
             .unwrap_or(Nanos::ZERO),
         quantum: place
             .time("quantum_us", &raw.quantum_us, 0..=10_000_000, 1_000)?
             .unwrap_or(Nanos::from_micros(100)),
         children: raw.children.unwrap_or(ChildrenKind::Adopt),
-        freeze: raw.freeze.unwrap_or(launched),
+        allow_freeze: raw.allow_freeze.unwrap_or(launched),
         latency: latency::latency(place, name.get_ref(), class, raw.latency, raw.slo)?,
         hints: raw.hints.map(|path| hints(place, name.get_ref(), class, path)).transpose()?,
     };

@@ -20,7 +20,7 @@ fn a_small_file_gets_caladans_defaults() {
     let task = &config.tasks[0];
     assert_eq!((task.class, task.guaranteed, task.max), (Class::LatencyCritical, 1, None));
     assert_eq!(task.delay_target, Nanos::from_micros(10));
-    assert!(!task.freeze, "a task that was not launched has not consented to be frozen");
+    assert!(!task.allow_freeze, "a task that was not launched has not consented to be frozen");
     let host = Topology::regular(1, 2, 1).unwrap();
     assert_eq!(config.check(&host, "quell.toml").unwrap().managed.to_string(), "1");
 }
@@ -54,22 +54,21 @@ fn errors_name_file_line_and_remedy() {
     assert!(metrics.starts_with("quell.toml:2: `localhost` is not an address"), "{metrics}");
     let name = error("[[task]]\nname = \"../etc\"\nclass = \"be\"\npid = 42\n");
     assert!(name.contains("cannot be a task's name"), "{name}");
-    let hasty = error("[host]\nhung_after_ms = 10\n");
-    assert!(hasty.starts_with("quell.toml:2: `hung_after_ms` is 10"), "{hasty}");
+    let hasty = error("[host]\nwatchdog_timeout_ms = 10\n");
+    assert!(hasty.starts_with("quell.toml:2: `watchdog_timeout_ms` is 10"), "{hasty}");
 }
 
 #[test]
 fn what_controllers_are_told_reaches_them() {
     let told =
         "[host.controllers]\nbandwidth_limit_mb_s = 0\nhyperthread = false\nidle_buffer = 3\n";
-    let task =
-        "sibling_after_us = 25\nquantum_us = 0\nslo = { percentile = 99.9, latency_us = 500 }\n";
+    let task = "sibling_idle_after_us = 25\nquantum_us = 0\nslo = { percentile = 99.9, latency_us = 500 }\n";
     let config = Config::parse(&format!("{told}{LC}{task}"), "quell.toml").unwrap();
     let controllers = config.host.controllers;
     assert_eq!((controllers.bandwidth_limit.0, controllers.idle_buffer), (0, 3));
     assert!(!controllers.hyperthread && controllers.quantum);
     let limits = config.tasks[0].limits(&Topology::regular(1, 4, 1).unwrap().all());
-    assert_eq!((limits.sibling_after, limits.quantum), (Nanos::from_micros(25), Nanos::ZERO));
+    assert_eq!((limits.sibling_idle_after, limits.quantum), (Nanos::from_micros(25), Nanos::ZERO));
     assert_eq!(limits.latency_target, Nanos::from_micros(500));
     let plain = Config::parse(LC, "quell.toml").unwrap();
     assert_eq!(plain.host.controllers.bandwidth_limit.0, 25_000_000_000);
@@ -89,14 +88,14 @@ fn sources_of_memory_traffic_are_known_by_name_or_path() {
     let file = memory("source = \"file:/run/traffic\"\n");
     assert_eq!(file.source, MemorySource::File("/run/traffic".into()));
     assert_eq!(file.every, Nanos::from_millis(10));
-    let resctrl = memory("source = \"resctrl\"\nevery_us = 200\n");
+    let resctrl = memory("source = \"resctrl\"\ninterval_us = 200\n");
     assert_eq!((resctrl.source, resctrl.every.0), (MemorySource::Resctrl, 200_000));
     for wrong in ["perf", "file:", "file:traffic", ""] {
         let said = error(&format!("[host.memory]\nsource = \"{wrong}\"\n"));
         assert!(said.starts_with(&format!("quell.toml:2: `{wrong}` is no source")), "{said}");
     }
-    let hasty = error("[host.memory]\nevery_us = 10\n");
-    assert!(hasty.starts_with("quell.toml:2: `every_us` is 10"), "{hasty}");
+    let hasty = error("[host.memory]\ninterval_us = 10\n");
+    assert!(hasty.starts_with("quell.toml:2: `interval_us` is 10"), "{hasty}");
     let slow = "[host.controllers]\nbandwidth_step_us = 2000000\n";
     let slow = Config::parse(slow, "quell.toml").unwrap();
     assert_eq!(slow.host.controllers.bandwidth_step, Nanos::from_secs(2));
@@ -179,5 +178,23 @@ fn every_key_is_documented() {
                 || page.contains(&format!("[{key}]")),
             "{key}"
         );
+    }
+}
+
+#[test]
+fn renamed_key_is_refused_with_its_new_name() {
+    let head = |old: &str| match old {
+        "every_us" => "[host.memory]\n".to_owned(),
+        "every_ms" => format!("{LC}[task.latency]\n"),
+        "freeze" | "sibling_after_us" => LC.to_owned(),
+        _ => "[host]\n".to_owned(),
+    };
+    for (old, new) in raw::RENAMED {
+        let key =
+            if old == "idle" { "be_rung = \"idle\"".to_owned() } else { format!("{old} = 1") };
+        let refused = error(&format!("{}{key}\n", head(old)));
+        let line = head(old).lines().count() + 1;
+        let notice = format!("quell.toml:{line}: `{old}` was renamed to `{new}`");
+        assert!(refused.starts_with(&notice), "{refused}");
     }
 }

@@ -17,7 +17,7 @@ pub use crate::register::{Registered, Registration, RuntimeClass};
 pub use status::*;
 
 /// The version of the protocol. A client of another version is refused by name.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// The longest line that is read: a configuration of the largest size fits, escaped.
 pub const LINE_BYTES_MAX: u64 = 4 << 20;
 
@@ -31,13 +31,13 @@ pub struct Request {
     #[serde(default)]
     pub id: u64,
     /// What to do.
-    pub call: Call,
+    pub call: Method,
 }
 
 /// What a client can ask for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Call {
+pub enum Method {
     /// The schema of requests and responses.
     Schema,
     /// What runs where, and why.
@@ -53,7 +53,7 @@ pub enum Call {
         dry_run: bool,
     },
     /// Gives one task back: its threads as they were, a launched one ended.
-    Drain {
+    Remove {
         /// Its name.
         task: String,
     },
@@ -61,14 +61,14 @@ pub enum Call {
     Stop {
         /// Leave launched tasks running.
         #[serde(default)]
-        keep: bool,
+        keep_programs: bool,
     },
     /// Congestion that the plan cannot relieve, and its causes.
     Congestion,
     /// Tells what a service or its client measured of an LC task's latency and load.
     Report(LatencyReport),
     /// Explains the last decision about a core (`core 1`) or a task (`task web`).
-    Why {
+    Explain {
         /// `core N` or `task NAME`.
         subject: String,
     },
@@ -79,7 +79,7 @@ pub enum Call {
 
 /// What a connection may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Right {
+pub enum Permission {
     /// See everything.
     Read,
     /// Tell what was measured: root, and the user of the task's processes.
@@ -91,29 +91,33 @@ pub enum Right {
     Change,
 }
 
-impl Call {
-    /// The right that it takes.
-    pub fn needs(&self) -> Right {
+impl Method {
+    /// The permission that it takes.
+    pub fn needs(&self) -> Permission {
         match self {
-            Call::Schema | Call::Status | Call::Congestion | Call::Why { .. } => Right::Read,
-            Call::Report(_) => Right::Report,
-            Call::Register(_) => Right::Register,
-            Call::Apply { .. } | Call::Drain { .. } | Call::Stop { .. } => Right::Change,
+            Method::Schema | Method::Status | Method::Congestion | Method::Explain { .. } => {
+                Permission::Read
+            }
+            Method::Report(_) => Permission::Report,
+            Method::Register(_) => Permission::Register,
+            Method::Apply { .. } | Method::Remove { .. } | Method::Stop { .. } => {
+                Permission::Change
+            }
         }
     }
 
     /// Its name on the wire.
     pub fn name(&self) -> &'static str {
         match self {
-            Call::Schema => "schema",
-            Call::Status => "status",
-            Call::Congestion => "congestion",
-            Call::Apply { .. } => "apply",
-            Call::Drain { .. } => "drain",
-            Call::Stop { .. } => "stop",
-            Call::Report(_) => "report",
-            Call::Why { .. } => "why",
-            Call::Register(_) => "register",
+            Method::Schema => "schema",
+            Method::Status => "status",
+            Method::Congestion => "congestion",
+            Method::Apply { .. } => "apply",
+            Method::Remove { .. } => "remove",
+            Method::Stop { .. } => "stop",
+            Method::Report(_) => "report",
+            Method::Explain { .. } => "explain",
+            Method::Register(_) => "register",
         }
     }
 }
@@ -139,7 +143,7 @@ pub enum Reply {
     Status(Box<Status>),
     /// To `congestion`.
     Congestion(CongestionReport),
-    /// To `apply`, `drain`, `stop`, `why`, `report`: what was done or is so, a sentence a line.
+    /// To `apply`, `remove`, `stop`, `explain`, `report`: what was done or is so, a sentence a line.
     Done(Vec<String>),
     /// To `register`.
     Registered(Registered),
@@ -156,20 +160,27 @@ pub fn schema() -> serde_json::Value {
     })
 }
 
+/// The part of a request that every version has.
+#[derive(Deserialize)]
+struct Version {
+    v: u32,
+}
+
 /// Reads a request from one line.
 ///
 /// # Errors
 /// A sentence for the client.
 pub fn parse_request(line: &str) -> Result<Request, String> {
-    let request: Request = serde_json::from_str(line)
-        .map_err(|err| format!("not a request: {err}; the `schema` call describes requests"))?;
-    if request.v != PROTOCOL {
+    // The version first: a request of another one may have methods that this one does not know.
+    if let Ok(Version { v }) = serde_json::from_str(line)
+        && v != PROTOCOL
+    {
         return Err(format!(
-            "protocol version {} is not spoken here, {PROTOCOL} is; use the client of this version",
-            request.v
+            "unsupported protocol version {v}, expected {PROTOCOL}; use a quell client of the same release as the daemon"
         ));
     }
-    Ok(request)
+    serde_json::from_str(line)
+        .map_err(|err| format!("not a request: {err}; the `schema` call describes requests"))
 }
 
 /// Sends one value as a line.
@@ -214,29 +225,29 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn valid_call() -> impl Strategy<Value = Call> {
+    fn valid_call() -> impl Strategy<Value = Method> {
         let text = ".{0,20}";
         prop_oneof![
-            Just(Call::Schema),
-            Just(Call::Status),
-            (text, text, any::<bool>()).prop_map(|(file, text, dry_run)| Call::Apply {
+            Just(Method::Schema),
+            Just(Method::Status),
+            (text, text, any::<bool>()).prop_map(|(file, text, dry_run)| Method::Apply {
                 file,
                 text,
                 dry_run
             }),
-            text.prop_map(|task| Call::Drain { task }),
-            any::<bool>().prop_map(|keep| Call::Stop { keep }),
-            text.prop_map(|subject| Call::Why { subject }),
+            text.prop_map(|task| Method::Remove { task }),
+            any::<bool>().prop_map(|keep_programs| Method::Stop { keep_programs }),
+            text.prop_map(|subject| Method::Explain { subject }),
             (text, any::<u32>(), any::<u64>(), any::<Option<i32>>()).prop_map(
-                |(name, cores, time_us, signal)| Call::Register(Registration {
+                |(name, cores, time_us, signal)| Method::Register(Registration {
                     layout: cores,
                     name,
                     class: RuntimeClass::Be,
                     guaranteed: cores,
                     max_cores: cores,
-                    delay_threshold_us: time_us,
+                    delay_target_us: time_us,
                     quantum_us: time_us,
-                    sibling_after_us: time_us,
+                    sibling_idle_after_us: time_us,
                     signal,
                     version: String::new(),
                 })
@@ -244,7 +255,7 @@ mod tests {
             (text, any::<u64>(), any::<Option<u32>>()).prop_map(|(task, interval_ms, load)| {
                 let latency = vec![Quantile { percentile: 99.9, latency_us: 12.5 }];
                 let load_rps = load.map(f64::from);
-                Call::Report(LatencyReport { task, interval_ms, load_rps, latency })
+                Method::Report(LatencyReport { task, interval_ms, load_rps, latency })
             }),
         ]
     }
@@ -262,7 +273,8 @@ mod tests {
         // What means something to JSON, so that more than the first error is reached.
         let piece = prop_oneof![
             "[{}\\[\\]\",:\\\\\n]{1,4}".prop_map(String::into_bytes),
-            "(null|true|-1|1e999|\"keep\":1|\\\\u0000|\\\\ud800)".prop_map(String::into_bytes),
+            "(null|true|-1|1e999|\"keep_programs\":1|\\\\u0000|\\\\ud800)"
+                .prop_map(String::into_bytes),
             proptest::collection::vec(any::<u8>(), 1..4),
         ];
         prop_oneof![
@@ -303,7 +315,7 @@ mod tests {
             any::<u64>().prop_map(|value| json!(value)),
             ".{0,8}".prop_map(|value| json!(value)),
             Just(json!([[], {}])),
-            Just(json!({"drain": {"task": "web", "keep": true}})),
+            Just(json!({"remove": {"task": "web", "keep_programs": true}})),
         ]
     }
 
@@ -317,7 +329,7 @@ mod tests {
 
     #[test]
     fn requests_survive_the_wire() {
-        let request = Request { v: PROTOCOL, id: 7, call: Call::Drain { task: "web".into() } };
+        let request = Request { v: PROTOCOL, id: 7, call: Method::Remove { task: "web".into() } };
         let mut wire = Vec::new();
         send(&mut wire, &request).unwrap();
         let line = read_line(&mut wire.as_slice()).unwrap().unwrap();
@@ -327,7 +339,9 @@ mod tests {
     #[test]
     fn another_version_is_refused_by_name() {
         let refused = parse_request(r#"{"v":9,"call":"status"}"#).unwrap_err();
-        assert!(refused.contains("version 9 is not spoken here, 1 is"), "{refused}");
+        assert!(refused.contains("unsupported protocol version 9, expected 2"), "{refused}");
+        let older = parse_request(r#"{"v":1,"call":{"drain":{"task":"web"}}}"#).unwrap_err();
+        assert!(older.contains("unsupported protocol version 1, expected 2"), "{older}");
     }
 
     #[test]
@@ -340,7 +354,9 @@ mod tests {
     #[test]
     fn the_schema_names_every_call() {
         let schema = schema().to_string();
-        for call in ["schema", "status", "apply", "drain", "stop", "congestion", "why", "report"] {
+        for call in
+            ["schema", "status", "apply", "remove", "stop", "congestion", "explain", "report"]
+        {
             assert!(schema.contains(call), "{call}");
         }
     }
@@ -355,9 +371,17 @@ mod tests {
         .unwrap();
         for (table, added) in [
             ("", &["host", "at_us", "decisions", "advice"][..]),
-            ("/cores/0", &["ran", "idle_ms"]),
-            ("/tasks/0", &["wake_to_run", "delay_caused_us", "unrelieved", "unrelieved_s"]),
-            ("/counters", &["daemon_cpu_ms", "tick_sum_us"]),
+            ("/cores/0", &["task_cpu", "idle_ms"]),
+            (
+                "/tasks/0",
+                &[
+                    "wakeup_latency",
+                    "lc_delay_caused_us",
+                    "unresolved_congestion",
+                    "unresolved_congestion_s",
+                ],
+            ),
+            ("/counters", &["daemon_cpu_ms", "tick_total_us"]),
         ] {
             let table = status.pointer_mut(table).and_then(|table| table.as_object_mut()).unwrap();
             for field in added {
@@ -390,7 +414,7 @@ mod tests {
                 let Ok(read) = parse_request(&line) else { continue };
                 let again = parse_request(&serde_json::to_string(&read).unwrap()).unwrap();
                 // The last digit of a long number may differ.
-                if !matches!(read.call, Call::Report(_)) {
+                if !matches!(read.call, Method::Report(_)) {
                     prop_assert_eq!(again, read, "{}", line);
                 }
             }

@@ -22,8 +22,8 @@ pub struct Status {
     pub back_end: String,
     /// `shared` or `dedicated`: how the scheduler thread runs.
     pub pattern: String,
-    /// Where signals come from: `bpf` or `proc`.
-    pub signals: String,
+    /// Source of thread states and times: `bpf` or `proc`.
+    pub observer: String,
     /// Managed cores as a list.
     pub managed: String,
     /// Cores that are left alone.
@@ -70,6 +70,10 @@ pub struct Decision {
     pub to: Option<String>,
     /// Why.
     pub reason: String,
+    /// The same in full, for recorders: tasks by their ids ([`TaskStatus::id`]).
+    #[serde(default)]
+    #[schemars(with = "Option<serde_json::Value>")]
+    pub full: Option<quell_model::CoreDecision>,
 }
 
 /// A piece of advice, and what became of it.
@@ -125,15 +129,15 @@ pub struct RuntimeStatus {
     /// How many sleep.
     pub parked: u32,
     /// How many are awake without a core, for a timer or for I/O that is due.
-    pub asking: u32,
+    pub requesting_core: u32,
     /// Cores granted to its kernel threads, as a list.
     pub granted: String,
     /// The greatest queueing delay of its kernel threads, in microseconds (Caladan, section 4.1).
     pub queueing_delay_us: f64,
     /// Uthreads that are ready, over all kernel threads.
-    pub queued: u64,
+    pub ready_uthreads: u64,
     /// Cores in use, smoothed.
-    pub load: f64,
+    pub cores_used: f64,
     /// Switches to a uthread, so far; this and what follows as the runtime says.
     pub switches: u64,
     /// Uthreads taken from another kernel thread.
@@ -143,7 +147,7 @@ pub struct RuntimeStatus {
     /// Uthreads that were made to yield at the end of their quantum.
     pub preemptions: u64,
     /// Times that a kernel thread woke without a core.
-    pub asks: u64,
+    pub core_requests: u64,
     /// Milliseconds that its kernel threads ran uthreads.
     pub busy_ms: f64,
     /// Cores granted so far.
@@ -151,23 +155,23 @@ pub struct RuntimeStatus {
     /// Cores revoked so far.
     pub revokes: u64,
     /// Of those, how many were not left in time, so that the thread was moved.
-    pub overdue: u64,
+    pub forced_revokes: u64,
     /// Claims left out: of threads that are not the runtime's, or that are another kernel thread already.
-    pub ignored: u64,
+    pub rejected_claims: u64,
 }
 
-/// How long a core ran a task.
+/// CPU time of a task on one core.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct RanOn {
+pub struct TaskCpuTime {
     /// The task.
     pub task: String,
     /// Milliseconds since the task is watched.
-    pub ran_ms: f64,
+    pub cpu_ms: f64,
 }
 
-/// Wake-to-run times of the last second; each bound is at most an eighth too high.
+/// Wakeup latencies of the last second; each bound is at most an eighth too high.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct WakeToRun {
+pub struct WakeupLatency {
     /// Wake-ups.
     pub count: u64,
     /// Median, in microseconds.
@@ -183,7 +187,7 @@ pub struct WakeToRun {
 pub struct CoreStatus {
     /// The kernel's number.
     pub core: u32,
-    /// `kernel`, `lane`, `runtime`, `parked` or `unmanaged`.
+    /// `kernel`, `lane`, `runtime`, `idled` or `unmanaged`.
     pub mode: String,
     /// The task that owns it.
     pub owner: Option<String>,
@@ -193,14 +197,14 @@ pub struct CoreStatus {
     pub reason: String,
     /// How long the request that runs on it is served already, in microseconds; null without one, or without hints.
     #[serde(default)]
-    pub request_us: Option<f64>,
+    pub request_age_us: Option<f64>,
     /// Share of the last 100 ms that LC threads ran on it, in percent.
     pub lc_busy_percent: Option<f64>,
     /// What became of the last plan for it.
     pub outcome: String,
     /// How long it ran each task; empty without BPF.
     #[serde(default)]
-    pub ran: Vec<RanOn>,
+    pub task_cpu: Vec<TaskCpuTime>,
     /// Milliseconds that it idled; null without BPF and for cores that are not managed.
     #[serde(default)]
     pub idle_ms: Option<f64>,
@@ -211,6 +215,9 @@ pub struct CoreStatus {
 pub struct TaskStatus {
     /// Its name.
     pub name: String,
+    /// Its index, and how many tasks had this index before, as decisions name it.
+    #[serde(default)]
+    pub id: [u32; 2],
     /// `LC` or `BE`, as configured.
     pub class: String,
     /// How it came: launched, adopted by pid, match or cgroup.
@@ -229,8 +236,8 @@ pub struct TaskStatus {
     pub queueing_delay_us: Option<f64>,
     /// Cores that it owns, as a list.
     pub owned: String,
-    /// Cores that it may use beneath their owner.
-    pub beneath: String,
+    /// Cores that it may use at lower priority than their owner.
+    pub shared_cores: String,
     /// The rung of its threads.
     pub rung: String,
     /// Why it is treated so.
@@ -238,23 +245,23 @@ pub struct TaskStatus {
     /// Whether it is frozen now.
     pub frozen: bool,
     /// Milliseconds that its threads were on cores since it joined; without BPF, of threads alive.
-    pub ran_ms: f64,
+    pub cpu_ms: f64,
     /// Milliseconds that its threads waited for cores since it joined; without BPF, of threads alive.
-    pub waited_ms: f64,
+    pub run_delay_ms: f64,
     /// What went wrong with it, newest last.
     pub problems: Vec<String>,
     /// LC: the cause of its congestion, while that is one that the plan cannot relieve.
     #[serde(default)]
-    pub unrelieved: Option<CongestionCause>,
+    pub unresolved_congestion: Option<CongestionCause>,
     /// LC: seconds of such congestion since it joined, by cause.
     #[serde(default)]
-    pub unrelieved_s: BTreeMap<CongestionCause, f64>,
+    pub unresolved_congestion_s: BTreeMap<CongestionCause, f64>,
     /// LC: how long its threads took from wake-up to core; null without BPF or wake-ups.
     #[serde(default)]
-    pub wake_to_run: Option<WakeToRun>,
+    pub wakeup_latency: Option<WakeupLatency>,
     /// BE: how late LC threads got a core that it had, p99.9 of the last second in microseconds.
     #[serde(default)]
-    pub delay_caused_us: Option<f64>,
+    pub lc_delay_caused_us: Option<f64>,
     /// LC: tail latency and load as the service or its client sees them; null for BE.
     #[serde(default)]
     pub latency: Option<LatencyStatus>,
@@ -336,7 +343,7 @@ pub struct CongestionReport {
     /// When the report was made, in nanoseconds of CLOCK_MONOTONIC.
     pub now_ns: u64,
     /// A task is listed once it was congested for this long, in milliseconds.
-    pub after_ms: f64,
+    pub threshold_ms: f64,
     /// The tasks; empty when there is no such congestion.
     pub tasks: Vec<CongestedTask>,
 }
@@ -349,7 +356,7 @@ pub struct CongestedTask {
     /// Since when it is congested, in nanoseconds of CLOCK_MONOTONIC.
     pub since_ns: u64,
     /// How long that is, in seconds.
-    pub for_s: f64,
+    pub duration_s: f64,
     /// Age of the oldest wait, in microseconds; null when none waits just now or it is not known.
     pub queueing_delay_us: Option<f64>,
     /// Threads that could use a core now.
@@ -365,9 +372,9 @@ pub struct CongestedTask {
     /// The host's reason for refusing.
     pub errno: Option<i32>,
     /// The cause in a sentence.
-    pub why: String,
+    pub explanation: String,
     /// What would relieve it, in a sentence.
-    pub relief: String,
+    pub remedy: String,
 }
 
 /// Totals since the daemon started.
@@ -379,22 +386,22 @@ pub struct Counters {
     pub ticks_by_event: u64,
     /// Plans that differed from the one before.
     pub plans: u64,
-    /// Changes made to the host.
-    pub changes: u64,
-    /// Changes that the kernel refused.
-    pub refused: u64,
+    /// Writes to the host: priorities, affinities and other settings.
+    pub host_writes: u64,
+    /// Writes to the host that the kernel refused.
+    pub host_writes_refused: u64,
     /// Decisions taken on a state that had moved when they took effect.
     pub stale_decisions: u64,
     /// Times that a guaranteed core was missing although its task wanted it (invariant 1).
     pub violations_guarantee: u64,
     /// Times that BE was put before LC (invariant 2).
-    pub violations_priority: u64,
+    pub violations_lc_first: u64,
     /// Times that a core idled by plan while a task that may use it had work (invariant 3).
-    pub violations_conservation: u64,
+    pub violations_work_conservation: u64,
     /// Times that advice was not followed although nothing forbade it (invariant 4).
     pub violations_advice: u64,
     /// Times that a plan contradicted itself or the host.
-    pub violations_shape: u64,
+    pub violations_malformed: u64,
     /// Events of the kernel that were lost; a sweep followed each time.
     pub events_lost: u64,
     /// Microseconds during which an LC thread waited while a managed core that it may use was idle;
@@ -404,7 +411,7 @@ pub struct Counters {
     pub tick_last_us: f64,
     /// Time of all ticks, in microseconds.
     #[serde(default)]
-    pub tick_sum_us: f64,
+    pub tick_total_us: f64,
     /// Mean time of a tick, in microseconds.
     pub tick_mean_us: f64,
     /// Longest tick, in microseconds.

@@ -13,13 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use quell_act::{ActError, Applied, Executor, Journal, Ladder, Mode, Setting, recover_stale};
 use quell_daemon::guardian::{self, Guardians};
-use quell_linux::act::{
-    ActError, Applied, Executor, Journal, Ladder, Mode, SchedAttr, Setting, monotonic_now,
-    recover_stale,
-};
-use quell_linux::{ThreadRef, Tid};
 use quell_model::{CoreSet, Rung};
+use quell_os::clock;
+use quell_os::sched::SchedAttr;
+use quell_os::{ThreadRef, Tid};
 
 fn main() -> Result<ExitCode> {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -72,7 +71,7 @@ fn run(run_dir: &Path, seed: u64, roots: &[i32]) -> Result<()> {
     println!("ready");
     // Relaxed: the flag stands alone.
     while !stop.load(Ordering::Relaxed) {
-        guardians.tick(monotonic_now());
+        guardians.tick(clock::now());
         rig.discover(&mut executor);
         for _ in 0..20 {
             rig.change(&mut executor)?;
@@ -144,7 +143,7 @@ impl Rig {
     fn some_rung(&mut self, thread: &ThreadRef) -> SchedAttr {
         let burns = std::fs::read_to_string(format!("/proc/{}/comm", thread.tgid))
             .is_ok_and(|name| name.starts_with("stress-ng"));
-        let rungs = [Rung::Idle, Rung::Parked, Rung::LcGuest, Rung::Lc];
+        let rungs = [Rung::SchedIdle, Rung::FifoLow, Rung::LcOverflow, Rung::Lc];
         let at = if burns { 0 } else { self.dice.roll(rungs.len()) };
         self.ladder.attr(rungs[at]).unwrap_or(SchedAttr::IDLE)
     }

@@ -21,6 +21,13 @@ impl Engine {
             from: change.from.map(name),
             to: change.to.map(name),
             reason: change.reason.to_string(),
+            full: Some(quell_model::CoreDecision {
+                core: change.core,
+                from: change.from,
+                to: change.to,
+                mode: change.mode,
+                reason: change.reason,
+            }),
         });
         told.collect()
     }
@@ -38,7 +45,7 @@ impl Engine {
     }
 
     fn followed(&self, why: &TaskWhy) -> Vec<Advised> {
-        let most = self.seen.tasks[why.id.at()].limits.max;
+        let most = self.seen.tasks[why.id.at()].limits.core_limit();
         let bans = why.banned.iter().map(|core| Offer::Ban(core).to_string());
         let cap = (why.cap < most).then(|| Offer::Cap(why.cap).to_string());
         let away = match why.reason {

@@ -6,9 +6,9 @@
 //! policy is looked at as often as the shortest of its bounds: whatever is late is then seen in time.
 
 use quell_control::protocol::HintsStatus;
-use quell_linux::clock;
-use quell_linux::observe::{ThreadState, ThreadView};
 use quell_model::{Absence, Class, Limits, Nanos, Signal, Snapshot, TaskId};
+use quell_observe::{ThreadState, ThreadView};
+use quell_os::clock;
 use quell_shm::layout::SlotCopy;
 use quell_shm::{Hint, Reader};
 
@@ -113,7 +113,7 @@ impl Pages {
 
 /// The shortest time after which a request of the task matters.
 fn shortest_bound(limits: &Limits) -> Option<Nanos> {
-    let bounds = [limits.sibling_after, limits.quantum];
+    let bounds = [limits.sibling_idle_after, limits.quantum];
     let lc = limits.class == Class::LatencyCritical;
     bounds.into_iter().filter(|&bound| lc && bound > Nanos::ZERO).min()
 }
@@ -242,8 +242,8 @@ fn note_queue(seen: &mut Snapshot, task: TaskId, hint: &Hint, now: Nanos) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_linux::{ThreadRef, Tid};
     use quell_model::{CoreId, CoreSet, CoreView, TaskView};
+    use quell_os::{ThreadRef, Tid};
     use quell_shm::{Page as Writer, Slot};
 
     const TASK: TaskId = TaskId { index: 0, generation: 3 };
@@ -271,7 +271,7 @@ mod tests {
             pages.set(TASK, Some(Reader::open(&path, &[me]).unwrap()));
             let limits = Limits {
                 class: Class::LatencyCritical,
-                sibling_after: Nanos::from_micros(700),
+                sibling_idle_after: Nanos::from_micros(700),
                 allowed: CoreSet::of(CoreId(1)),
                 ..Limits::NONE
             };
@@ -304,6 +304,7 @@ mod tests {
         ThreadView {
             thread: ThreadRef { tid: Tid(tid), tgid: Tid(tid), start_ticks: 1 },
             task: TASK,
+            member: 0,
             lc: true,
             state: ThreadState::Running,
             since: Nanos(1),
@@ -396,7 +397,7 @@ mod tests {
     fn pages_are_read_as_often_as_the_shortest_bound_of_a_task_says() {
         let mut scene = Scene::new();
         assert_eq!(scene.pages.poll_every(&scene.seen), Some(Nanos::from_micros(700)));
-        scene.seen.tasks[0].limits.sibling_after = Nanos::ZERO;
+        scene.seen.tasks[0].limits.sibling_idle_after = Nanos::ZERO;
         assert_eq!(scene.pages.poll_every(&scene.seen), None);
         scene.slot.begin();
         scene.fill();

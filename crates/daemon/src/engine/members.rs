@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use quell_linux::ThreadRef;
-use quell_linux::act::backend::TaskInfo;
-use quell_linux::observe::Children;
-use quell_linux::observe::bpf::TaskTimes;
-use quell_model::{Class, CoreSet, Limits, Nanos, TaskId, TaskView};
+use quell_act::backend::TaskInfo;
+use quell_model::{Class, CoreSet, Limits, Nanos, TaskId, TaskScheduler, TaskView};
+use quell_observe::Children;
+use quell_observe::bpf::TaskTimes;
+use quell_os::ThreadRef;
 
 use super::Engine;
 use crate::command::Newcomer;
@@ -119,7 +119,7 @@ impl Engine {
     /// A sign of life amid long work.
     fn beat(&mut self) {
         if let Some(guardians) = &mut self.parts.guardians {
-            guardians.tick(quell_linux::clock::now());
+            guardians.tick(quell_os::clock::now());
         }
     }
 
@@ -156,7 +156,12 @@ impl Engine {
     /// Changes what a task asks for.
     pub fn set_limits(&mut self, id: TaskId, limits: Limits) {
         if let Some(view) = self.seen.tasks.get_mut(id.at()).filter(|view| view.id == id) {
-            view.limits = limits;
+            // No configuration says that a task is a runtime: that is so while one is registered.
+            let scheduler = match self.runtimes.has(id) {
+                true => TaskScheduler::Runtime,
+                false => limits.scheduler,
+            };
+            view.limits = Limits { scheduler, ..limits };
             self.seen.dirty.push(id.index);
         }
     }
@@ -174,8 +179,16 @@ impl Engine {
         // Kernel threads at work leave no time on their cores, real-time priority or not. BE shares its cores fairly.
         let unmanaged = self.parts.host.topology.all().difference(&self.parts.host.managed);
         back_end.place_helpers(id, if lc { unmanaged } else { CoreSet::EMPTY });
+        let registers = contract.is_some();
+        if (registers || before.is_some())
+            && let Some(view) = self.seen.tasks.get_mut(id.at()).filter(|view| view.id == id)
+        {
+            view.limits.scheduler =
+                if registers { TaskScheduler::Runtime } else { TaskScheduler::Kernel };
+            self.seen.dirty.push(id.index);
+        }
         if let Some(contract) = contract {
-            self.runtimes.add(id, contract, quell_linux::clock::now());
+            self.runtimes.add(id, contract, quell_os::clock::now());
         }
         before
     }

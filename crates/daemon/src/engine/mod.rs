@@ -20,13 +20,14 @@ mod traffic;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quell_linux::act::Executor;
-use quell_linux::act::backend::{BackEnd, GroupUse, Groups, Notice};
-use quell_linux::observe::{HostEvent, topology::Hotplug};
+use quell_act::Executor;
+use quell_act::backend::{BackEnd, GroupUse, Groups, Notice};
+use quell_decisions::{Recorder, RingSink};
 use quell_model::{Class, CoreSet, Nanos, Plan, Reason, Rung, Snapshot, TaskPlan};
+use quell_observe::HostEvent;
+use quell_observe::topology::Hotplug;
 use quell_policy::invariants::{Checker, Violation};
 use quell_policy::{Host, Policy, Wake};
-use quell_trace::decisions::{Recorder, RingSink};
 
 use crate::events::Events;
 use crate::guardian::Guardians;

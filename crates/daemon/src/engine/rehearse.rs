@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use quell_act::backend::{TaskGroups, TaskInfo};
 use quell_control::config::{ChildrenKind, Config};
-use quell_linux::act::backend::{TaskGroups, TaskInfo};
-use quell_linux::observe::{Children, procs};
-use quell_linux::{ThreadRef, clock};
 use quell_model::CoreSet;
+use quell_observe::{Children, procs};
+use quell_os::{ThreadRef, clock};
 
 use super::Engine;
 use crate::command::Newcomer;
@@ -34,7 +34,7 @@ impl Engine {
             self.admit(TaskInfo {
                 id,
                 name: task.name.clone(),
-                may_freeze: task.freeze,
+                may_freeze: task.allow_freeze,
                 groups: TaskGroups::default(),
                 away: CoreSet::EMPTY,
             });
@@ -62,12 +62,12 @@ impl Engine {
         };
         let task = |plan: &quell_model::TaskPlan| {
             let name = self.members.get(plan.id).map(|member| &member.name)?;
-            let beneath = match plan.beneath.is_empty() {
+            let shared_cores = match plan.shared_cores.is_empty() {
                 true => String::new(),
-                false => format!(", beneath the owners of {}", plan.beneath),
+                false => format!(", beneath the owners of {}", plan.shared_cores),
             };
             Some(format!(
-                "task {name}: {} on rung {}{beneath}: {}",
+                "task {name}: {} on rung {}{shared_cores}: {}",
                 plan.class, plan.rung, plan.reason
             ))
         };

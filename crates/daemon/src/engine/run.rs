@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
-use quell_linux::act::SchedAttr;
-use quell_linux::clock;
-use quell_linux::own::place_scheduler;
 use quell_model::{CoreSet, Nanos};
+use quell_os::clock;
+use quell_os::own::place_scheduler;
+use quell_os::sched::SchedAttr;
 use quell_policy::Wake;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

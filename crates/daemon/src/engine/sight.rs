@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use quell_linux::observe::bpf::{BpfObserver, Histogram, TaskTimes};
-use quell_linux::observe::proc::ProcObserver;
-use quell_linux::observe::{Observer, ThreadState, ThreadView};
 use quell_model::{CoreId, CoreSet, Nanos, TaskId};
+use quell_observe::bpf::{BpfObserver, Histogram, TaskTimes};
+use quell_observe::proc::ProcObserver;
+use quell_observe::{Observer, ThreadState, ThreadView};
 
 /// Where signals come from.
 pub enum Sight {

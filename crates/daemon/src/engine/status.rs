@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
-use quell_control::protocol::{CoreStatus, LatencyStatus, RanOn, Status, TaskStatus, WakeToRun};
+use quell_control::protocol::{
+    CoreStatus, LatencyStatus, Status, TaskCpuTime, TaskStatus, WakeupLatency,
+};
 
-use quell_linux::act::backend::TaskGroups;
-use quell_linux::observe::bpf::{Histogram, TaskTimes};
-use quell_linux::{Tid, clock};
-use quell_model::{Class, CoreId, CoreMode, Nanos, Signal, TaskId, TaskView};
-use quell_trace::decisions::Recorder;
+use quell_act::backend::TaskGroups;
+use quell_decisions::Recorder;
+use quell_model::{Class, CoreId, Nanos, Signal, TaskId, TaskView};
+use quell_observe::bpf::{Histogram, TaskTimes};
+use quell_os::{Tid, clock};
 
 use super::members::Member;
 use super::tally::Tally;
@@ -68,30 +70,29 @@ impl Engine {
         let ran = |core: CoreId| {
             let of = |(id, times): &(TaskId, Option<TaskTimes>)| {
                 let ran = *times.as_ref()?.ran_on.get(core.index())?;
-                (ran > Nanos::ZERO).then(|| RanOn { task: self.members.name(*id), ran_ms: ms(ran) })
+                (ran > Nanos::ZERO)
+                    .then(|| TaskCpuTime { task: self.members.name(*id), cpu_ms: ms(ran) })
             };
             times.iter().filter_map(of).collect()
         };
         let row = |(plan, seen): (&quell_model::CorePlan, &quell_model::CoreView)| CoreStatus {
             core: u32::from(plan.id.0),
-            mode: match plan.owner.filter(|owner| self.runtimes.has(*owner)) {
-                Some(_) => CoreMode::Runtime.to_string(),
-                None => plan.mode.to_string(),
-            },
+            mode: plan.mode.to_string(),
             owner: plan.owner.map(|id| self.members.name(id)),
             running: seen.running.map(|id| self.members.name(id)),
             reason: plan.reason.to_string(),
-            request_us: seen.request_start.value().map(|start| us(self.seen.now.since(start))),
+            request_age_us: seen.request_start.value().map(|start| us(self.seen.now.since(start))),
             lc_busy_percent: seen.lc_busy.value().map(|busy| f64::from(busy.0) / 10.0),
             outcome: seen.outcome.to_string(),
-            ran: ran(plan.id),
+            task_cpu: ran(plan.id),
             idle_ms: self.parts.sight.idle_time(plan.id).filter(|_| seen.managed).map(ms),
         };
         self.plan.cores.iter().zip(&self.seen.cores).map(row).collect()
     }
 
     fn task_status(&mut self, id: TaskId, times: Option<&TaskTimes>, tally: &Tally) -> TaskStatus {
-        let wake_to_run = self.parts.sight.recent_wake_to_run(id).and_then(|times| wakes(&times));
+        let wakeup_latency =
+            self.parts.sight.recent_wake_to_run(id).and_then(|times| wakes(&times));
         let times = times.map_or(tally.times, |times| tally.with(times));
         let told = self.members.get_mut(id).map(|member| member.tell(times));
         let (ran, waited) = told.unwrap_or(times);
@@ -102,6 +103,7 @@ impl Engine {
         let seconds = |(cause, total): (_, Nanos)| (cause, total.0 as f64 / 1e9);
         TaskStatus {
             name: self.members.name(id),
+            id: [id.index, id.generation],
             class: seen.limits.class.to_string(),
             processes: tally.processes.iter().copied().collect(),
             threads: tally.threads,
@@ -109,17 +111,17 @@ impl Engine {
             waiting: seen.waiting,
             queueing_delay_us: seen.queueing_delay.value().map(us),
             owned: self.plan.owned(id).to_string(),
-            beneath: plan.map_or(String::new(), |plan| plan.beneath.to_string()),
+            shared_cores: plan.map_or(String::new(), |plan| plan.shared_cores.to_string()),
             rung: plan.map_or(String::new(), |plan| plan.rung.to_string()),
             reason: plan.map_or("not planned yet".to_owned(), |plan| plan.reason.to_string()),
             frozen: fares.is_some_and(|fares| fares.frozen),
-            ran_ms: ms(ran),
-            waited_ms: ms(waited),
-            wake_to_run,
-            delay_caused_us: seen.delay_caused.value().map(us),
+            cpu_ms: ms(ran),
+            run_delay_ms: ms(waited),
+            wakeup_latency,
+            lc_delay_caused_us: seen.delay_caused.value().map(us),
             problems: member.map_or(Vec::new(), |member| member.problems.iter().cloned().collect()),
-            unrelieved: self.congestion.of(id).map(|lasting| lasting.finding.cause),
-            unrelieved_s: self.congestion.totals(id).map(seconds).collect(),
+            unresolved_congestion: self.congestion.of(id).map(|lasting| lasting.finding.cause),
+            unresolved_congestion_s: self.congestion.totals(id).map(seconds).collect(),
             affinities: tally.affinities(),
             hints: self.hints.status(id),
             runtime: self.runtimes.status(id),
@@ -196,9 +198,9 @@ impl Engine {
         if let Some(reserved) = why.reserved {
             lines.push(format!("it is reserved for the guarantee of {}", name(reserved)));
         }
-        let beneath = |plan: &&quell_model::TaskPlan| plan.beneath.contains(core);
+        let shared_cores = |plan: &&quell_model::TaskPlan| plan.shared_cores.contains(core);
         let sharers: Vec<String> =
-            self.plan.tasks.iter().filter(beneath).map(|plan| name(plan.id)).collect();
+            self.plan.tasks.iter().filter(shared_cores).map(|plan| name(plan.id)).collect();
         if !sharers.is_empty() {
             lines.push(format!("beneath the owner may run: {}", sharers.join(", ")));
         }
@@ -265,8 +267,8 @@ fn us(time: Nanos) -> f64 {
     time.0 as f64 / 1e3
 }
 
-fn wakes(times: &Histogram) -> Option<WakeToRun> {
-    Some(WakeToRun {
+fn wakes(times: &Histogram) -> Option<WakeupLatency> {
+    Some(WakeupLatency {
         count: times.count(),
         p50_us: us(times.quantile(500)?),
         p99_us: us(times.quantile(990)?),

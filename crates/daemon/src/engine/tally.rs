@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use quell_control::protocol::AffinityStatus;
-use quell_linux::Tid;
+use quell_os::Tid;
 
-use quell_linux::observe::bpf::TaskTimes;
 use quell_model::{CoreSet, Nanos};
+use quell_observe::bpf::TaskTimes;
 
 use super::Engine;
 

@@ -5,8 +5,8 @@
 //! dealt out over as long a time from the last one on: sums are right, one reading late, and rates are steady.
 
 use quell_control::protocol::MemoryStatus;
-use quell_linux::observe::memory::Traffic;
 use quell_model::{Absence, Bytes, Estimate, Nanos, Signal, Snapshot};
+use quell_observe::memory::Traffic;
 
 use crate::memory::Gauge;
 

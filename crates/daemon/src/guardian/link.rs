@@ -6,8 +6,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use quell_linux::act::{Policy, SchedAttr};
 use quell_model::{CORES_MAX, CoreSet, Nanos};
+use quell_os::sched::{Policy, SchedAttr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use quell_linux::Tid;
-use quell_linux::act::protocol::StaleWatch;
-use quell_linux::act::restore::{Patience, take_over};
-use quell_linux::act::{JournalFile, RestoreReport, SchedAttr, Stage, kill_point, monotonic_now};
-use quell_linux::own::{keep_to, rise_to};
+use quell_act::protocol::StaleWatch;
+use quell_act::restore::{Patience, take_over};
+use quell_act::{JournalFile, RestoreReport, Stage, kill_point};
 use quell_model::{CoreSet, Nanos};
+use quell_os::Tid;
+use quell_os::clock;
+use quell_os::own::{keep_to, rise_to};
+use quell_os::sched::SchedAttr;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mm::MlockAllFlags;
 
@@ -104,7 +106,7 @@ impl Guardian {
 
     /// Returns when the daemon is dead or hangs, or the journal is closed.
     fn watch(&mut self) -> io::Result<()> {
-        let mut stale = StaleWatch::new(self.stale_after, monotonic_now());
+        let mut stale = StaleWatch::new(self.stale_after, clock::now());
         let mut linked = true;
         loop {
             let daemon = self.daemon.as_fd();
@@ -117,7 +119,7 @@ impl Guardian {
             if linked && ready[1] {
                 linked = self.listen();
             }
-            if stale.is_stale(self.journal.last_beat(), monotonic_now()) {
+            if stale.is_stale(self.journal.last_beat(), clock::now()) {
                 return Ok(());
             }
         }

@@ -9,8 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quell_linux::act::{Gate, Journal, JournalFile, Ladder, SchedAttr, monotonic_now};
+use quell_act::{Gate, Journal, JournalFile, Ladder};
 use quell_model::{CoreSet, Nanos, Rung};
+use quell_os::clock;
+use quell_os::sched::SchedAttr;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::link::{FDS_MAX, Link, Message};
@@ -128,7 +130,7 @@ impl Guardians {
         }
         let start = |source| SpawnError::Start { program: config.program.clone(), source };
         let journal = Arc::clone(journal.shared());
-        let now = monotonic_now();
+        let now = clock::now();
         let guardians = [
             Some(start_one(&config, &journal, &[], now).map_err(start)?),
             Some(start_one(&config, &journal, &[], now).map_err(start)?),
@@ -143,7 +145,7 @@ impl Guardians {
             }
             std::thread::sleep(Duration::from_millis(1));
             both.next_look = Nanos::ZERO;
-            both.tick(monotonic_now());
+            both.tick(clock::now());
         }
         Ok(both)
     }

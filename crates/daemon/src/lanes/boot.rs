@@ -11,16 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use quell_act::backend::{Prep, PrepConfig};
+use quell_act::{Executor, Journal, Ladder, Mode, Subject, recover_stale};
 use quell_control::config::Launch;
 use quell_control::lanes::{LaneChildren, LanePattern, LanesConfig};
-use quell_linux::act::backend::{Prep, PrepConfig};
-use quell_linux::act::{
-    Executor, Journal, Ladder, Mode, Policy, SchedAttr, Subject, recover_stale,
-};
-use quell_linux::observe::bpf::{BpfConfig, BpfObserver};
-use quell_linux::observe::{Children, procs, topology};
-use quell_linux::{ThreadRef, Tid, clock, own};
 use quell_model::{Nanos, Rung};
+use quell_observe::bpf::{BpfConfig, BpfObserver};
+use quell_observe::{Children, procs, topology};
+use quell_os::sched::{Policy, SchedAttr};
+use quell_os::{ThreadRef, Tid, clock, own};
 use quell_policy::lanes::Member;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -71,7 +70,7 @@ pub fn run(mut options: Options) -> Result<Status> {
     let locks = claim::cores(&options.run_dir, &mut request, options.lanes.scheduler_core)?;
     let dir = status::dir(&options.run_dir, request.lanes[0].core.0);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    for restored in release(&options.run_dir)? {
+    for restored in restore(&options.run_dir)? {
         eprintln!("lanes before these did not end in order: {restored}");
     }
     claim::members(&options.run_dir, &request)?;
@@ -89,7 +88,7 @@ pub fn run(mut options: Options) -> Result<Status> {
 ///
 /// # Errors
 /// When a journal cannot be read.
-pub fn release(run_dir: &Path) -> Result<Vec<String>> {
+pub fn restore(run_dir: &Path) -> Result<Vec<String>> {
     let mut said = Vec::new();
     for dir in status::dirs(run_dir) {
         if let Some(report) = recover_stale(&dir)? {
@@ -133,14 +132,14 @@ impl Running {
         let rung =
             |rung: Rung| ladder.attr(rung).with_context(|| format!("no priority for {rung}"));
         let runs = SchedAttr { policy: Policy::Rr, ..rung(Rung::Dispatcher)? };
-        let rungs = Rungs { runs, parked: rung(Rung::Parked)? };
+        let rungs = Rungs { runs, parked: rung(Rung::FifoLow)? };
         let (own_rung, switcher) = (rung(Rung::Scheduler)?, rung(Rung::Switcher)?);
         let places = places(&request, switcher);
         // Before the guardians: the verifier may take longer than they wait for a heartbeat.
         let observers: Vec<BpfObserver> =
             places.iter().map(|_| observer()).collect::<Result<_>>()?;
         let mut executor = Executor::open(Journal::create(dir)?, Mode::Live)?;
-        let stale_after = request.hung_after;
+        let stale_after = request.watchdog_timeout;
         let cores = request.unmanaged;
         let guard = guardian::Config { stale_after, cores, ..Default::default() };
         let mut guardians = Guardians::spawn_with(executor.journal(), executor.gate(), guard)?;
@@ -372,7 +371,7 @@ impl Running {
         SchedulerStatus {
             tid: pulse.tid(),
             core: place.core.0,
-            for_ns: pulse.age(clock::now()).0,
+            uptime_ns: pulse.age(clock::now()).0,
             cpu_ns: pulse.cpu().map(|cpu| cpu.0),
             switches: own.map(|lane| self.counters[lane].switches()).sum(),
         }
@@ -391,7 +390,7 @@ impl Running {
                 procs::descendants(pid).into_iter().filter(|pid| procs::exists(*pid)).collect()
             });
         }
-        let report = report.context("not everything is given back; `quell release` does it")?;
+        let report = report.context("not everything is given back; `quell restore` does it")?;
         match report.is_complete() {
             true => Ok(status),
             false => Err(anyhow!("not everything was given back: {report}")),

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use quell_act::JournalFile;
 use quell_control::lanes::LanePattern;
-use quell_linux::act::JournalFile;
-use quell_linux::observe::procs;
-use quell_linux::{ThreadRef, own};
 use quell_model::{CoreId, CoreSet};
+use quell_observe::procs;
+use quell_os::ThreadRef;
 
 use super::request::{Request, Who};
 use super::status;
@@ -29,7 +29,9 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// A daemon runs, a core is taken, or none would be left.
 pub fn cores(run_dir: &Path, request: &mut Request, chosen: Option<u16>) -> Result<Vec<File>> {
     std::fs::create_dir_all(run_dir).with_context(|| run_dir.display().to_string())?;
-    if own::is_open_to_others(run_dir).with_context(|| run_dir.display().to_string())? {
+    if quell_control::run_dir::is_open_to_others(run_dir)
+        .with_context(|| run_dir.display().to_string())?
+    {
         bail!(
             "{} belongs to another user, or others may write to it; choose a --run-dir of your own",
             run_dir.display()
@@ -155,7 +157,7 @@ mod tests {
             pattern,
             scheduler_core: unmanaged.first().unwrap(),
             unmanaged,
-            hung_after: Nanos::from_secs(1),
+            watchdog_timeout: Nanos::from_secs(1),
         }
     }
 
@@ -179,8 +181,9 @@ mod tests {
 
     #[test]
     fn who_is_on_another_lane_is_no_member() {
-        use quell_linux::Tid;
-        use quell_linux::act::{Executor, Journal, Mode, SchedAttr};
+        use quell_act::{Executor, Journal, Mode};
+        use quell_os::Tid;
+        use quell_os::sched::SchedAttr;
         let folder = folder();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id() as i32;

@@ -48,21 +48,21 @@ pub struct LaneStatus {
     pub running: Option<String>,
     /// Turns that went to another member than the one before.
     pub switches: u64,
-    /// Times that the policy was asked.
-    pub looks: u64,
+    /// Runs of the policy.
+    pub decisions: u64,
     /// Looks by time that came more than 50 us late.
     pub late: u64,
     /// How late the latest of all looks by time was.
     pub latest_ns: u64,
-    /// The two changes of a hand-over with their checks: the shortest.
-    pub hand_over_min_ns: Option<u64>,
+    /// Duration of a switch, its two changes with their checks: the minimum.
+    pub switch_min_ns: Option<u64>,
     /// The mean.
-    pub hand_over_mean_ns: Option<u64>,
+    pub switch_mean_ns: Option<u64>,
     /// From the end of a slice until the next member may run: the shortest that was seen. No slice on this host is
     /// more exact than this.
     pub floor_ns: Option<u64>,
-    /// Changes that were not made because a guardian was missing.
-    pub unguarded: u64,
+    /// Writes that were not made because a guardian was missing.
+    pub writes_blocked: u64,
     /// Threads on the lane now.
     pub threads: u32,
     /// The members, in order.
@@ -76,10 +76,10 @@ pub struct LaneStatus {
 pub struct MemberStatus {
     /// Its name.
     pub name: String,
-    /// Turns that it had.
-    pub turns: u64,
+    /// Its slices that began.
+    pub slices: u64,
     /// How long they were, those that have ended.
-    pub turns_ns: u64,
+    pub slices_ns: u64,
 }
 
 impl Counters {
@@ -174,21 +174,21 @@ impl Counters {
         let running = (self.running.load(Relaxed) as usize).checked_sub(1);
         let members = self.members.iter().zip(names).map(|(of, name)| MemberStatus {
             name: name.clone(),
-            turns: of.turns.load(Relaxed),
-            turns_ns: of.time.load(Relaxed),
+            slices: of.turns.load(Relaxed),
+            slices_ns: of.time.load(Relaxed),
         });
         LaneStatus {
             core,
             policy: policy.to_owned(),
             running: running.and_then(|at| names.get(at).cloned()),
             switches,
-            looks: self.looks.load(Relaxed),
+            decisions: self.looks.load(Relaxed),
             late: self.late.load(Relaxed),
             latest_ns: self.latest.load(Relaxed),
-            hand_over_min_ns: known(&self.hand_over_min),
-            hand_over_mean_ns: self.hand_overs.load(Relaxed).checked_div(switches),
+            switch_min_ns: known(&self.hand_over_min),
+            switch_mean_ns: self.hand_overs.load(Relaxed).checked_div(switches),
             floor_ns: known(&self.floor),
-            unguarded: self.unguarded.load(Relaxed),
+            writes_blocked: self.unguarded.load(Relaxed),
             threads: self.threads(),
             members: members.collect(),
             notes: self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone(),
@@ -210,8 +210,8 @@ mod tests {
         counters.came_late(Nanos(60_000));
         let status = counters.status(1, "fifo", &["A".into(), "B".into()]);
         assert_eq!(status.running.as_deref(), Some("B"));
-        assert_eq!((status.members[0].turns, status.members[0].turns_ns), (1, 70));
+        assert_eq!((status.members[0].slices, status.members[0].slices_ns), (1, 70));
         assert_eq!((status.late, status.latest_ns, status.floor_ns), (1, 60_000, None));
-        assert_eq!((status.hand_over_min_ns, status.hand_over_mean_ns), (Some(9), Some(9)));
+        assert_eq!((status.switch_min_ns, status.switch_mean_ns), (Some(9), Some(9)));
     }
 }

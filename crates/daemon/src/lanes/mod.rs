@@ -26,7 +26,7 @@ mod request;
 mod status;
 mod thread;
 
-pub use boot::{Options, release, run};
+pub use boot::{Options, restore, run};
 pub use counters::{LaneStatus, MemberStatus};
 /// The policies, by name.
 pub use quell_policy::lanes::NAMES as POLICIES;

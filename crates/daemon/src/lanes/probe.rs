@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use quell_linux::act::SchedAttr;
-use quell_linux::observe::bpf::BpfObserver;
-use quell_linux::observe::{Children, Observer};
-use quell_linux::own::place_scheduler;
-use quell_linux::{ThreadRef, clock};
 use quell_model::{CoreId, CoreSet, Nanos, TaskId};
+use quell_observe::bpf::BpfObserver;
+use quell_observe::{Children, Observer};
+use quell_os::own::place_scheduler;
+use quell_os::sched::SchedAttr;
+use quell_os::{ThreadRef, clock};
 use rustix::event::{Timespec, poll};
 
 use super::lead::Lead;

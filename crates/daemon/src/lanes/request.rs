@@ -6,14 +6,14 @@ use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use quell_control::lanes::{LaneConfig, LanePattern, LanesConfig, MemberConfig};
-use quell_linux::observe::procs;
 use quell_model::{CoreId, CoreSet, Nanos};
+use quell_observe::procs;
 use quell_policy::lanes::{Job, MEMBERS_MAX, Member, NAMES, Slot, Spec};
 
 /// The slice where none is asked for.
 const SLICE: Nanos = Nanos::from_micros(100);
-/// The budget of the preemptive policy where none is asked for.
-const BUDGET: Nanos = Nanos::from_micros(50);
+/// The quantum of the preemptive policy where none is asked for.
+const QUANTUM: Nanos = Nanos::from_micros(50);
 /// How long the preempted wait at most where nothing is said.
 const RESUME_AFTER: Nanos = Nanos::from_millis(10);
 /// The longest name of a member.
@@ -72,12 +72,12 @@ pub struct Request {
     /// The cores without a lane.
     pub unmanaged: CoreSet,
     /// Guardians end lanes whose scheduler hangs for so long.
-    pub hung_after: Nanos,
+    pub watchdog_timeout: Nanos,
 }
 
-/// What `hung_after_ms` is if not said, and what it may be: those of `quell.toml`.
-const HUNG_AFTER_MS: u64 = 1_000;
-const HUNG_AFTER_MS_RANGE: RangeInclusive<u64> = 250..=600_000;
+/// What `watchdog_timeout_ms` is if not said, and what it may be: those of `quell.toml`.
+const WATCHDOG_TIMEOUT_MS: u64 = 1_000;
+const WATCHDOG_TIMEOUT_MS_RANGE: RangeInclusive<u64> = 250..=600_000;
 
 impl Request {
     /// Holds lanes as typed against a host with these cores online.
@@ -121,15 +121,15 @@ impl Request {
             unmanaged.contains(scheduler_core),
             "the scheduler cannot spin on core {scheduler_core}: the cores without a lane are {unmanaged}"
         );
-        let hung_after_ms = typed.hung_after_ms.unwrap_or(HUNG_AFTER_MS);
+        let watchdog_timeout_ms = typed.watchdog_timeout_ms.unwrap_or(WATCHDOG_TIMEOUT_MS);
         ensure!(
-            HUNG_AFTER_MS_RANGE.contains(&hung_after_ms),
-            "`hung_after_ms` is {hung_after_ms}: it may be from {} to {}",
-            HUNG_AFTER_MS_RANGE.start(),
-            HUNG_AFTER_MS_RANGE.end()
+            WATCHDOG_TIMEOUT_MS_RANGE.contains(&watchdog_timeout_ms),
+            "`watchdog_timeout_ms` is {watchdog_timeout_ms}: it may be from {} to {}",
+            WATCHDOG_TIMEOUT_MS_RANGE.start(),
+            WATCHDOG_TIMEOUT_MS_RANGE.end()
         );
-        let hung_after = Nanos::from_millis(hung_after_ms);
-        Ok(Request { lanes, pattern: typed.pattern, scheduler_core, unmanaged, hung_after })
+        let watchdog_timeout = Nanos::from_millis(watchdog_timeout_ms);
+        Ok(Request { lanes, pattern: typed.pattern, scheduler_core, unmanaged, watchdog_timeout })
     }
 }
 
@@ -202,24 +202,24 @@ fn policy_of(lane: &LaneConfig, names: &[&str]) -> Result<Spec> {
         Some(name) => name.as_str(),
         // What was given says which policy is meant.
         None if lane.table.is_some() => "table",
-        None if lane.jobs.is_some() => "edf",
+        None if lane.edf.is_some() => "edf",
         None if lane.weights.is_some() => "fair",
-        None if lane.budget.is_some() || lane.resume_after.is_some() => "preemptive",
+        None if lane.quantum.is_some() || lane.resume_after.is_some() => "preemptive",
         None => "round-robin",
     };
     let given = [
         ("slice", lane.slice.is_some()),
         ("table", lane.table.is_some()),
-        ("budget", lane.budget.is_some()),
+        ("quantum", lane.quantum.is_some()),
         ("resume-after", lane.resume_after.is_some()),
-        ("jobs", lane.jobs.is_some()),
+        ("edf", lane.edf.is_some()),
         ("weights", lane.weights.is_some()),
     ];
     let takes: &[&str] = match name {
         "round-robin" => &["slice"],
         "table" => &["slice", "table"],
-        "preemptive" => &["budget", "resume-after"],
-        "edf" => &["jobs"],
+        "preemptive" => &["quantum", "resume-after"],
+        "edf" => &["edf"],
         "fair" => &["slice", "weights"],
         "fifo" => &[],
         _ => bail!(
@@ -237,10 +237,10 @@ fn policy_of(lane: &LaneConfig, names: &[&str]) -> Result<Spec> {
         "round-robin" => Spec::RoundRobin { slice },
         "table" => Spec::Table { slots: slots(lane.table.as_deref(), slice, names)? },
         "preemptive" => Spec::Preemptive {
-            budget: time(&lane.budget, BUDGET)?,
+            budget: time(&lane.quantum, QUANTUM)?,
             resume_after: time(&lane.resume_after, RESUME_AFTER)?,
         },
-        "edf" => Spec::Edf { jobs: jobs(lane.jobs.as_deref(), names)? },
+        "edf" => Spec::Edf { jobs: edf_params(lane.edf.as_deref(), names)? },
         "fair" => Spec::Fair { slice, weights: weights(lane.weights.as_deref(), names)? },
         _ => Spec::Fifo,
     })
@@ -259,10 +259,10 @@ fn slots(table: Option<&str>, slice: Nanos, names: &[&str]) -> Result<Vec<Slot>>
     table.split(',').map(|entry| slot(entry.trim())).collect()
 }
 
-fn jobs(jobs: Option<&str>, names: &[&str]) -> Result<Vec<Job>> {
-    let hint = "EDF needs a job for each member, like A:10ms/2ms (period/budget) or A:10ms/2ms/8ms (and deadline)";
-    let jobs = jobs.ok_or_else(|| anyhow!(hint))?;
-    each(jobs, names, |text| {
+fn edf_params(text: Option<&str>, names: &[&str]) -> Result<Vec<Job>> {
+    let hint = "EDF needs parameters for each member, like A:10ms/2ms (period/runtime) or A:10ms/2ms/8ms (and deadline)";
+    let text = text.ok_or_else(|| anyhow!(hint))?;
+    each(text, names, |text| {
         let times: Vec<Nanos> = text.split('/').map(time).collect::<Result<_>>()?;
         match times[..] {
             [period, budget] => Ok(Job { period, budget, deadline: period }),
@@ -354,7 +354,7 @@ mod tests {
             (order, slots[3].slice, slots[0].slice),
             (vec![0, 0, 1, 2], Nanos(20_000), SLICE)
         );
-        let edf = LaneConfig { jobs: Some("B:10ms/2ms, A:1ms/100us/500us".into()), ..lane(1, 2) };
+        let edf = LaneConfig { edf: Some("B:10ms/2ms, A:1ms/100us/500us".into()), ..lane(1, 2) };
         let Spec::Edf { jobs } = &check(edf).unwrap().lanes[0].policy.clone() else { panic!() };
         assert_eq!((jobs[0].deadline, jobs[1].deadline), (Nanos(500_000), Nanos(10_000_000)));
         assert_eq!(check(lane(1, 2)).unwrap().lanes[0].policy.name(), "round-robin");
@@ -393,7 +393,7 @@ mod tests {
             ..LanesConfig::default()
         };
         let two: CoreSet = "0-1".parse().unwrap();
-        let hasty = LanesConfig { hung_after_ms: Some(10), ..typed(&[1], None) };
+        let hasty = LanesConfig { watchdog_timeout_ms: Some(10), ..typed(&[1], None) };
         assert!(Request::check(&hasty, &two).unwrap_err().to_string().contains("250 to 600000"));
         assert!(Request::check(&typed(&[0, 1], None), &two).is_err());
         assert!(Request::check(&typed(&[1], Some(1)), &two).is_err());
@@ -410,7 +410,7 @@ mod tests {
         fn no_text_makes_it_panic(text in ".{0,40}") {
             let typed = || Some(text.clone());
             let _ = check(LaneConfig { table: typed(), ..lane(1, 3) });
-            let _ = check(LaneConfig { jobs: typed(), slice: None, ..lane(1, 3) });
+            let _ = check(LaneConfig { edf: typed(), slice: None, ..lane(1, 3) });
             let _ = check(LaneConfig { weights: typed(), ..lane(1, 3) });
             let _ = check(LaneConfig { slice: typed(), policy: typed(), ..lane(1, 3) });
         }

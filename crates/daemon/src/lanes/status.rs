@@ -40,10 +40,10 @@ pub struct SchedulerStatus {
     /// Its core.
     pub core: u16,
     /// For how long it has run.
-    pub for_ns: u64,
+    pub uptime_ns: u64,
     /// The CPU time that it used meanwhile, by the kernel's account: all that its lanes cost beside their members' turns.
     pub cpu_ns: Option<u64>,
-    /// Hand-overs of its lanes.
+    /// Member switches on its lanes.
     pub switches: u64,
 }
 

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
-use quell_linux::act::SchedAttr;
-use quell_linux::observe::Observer;
-use quell_linux::own::place_scheduler;
-use quell_linux::{ThreadRef, Tid, clock};
 use quell_model::{CoreId, CoreSet, Nanos};
+use quell_observe::Observer;
+use quell_os::own::place_scheduler;
+use quell_os::sched::SchedAttr;
+use quell_os::{ThreadRef, Tid, clock};
 use quell_policy::lanes::Member;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

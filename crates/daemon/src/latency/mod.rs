@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use quell_control::config::{LatencyConfig, LatencySource, Unit};
 use quell_control::protocol::{LatencyReport, LatencyStatus};
-use quell_linux::clock;
 use quell_model::{Absence, Nanos, RequestsPerSec, Signal, TaskId};
+use quell_os::clock;
 
 use crate::command::Command;
 use crate::mailbox::Postbox;

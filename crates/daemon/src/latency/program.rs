@@ -53,7 +53,7 @@ fn output(command: &[String], patience: Duration) -> Result<Vec<u8>, String> {
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     // Its own group, so that it ends with all that it created.
     command.process_group(0);
-    quell_linux::own::end_with_this_thread(&mut command);
+    quell_os::own::end_with_this_thread(&mut command);
     let child = command.spawn().map_err(|err| format!("`{program}` does not start: {err}"))?;
     let mut run = Run { child };
     run.collect(Instant::now() + patience).map_err(|err| match err.kind() {
@@ -180,10 +180,10 @@ mod tests {
             let pid: i32 = pid.parse().unwrap();
             let deadline = Instant::now() + Duration::from_secs(20);
             // Nobody may be there to reap the grandchild.
-            while quell_linux::observe::procs::exists(pid) && Instant::now() < deadline {
+            while quell_observe::procs::exists(pid) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            assert!(!quell_linux::observe::procs::exists(pid), "{pid} is left");
+            assert!(!quell_observe::procs::exists(pid), "{pid} is left");
         }
     }
 

@@ -33,7 +33,7 @@ impl LiveLine {
                     "{} {}{state} [{}]",
                     task.class,
                     task.name,
-                    cores(&task.owned, &task.beneath)
+                    cores(&task.owned, &task.shared_cores)
                 )
             })
             .collect();
@@ -41,7 +41,7 @@ impl LiveLine {
             "{} s  {}  changes {}  tick {:.0} us",
             status.uptime_s,
             tasks.join("  "),
-            status.counters.changes,
+            status.counters.host_writes,
             status.counters.tick_mean_us
         );
         let line: String = line.chars().take(WIDTH).collect();
@@ -60,11 +60,11 @@ impl Drop for LiveLine {
     }
 }
 
-fn cores(owned: &str, beneath: &str) -> String {
-    match (owned.is_empty(), beneath.is_empty()) {
+fn cores(owned: &str, shared_cores: &str) -> String {
+    match (owned.is_empty(), shared_cores.is_empty()) {
         (true, true) => "no core".to_owned(),
         (false, true) => owned.to_owned(),
-        (true, false) => format!("beneath {beneath}"),
-        (false, false) => format!("{owned}, beneath {beneath}"),
+        (true, false) => format!("beneath {shared_cores}"),
+        (false, false) => format!("{owned}, beneath {shared_cores}"),
     }
 }

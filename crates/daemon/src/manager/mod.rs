@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, select};
 use quell_control::config::{CheckedHost, Config, HostConfig, TaskConfig};
-use quell_control::protocol::{Call, Reply, Status};
-use quell_linux::ThreadRef;
+use quell_control::protocol::{Method, Reply, Status};
 use quell_model::{CoreSet, Topology};
+use quell_os::ThreadRef;
 
 use crate::access::Peer;
 use crate::command::Command;
@@ -72,7 +72,7 @@ pub enum End {
 }
 
 impl Manager {
-    /// A manager without tasks. `status` holds what does not change: version, pid, back end, signals.
+    /// A manager without tasks. `status` holds what does not change: version, pid, back end, observer.
     pub fn new(ground: Ground, engine: &EngineThread, status: Status) -> Manager {
         Manager {
             ground,
@@ -233,7 +233,7 @@ impl Manager {
             select! {
                 recv(signals) -> _ => return (End::Asked { keep: false }, None),
                 recv(calls) -> call => match call {
-                    Ok(stop @ Incoming { call: Call::Stop { keep }, .. }) => {
+                    Ok(stop @ Incoming { call: Method::Stop { keep_programs: keep }, .. }) => {
                         return (End::Asked { keep }, Some(stop));
                     }
                     Ok(incoming) => {
@@ -250,34 +250,34 @@ impl Manager {
         }
     }
 
-    fn answer(&mut self, peer: Peer, call: Call) -> Reply {
+    fn answer(&mut self, peer: Peer, call: Method) -> Reply {
         let said = match call {
-            Call::Status => {
+            Method::Status => {
                 return self.status().map_or_else(
                     |err| Reply::Error(no_answer(err)),
                     |status| Reply::Status(Box::new(status)),
                 );
             }
-            Call::Congestion => {
+            Method::Congestion => {
                 return self
                     .engine
                     .call(Command::Congestion)
                     .map_or_else(|err| Reply::Error(no_answer(err)), Reply::Congestion);
             }
-            Call::Apply { file, text, dry_run } => Config::parse(&text, &file)
+            Method::Apply { file, text, dry_run } => Config::parse(&text, &file)
                 .map_err(|err| err.to_string())
                 .and_then(|config| self.apply(&config, &file, dry_run)),
-            Call::Drain { task } => self.drain(&task, false),
-            Call::Report(report) => self
+            Method::Remove { task } => self.drain(&task, false),
+            Method::Report(report) => self
                 .task(&report.task)
                 .and_then(|at| self.tasks[at].report(&report, peer))
                 .map(|()| Vec::new()),
-            Call::Why { subject } => self
+            Method::Explain { subject } => self
                 .engine
                 .call(|reply| Command::Why(subject, reply))
                 .map_err(no_answer)
                 .and_then(|said| said),
-            Call::Schema | Call::Stop { .. } | Call::Register(_) => {
+            Method::Schema | Method::Stop { .. } | Method::Register(_) => {
                 Err("answered elsewhere".to_owned())
             }
         };
@@ -294,10 +294,10 @@ impl Manager {
         status.version.clone_from(&fixed.version);
         status.host.clone_from(&fixed.host);
         status.back_end.clone_from(&fixed.back_end);
-        status.signals.clone_from(&fixed.signals);
+        status.observer.clone_from(&fixed.observer);
         status.pid = fixed.pid;
         status.uptime_s = self.started.elapsed().as_secs();
-        status.counters.daemon_cpu_ms = quell_linux::clock::process_cpu().0 as f64 / 1e6;
+        status.counters.daemon_cpu_ms = quell_os::clock::process_cpu().0 as f64 / 1e6;
         for row in &mut status.tasks {
             if let Some(task) = self.tasks.iter().find(|task| task.name() == row.name) {
                 task.complete(row);

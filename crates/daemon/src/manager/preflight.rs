@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use quell_act::backend::{Layout, check_rt};
 use quell_control::config::{
     BackEndKind, HostConfig, LatencySource, Source, TaskConfig, Throttling,
 };
-use quell_linux::act::backend::{Layout, check_rt};
-use quell_linux::observe::procs;
 use quell_model::Class;
+use quell_observe::procs;
 
 use super::sources;
 

@@ -6,8 +6,8 @@
 
 use quell_control::config::{ChildrenKind, Source, TaskConfig};
 use quell_control::protocol::{self, Registered, RuntimeClass};
-use quell_linux::{ThreadRef, Tid};
 use quell_model::{Class, Nanos, TaskId};
+use quell_os::{ThreadRef, Tid};
 
 use super::task::Task;
 use super::{Manager, no_answer, preflight};
@@ -56,7 +56,7 @@ impl Manager {
         self.drained.retain(|it| process(it.tgid.0).as_ref() == Some(it));
         if self.drained.iter().any(|it| it.tgid.0 == peer.pid) {
             return Err(
-                "it was given back by `quell drain`: start it anew to have it back".to_owned()
+                "it was given back by `quell remove`: start it anew to have it back".to_owned()
             );
         }
         let known = self.tasks.iter().position(|task| task.pids().any(|pid| pid == peer.pid));
@@ -149,13 +149,13 @@ fn as_configured(process: i32, wanted: &protocol::Registration) -> TaskConfig {
         guaranteed: wanted.guaranteed,
         max: Some(wanted.max_cores),
         cores: None,
-        delay_target: us(wanted.delay_threshold_us.max(1)),
+        delay_target: us(wanted.delay_target_us.max(1)),
         runaway_after: RUNAWAY,
-        sibling_after: us(wanted.sibling_after_us),
+        sibling_idle_after: us(wanted.sibling_idle_after_us),
         quantum: us(wanted.quantum_us),
         // It knows its threads; programs that it starts are nobody's.
         children: ChildrenKind::Leave,
-        freeze: false,
+        allow_freeze: false,
         latency: None,
         hints: None,
     }
@@ -175,9 +175,9 @@ mod tests {
             class,
             guaranteed: 1,
             max_cores: 2,
-            delay_threshold_us: 0,
+            delay_target_us: 0,
             quantum_us: 100,
-            sibling_after_us: 25,
+            sibling_idle_after_us: 25,
             signal: None,
             version: String::new(),
         };
@@ -187,8 +187,8 @@ mod tests {
         let lc = seen(RuntimeClass::Lc);
         assert_eq!((lc.class, lc.guaranteed, lc.max), (Class::LatencyCritical, 1, 2));
         assert_eq!((lc.delay_target, lc.quantum), (us(1), us(100)));
-        assert_eq!((lc.sibling_after, lc.runaway_after), (us(25), RUNAWAY));
+        assert_eq!((lc.sibling_idle_after, lc.runaway_after), (us(25), RUNAWAY));
         // Batch work serves nobody.
-        assert_eq!(seen(RuntimeClass::Be).sibling_after, Nanos::ZERO);
+        assert_eq!(seen(RuntimeClass::Be).sibling_idle_after, Nanos::ZERO);
     }
 }

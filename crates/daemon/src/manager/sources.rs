@@ -1,7 +1,7 @@
 //! Which processes belong to a task.
 
 use quell_control::config::Source;
-use quell_linux::observe::procs;
+use quell_observe::procs;
 
 /// The processes that a source names now. Kernel threads, pid 1, Quell itself and its parents are
 /// never among them.

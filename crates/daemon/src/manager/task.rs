@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use quell_act::backend::{TaskGroups, TaskInfo};
 use quell_control::config::{ChildrenKind, Source, TaskConfig};
 use quell_control::protocol::{LatencyReport, TaskStatus};
-use quell_linux::act::backend::{TaskGroups, TaskInfo};
-use quell_linux::observe::{Children, procs};
 use quell_model::{CoreSet, TaskId};
+use quell_observe::{Children, procs};
 
 use super::hints::{self, Hints};
 use super::{no_answer, sources};
@@ -73,8 +73,13 @@ impl Task {
             hints: Hints::default(),
         };
         let groups = task.make_groups(engine)?;
-        let info =
-            TaskInfo { id, name: config.name.clone(), may_freeze: config.freeze, groups, away };
+        let info = TaskInfo {
+            id,
+            name: config.name.clone(),
+            may_freeze: config.allow_freeze,
+            groups,
+            away,
+        };
         engine.call(|reply| Command::Admit(info, reply)).map_err(no_answer)?;
         match task.program.as_ref().map(Launched::pid) {
             Some(pid) => task.watch(vec![pid], engine),
@@ -137,14 +142,14 @@ impl Task {
     /// A launched program runs in groups of Quell's, so that it can be frozen. An adopted process stays
     /// where it is, and is frozen there only with consent.
     fn make_groups(&mut self, engine: &Postbox<Command>) -> Result<TaskGroups, String> {
-        let call = match (&self.program, &self.config.source, self.config.freeze) {
+        let call = match (&self.program, &self.config.source, self.config.allow_freeze) {
             (Some(program), _, _) => {
                 GroupCall::Make { name: self.config.name.clone(), pid: program.pid() }
             }
             (None, Source::Pid(pid), true) => GroupCall::Find { pid: *pid },
             (None, _, true) => {
                 self.problem(
-                    "`freeze` works for a task by `command` or `pid` only; not frozen".into(),
+                    "`allow_freeze` works for a task by `command` or `pid` only; not frozen".into(),
                 );
                 return Ok(TaskGroups::default());
             }
@@ -177,7 +182,7 @@ impl Task {
             cores: self.config.cores,
             delay_target: self.config.delay_target,
             runaway_after: self.config.runaway_after,
-            sibling_after: self.config.sibling_after,
+            sibling_idle_after: self.config.sibling_idle_after,
             quantum: self.config.quantum,
             latency: self.config.latency.clone(),
             hints: self.config.hints.clone(),

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
-use quell_control::protocol::{Call, Reply, Status};
+use quell_control::protocol::{Method, Reply, Status};
 
 use crate::access::Peer;
 use crate::server::Incoming;
@@ -144,7 +144,7 @@ impl Source {
 
     fn ask(&self) -> Result<Status, &'static str> {
         let (reply, answer) = bounded(1);
-        let call = Incoming { peer: Peer::own(), call: Call::Status, reply };
+        let call = Incoming { peer: Peer::own(), call: Method::Status, reply };
         self.manager.send_timeout(call, ANSWER_TIMEOUT).map_err(|_| "the daemon is ending")?;
         match answer.recv_timeout(ANSWER_TIMEOUT) {
             Ok(Reply::Status(status)) => Ok(*status),

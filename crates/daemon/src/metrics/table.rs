@@ -105,13 +105,13 @@ pub const METRICS: &[Metric] = &[
         name: "quell_build_info",
         kind: Kind::Info,
         unit: "",
-        labels: &["version", "policy", "back_end", "pattern", "signals"],
+        labels: &["version", "policy", "back_end", "pattern", "observer"],
         help: "The version of the daemon, and how it runs.",
         read: |scrape, out| {
             let status = &scrape.status;
-            let how = [&status.policy, &status.back_end, &status.pattern, &status.signals];
-            let [policy, back_end, pattern, signals] = how.map(String::as_str);
-            out.add(&[&status.version, policy, back_end, pattern, signals], 1.0);
+            let how = [&status.policy, &status.back_end, &status.pattern, &status.observer];
+            let [policy, back_end, pattern, observer] = how.map(String::as_str);
+            out.add(&[&status.version, policy, back_end, pattern, observer], 1.0);
         },
     },
     gauge("quell_uptime_seconds", "seconds", "Time since the daemon started.", |scrape, out| {
@@ -124,7 +124,7 @@ pub const METRICS: &[Metric] = &[
         |scrape, out| out.add(&[], f64::from(scrape.status.guardians)),
     ),
     gauge(
-        "quell_degraded",
+        "quell_degraded_reasons",
         "",
         "Things that this host lacks; quell status names them and their consequences.",
         |scrape, out| out.add(&[], scrape.status.degraded.len() as f64),
@@ -143,9 +143,9 @@ pub const METRICS: &[Metric] = &[
         ),
     ),
     counter("quell_tick_seconds_total", "seconds", "Time of all ticks.", |scrape, out| {
-        out.add(&[], scrape.status.counters.tick_sum_us / 1e6);
+        out.add(&[], scrape.status.counters.tick_total_us / 1e6);
     }),
-    gauge("quell_tick_longest_seconds", "seconds", "Time of the longest tick.", |scrape, out| {
+    gauge("quell_tick_max_seconds", "seconds", "Maximum duration of a tick.", |scrape, out| {
         out.add(&[], scrape.status.counters.tick_max_us / 1e6);
     }),
     gauge("quell_tick_last_seconds", "seconds", "Time of the last tick.", |scrape, out| {
@@ -154,14 +154,19 @@ pub const METRICS: &[Metric] = &[
     counter("quell_plans_total", "", "Plans that differed from the one before.", |scrape, out| {
         out.add(&[], scrape.status.counters.plans as f64);
     }),
-    counter("quell_changes_total", "", "Changes made to the host.", |scrape, out| {
-        out.add(&[], scrape.status.counters.changes as f64);
-    }),
     counter(
-        "quell_changes_refused_total",
+        "quell_host_writes_total",
         "",
-        "Changes that the kernel refused.",
-        |scrape, out| out.add(&[], scrape.status.counters.refused as f64),
+        "Writes to the host: priorities, affinities and other settings.",
+        |scrape, out| {
+            out.add(&[], scrape.status.counters.host_writes as f64);
+        },
+    ),
+    counter(
+        "quell_host_writes_refused_total",
+        "",
+        "Writes to the host that the kernel refused.",
+        |scrape, out| out.add(&[], scrape.status.counters.host_writes_refused as f64),
     ),
     counter(
         "quell_stale_decisions_total",
@@ -174,14 +179,14 @@ pub const METRICS: &[Metric] = &[
         counter(
             "quell_invariant_violations_total",
             "",
-            "Times that a plan broke an invariant (guarantee, lc_first, work_conservation, advice) or contradicted itself (shape); always 0 unless Quell has a fault.",
+            "Times that a plan broke an invariant (guarantee, lc_first, work_conservation, advice) or contradicted itself (malformed); always 0 unless Quell has a fault.",
             |scrape, out| {
                 let counters = &scrape.status.counters;
                 out.add(&["guarantee"], counters.violations_guarantee as f64);
-                out.add(&["lc_first"], counters.violations_priority as f64);
-                out.add(&["work_conservation"], counters.violations_conservation as f64);
+                out.add(&["lc_first"], counters.violations_lc_first as f64);
+                out.add(&["work_conservation"], counters.violations_work_conservation as f64);
                 out.add(&["advice"], counters.violations_advice as f64);
-                out.add(&["shape"], counters.violations_shape as f64);
+                out.add(&["malformed"], counters.violations_malformed as f64);
             },
         ),
     ),
@@ -274,19 +279,19 @@ pub const METRICS: &[Metric] = &[
     labelled(
         TASK,
         counter(
-            "quell_task_ran_seconds_total",
+            "quell_task_cpu_seconds_total",
             "seconds",
             "Time that its threads were on cores; without BPF, of threads alive.",
-            |scrape, out| each_task(scrape, out, |task| Some(task.ran_ms / 1e3)),
+            |scrape, out| each_task(scrape, out, |task| Some(task.cpu_ms / 1e3)),
         ),
     ),
     labelled(
         TASK,
         counter(
-            "quell_task_waited_seconds_total",
+            "quell_task_run_delay_seconds_total",
             "seconds",
             "Time that its threads waited for cores; without BPF, of threads alive.",
-            |scrape, out| each_task(scrape, out, |task| Some(task.waited_ms / 1e3)),
+            |scrape, out| each_task(scrape, out, |task| Some(task.run_delay_ms / 1e3)),
         ),
     ),
     labelled(
@@ -316,10 +321,10 @@ pub const METRICS: &[Metric] = &[
     labelled(
         TASK,
         gauge(
-            "quell_runtime_kthreads_asking",
+            "quell_runtime_kthreads_requesting_core",
             "",
-            "Kernel threads of the runtime that are awake without a core.",
-            |scrape, out| each_runtime(scrape, out, |runtime| f64::from(runtime.asking)),
+            "Kthreads of the runtime that request a core.",
+            |scrape, out| each_runtime(scrape, out, |runtime| f64::from(runtime.requesting_core)),
         ),
     ),
     labelled(
@@ -334,17 +339,20 @@ pub const METRICS: &[Metric] = &[
     labelled(
         TASK,
         gauge(
-            "quell_runtime_queued",
+            "quell_runtime_uthreads_ready",
             "",
             "Uthreads of the runtime that are ready.",
-            |scrape, out| each_runtime(scrape, out, |runtime| runtime.queued as f64),
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.ready_uthreads as f64),
         ),
     ),
     labelled(
         TASK,
-        gauge("quell_runtime_load", "", "Cores that the runtime uses, smoothed.", |scrape, out| {
-            each_runtime(scrape, out, |runtime| runtime.load)
-        }),
+        gauge(
+            "quell_runtime_cores_used",
+            "",
+            "Cores that the runtime uses, smoothed.",
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.cores_used),
+        ),
     ),
     labelled(
         TASK,
@@ -394,30 +402,33 @@ pub const METRICS: &[Metric] = &[
     labelled(
         TASK,
         counter(
-            "quell_runtime_overdue_total",
+            "quell_runtime_forced_revokes_total",
             "",
-            "Revoked cores that were not left in time, so that the thread was moved.",
-            |scrape, out| each_runtime(scrape, out, |runtime| runtime.overdue as f64),
+            "Revoked cores that the kthread did not leave before the deadline, so that it was migrated.",
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.forced_revokes as f64),
         ),
     ),
     labelled(
         TASK,
         counter(
-            "quell_runtime_ignored_total",
+            "quell_runtime_rejected_claims_total",
             "",
-            "Claims of the runtime that were left out, for they are of no thread of its own.",
-            |scrape, out| each_runtime(scrape, out, |runtime| runtime.ignored as f64),
+            "Kthread claims rejected because the thread is not in the registered process.",
+            |scrape, out| each_runtime(scrape, out, |runtime| runtime.rejected_claims as f64),
         ),
     ),
     labelled(
         &["task"],
         gauge(
-            "quell_unrelieved_congestion",
+            "quell_unresolved_congestion",
             "",
-            "1 while the LC task is congested and the plan cannot relieve it, else 0.",
+            "1 while the LC task is congested and the plan cannot resolve it, else 0.",
             |scrape, out| {
                 for task in lc_tasks(scrape) {
-                    out.add(&[&task.name], f64::from(u8::from(task.unrelieved.is_some())));
+                    out.add(
+                        &[&task.name],
+                        f64::from(u8::from(task.unresolved_congestion.is_some())),
+                    );
                 }
             },
         ),
@@ -425,13 +436,14 @@ pub const METRICS: &[Metric] = &[
     labelled(
         &["task", "cause"],
         counter(
-            "quell_unrelieved_congestion_seconds_total",
+            "quell_unresolved_congestion_seconds_total",
             "seconds",
-            "Time during which the LC task was congested and the plan could not relieve it, by cause.",
+            "Time during which the LC task was congested and the plan could not resolve it, by cause.",
             |scrape, out| {
                 for task in lc_tasks(scrape) {
                     for cause in CongestionCause::ALL {
-                        let seconds = task.unrelieved_s.get(&cause).copied().unwrap_or(0.0);
+                        let seconds =
+                            task.unresolved_congestion_s.get(&cause).copied().unwrap_or(0.0);
                         out.add(&[&task.name, cause.label()], seconds);
                     }
                 }

@@ -18,8 +18,8 @@ fn status() -> Status {
             waiting: 1,
             queueing_delay_us: Some(1_500.0),
             owned: "1,3-4".into(),
-            unrelieved: Some(CongestionCause::LcOwned),
-            unrelieved_s: [(CongestionCause::LcOwned, 2.5)].into(),
+            unresolved_congestion: Some(CongestionCause::LcOwned),
+            unresolved_congestion_s: [(CongestionCause::LcOwned, 2.5)].into(),
             ..TaskStatus::default()
         }],
         cores: vec![CoreStatus { core: 3, mode: "kernel".into(), ..CoreStatus::default() }],
@@ -96,7 +96,7 @@ fn both_formats_describe_a_counter_by_their_own_rules() {
         "quell_process_resident_bytes 4096",
         "quell_task_cores_owned{task=\"we\\\"b\\\\\\n\",class=\"lc\"} 3",
         "quell_task_queueing_delay_seconds{task=\"we\\\"b\\\\\\n\",class=\"lc\"} 0.0015",
-        "quell_unrelieved_congestion_seconds_total{task=\"we\\\"b\\\\\\n\",cause=\"lc_owned\"} 2.5",
+        "quell_unresolved_congestion_seconds_total{task=\"we\\\"b\\\\\\n\",cause=\"lc_owned\"} 2.5",
         "quell_core_info{core=\"3\",mode=\"kernel\",owner=\"\"} 1",
     ] {
         assert!(samples(&plain).iter().any(|line| line == sample), "{sample} in {plain}");

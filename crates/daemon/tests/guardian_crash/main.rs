@@ -17,7 +17,7 @@ use scenario::{Act, Crash, Point};
 /// Every named point with every act on it.
 #[test]
 fn every_death_at_every_point_leaves_the_host_as_it_was() {
-    let _lock = quell_linux::testing::host_lock().unwrap();
+    let _lock = quell_testkit::host_lock().unwrap();
     let crash = Crash::prepare();
     let mut seed = 0;
     for point in Point::ALL {
@@ -28,12 +28,12 @@ fn every_death_at_every_point_leaves_the_host_as_it_was() {
     }
 }
 
-/// Deaths at any time, in any order, under load: 200, or as many as `QUELL_CRASH_DEATHS` says.
+/// Deaths at any time, in any order, under load: 20, or as many as `QUELL_CRASH_DEATHS` says (`make test-all`: 200).
 #[test]
 fn random_deaths_leave_the_host_as_it_was() {
-    let deaths = std::env::var("QUELL_CRASH_DEATHS").map_or(200, |deaths| deaths.parse().unwrap());
+    let deaths = std::env::var("QUELL_CRASH_DEATHS").map_or(20, |deaths| deaths.parse().unwrap());
     assert!(deaths > 0, "QUELL_CRASH_DEATHS has to be a number above 0");
-    let _lock = quell_linux::testing::host_lock().unwrap();
+    let _lock = quell_testkit::host_lock().unwrap();
     let crash = Crash::prepare();
     for seed in 1..=deaths {
         crash.run_random(seed);

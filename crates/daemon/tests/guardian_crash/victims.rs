@@ -10,19 +10,20 @@ pub struct Victims(Vec<Child>);
 impl Victims {
     pub fn start(dir: &Path) -> Victims {
         let memcached = format!("exec memcached -u root -t 3 -s {}/memcached.sock", dir.display());
+        // Each with the name of the program that it becomes.
         let commands = [
-            memcached.as_str(),
-            "while :; do sleep 0.02; done",
-            "while :; do (sleep 0.03; sleep 0.01) & sleep 0.02 & wait; done",
-            "exec stress-ng --quiet --cpu 2 --cpu-load 50",
-            "exec stress-ng --quiet --fork 1 --fork-max 2",
-            "exec nice -n 7 sleep infinity",
-            "exec taskset -c 0 sleep infinity",
-            "exec chrt -b 0 sleep infinity",
-            "exec chrt -f 1 sleep infinity",
-            "exec chrt -i 0 nice -n 3 sleep infinity",
+            (memcached.as_str(), "memcached"),
+            ("while :; do sleep 0.02; done", "sh"),
+            ("while :; do (sleep 0.03; sleep 0.01) & sleep 0.02 & wait; done", "sh"),
+            ("exec stress-ng --quiet --cpu 2 --cpu-load 50", "stress-ng"),
+            ("exec stress-ng --quiet --fork 1 --fork-max 2", "stress-ng"),
+            ("exec nice -n 7 sleep infinity", "sleep"),
+            ("exec taskset -c 0 sleep infinity", "sleep"),
+            ("exec chrt -b 0 sleep infinity", "sleep"),
+            ("exec chrt -f 1 sleep infinity", "sleep"),
+            ("exec chrt -i 0 nice -n 3 sleep infinity", "sleep"),
         ];
-        let victims = commands.map(|command| {
+        let victims = commands.map(|(command, _)| {
             Command::new("setsid")
                 .args(["sh", "-c", command])
                 .stdin(Stdio::null())
@@ -32,9 +33,14 @@ impl Victims {
                 .expect("setsid is part of util-linux")
         });
         // Programs that set themselves up change themselves; judged is what they are after that.
-        std::thread::sleep(std::time::Duration::from_millis(1500));
         let mut victims = Victims(victims.into());
-        for (victim, command) in victims.0.iter_mut().zip(commands) {
+        for (victim, (command, name)) in victims.0.iter().zip(commands) {
+            let comm = format!("/proc/{}/comm", victim.id());
+            let became = || std::fs::read_to_string(&comm).is_ok_and(|found| found.trim() == name);
+            crate::host::wait_for(command, || became().then_some(()));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        for (victim, (command, _)) in victims.0.iter_mut().zip(commands) {
             assert!(victim.try_wait().unwrap().is_none(), "ended at once: {command}");
         }
         victims

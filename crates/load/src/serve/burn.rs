@@ -35,7 +35,12 @@ impl Calibration {
 
     /// Computes for as long as `work_ns` take on an undisturbed core.
     pub fn work(&self, work_ns: u64) {
-        burn((self.steps_per_us * work_ns as f64 / 1e3) as u64);
+        burn(self.steps(work_ns));
+    }
+
+    /// Steps of the loop in so much time.
+    fn steps(&self, work_ns: u64) -> u64 {
+        (self.steps_per_us * work_ns as f64 / 1e3) as u64
     }
 }
 
@@ -48,4 +53,17 @@ fn burn(steps: u64) {
         state ^= state << 17;
     }
     black_box(state);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_follow_from_the_calibrated_speed() {
+        let calibration = Calibration { steps_per_us: 1_500.0 };
+        assert_eq!([0, 1_000, 3_000_000].map(|ns| calibration.steps(ns)), [0, 1_500, 4_500_000]);
+        let measured = Calibration::measure().steps_per_us;
+        assert!(measured.is_finite() && measured > 0.0, "{measured}");
+    }
 }

@@ -76,7 +76,7 @@ impl Bandwidth {
         let state = State { samples: vec![None; numbers], ..State::default() };
         Bandwidth {
             limit,
-            step: STEP.max(Nanos(host.caps.acts_within.0.saturating_mul(2))).max(step),
+            step: STEP.max(Nanos(host.caps.actuation_delay.0.saturating_mul(2))).max(step),
             shares_cores: host.caps.shares_cores,
             cores: host.managed.len() as u64,
             state,
@@ -159,7 +159,7 @@ impl Bandwidth {
         }
         let share = self.limit.0 / self.cores.max(1);
         let may_lose = |view: &&TaskView| {
-            let cap = self.state.tasks[view.id.at()].cap.min(view.limits.max);
+            let cap = self.state.tasks[view.id.at()].cap.min(view.limits.core_limit());
             cap > view.limits.guaranteed && exceeds(sums[view.id.at()], passed, share)
         };
         let candidates =
@@ -177,7 +177,7 @@ impl Bandwidth {
                 true => view.runnable(),
                 false => view.running_on.len() as u32,
             };
-            let cap = record.cap.min(view.limits.max);
+            let cap = record.cap.min(view.limits.core_limit());
             record.cap = cap.min(active).saturating_sub(1).max(view.limits.guaranteed);
             Some((view.id, core))
         });
@@ -192,7 +192,7 @@ impl Bandwidth {
             .filter(|(record, view)| record.cap != FREE && (record.cap == 0 || view.waiting > 0));
         if let Some((record, view)) = wants.max_by_key(|(record, _)| (record.cap, record.id)) {
             record.cap += 1;
-            if record.cap >= view.limits.max {
+            if record.cap >= view.limits.core_limit() {
                 record.cap = FREE;
             }
         }

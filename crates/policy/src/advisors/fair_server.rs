@@ -118,9 +118,9 @@ mod tests {
             idles_cores: true,
             places_threads: true,
             freezes_tasks: true,
-            sees_threads: true,
+            per_thread_state: true,
             fair_server: true,
-            acts_within: Nanos::from_micros(100),
+            actuation_delay: Nanos::from_micros(100),
             ..HostCaps::default()
         };
         Host { managed: topology.all(), topology, caps }

@@ -1,6 +1,6 @@
 //! Caladan's hyperthread controller: keeps the siblings of a core idle once the request on it takes long.
 //!
-//! A request past its task's threshold (`sibling_after`, a little above the median service time) is one of
+//! A request past its task's threshold (`sibling_idle_after`, a little above the median service time) is one of
 //! the tail, and a busy sibling costs it a third of its speed. So the siblings are idled until it ends. The
 //! controller knows nothing of the last tick: it says for each Snapshot which requests are late, the latest
 //! first. What has to hold before a sibling is taken, and who gets it back when cores are short, is the
@@ -46,7 +46,7 @@ impl Hyperthread {
             let Some(task) = task.filter(|task| task.limits.class == Class::LatencyCritical) else {
                 continue;
             };
-            let threshold = task.limits.sibling_after;
+            let threshold = task.limits.sibling_idle_after;
             let Some(start) = view.request_start.value().filter(|_| threshold > Nanos::ZERO) else {
                 continue;
             };

@@ -1,6 +1,6 @@
 //! Advice into each task's bans and cap. What an earlier invariant forbids is declined and noted.
 
-use quell_model::{CoreSet, Nanos};
+use quell_model::{CoreSet, Nanos, TaskReason};
 
 use super::Allocator;
 use crate::Advice;
@@ -19,7 +19,7 @@ impl Allocator {
                 self.take_cap(place, advice);
                 self.take_bans(place, now, advice);
             } else {
-                task.cap = task.limits.max.max(task.guaranteed);
+                task.cap = task.limits.core_limit().max(task.guaranteed);
                 (task.is_banned, task.off_lc, task.give_up) = (false, None, None);
             }
             self.fit(place, now);
@@ -33,8 +33,8 @@ impl Allocator {
         let task = &mut self.tasks[place as usize];
         // Without a freezer a task cannot be left without any core.
         let least = u32::from(self.host.caps.shares_cores && !self.host.caps.freezes_tasks);
-        let floor = task.guaranteed.max(least).min(task.limits.max);
-        task.cap = task.limits.max.min(advised).max(floor);
+        let floor = task.guaranteed.max(least).min(task.limits.core_limit());
+        task.cap = task.limits.core_limit().min(advised).max(floor);
         task.give_up = own.give_up;
         let (id, declined) = (task.id, advised < floor);
         let by = (advised < task.guaranteed).then_some(Invariant::Guarantee);
@@ -49,7 +49,9 @@ impl Allocator {
         let own = advice.of(place as usize);
         let mut banned = own.banned.union(&advice.everyone);
         let mut reason = own.reason;
-        if task.is_be() && !advice.best_effort.is_empty() {
+        // The fair server runs no thread of a lane: their rungs are real-time ones.
+        let spared = task.is_lane() && advice.best_effort_reason == TaskReason::FairServer;
+        if task.is_be() && !spared && !advice.best_effort.is_empty() {
             banned = banned.union(&advice.best_effort);
             if own.banned.is_empty() {
                 reason = advice.best_effort_reason;

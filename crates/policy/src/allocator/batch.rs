@@ -11,6 +11,7 @@ impl Allocator {
     /// Shared cores: every core without an LC owner gets a BE owner, spread evenly. Ownership means little
     /// here, since every BE task may run beneath on all of them; it keeps accounts and caps in order.
     pub(super) fn spread_leftover(&mut self, now: Nanos) {
+        self.seat_lanes(now);
         for core in self.free.iter() {
             let Some(place) = self.poorest(core, u32::MAX) else { continue };
             self.assign(core, place, now, Reason::Leftover);
@@ -24,6 +25,30 @@ impl Allocator {
                 if let Some(place) = self.poorest(core, holder.owned_len - 1) {
                     self.assign(core, place, now, Reason::Leftover);
                 }
+            }
+        }
+    }
+
+    /// Shared cores: a BE lane that owns no core gets one before other batch work, which loses little: it continues at lower priority.
+    /// The core on which the lane waits comes first, then one without an owner, then one that other batch work yields.
+    fn seat_lanes(&mut self, now: Nanos) {
+        for place in 0..self.tasks.len() as u32 {
+            let task = self.task(place);
+            if !task.is_be() || !task.is_lane() || task.owned_len >= task.cap {
+                continue;
+            }
+            let waits_on = task.hosts;
+            let yields = |core: &CoreId| {
+                !self.core(*core).refuses(place, now)
+                    && self
+                        .owner_of(*core)
+                        .is_none_or(|owner| owner.is_be() && !owner.is_lane() && owner.burst() > 0)
+            };
+            let key =
+                |core: &CoreId| (!waits_on.contains(*core), !self.free.contains(*core), *core);
+            let seat = self.open(place).iter().filter(yields).min_by_key(key);
+            if let Some(core) = seat {
+                self.assign(core, place, now, Reason::Leftover);
             }
         }
     }

@@ -126,8 +126,9 @@ impl Allocator {
             && at < now
             && self.core(core).outcome == Outcome::Pending
             && !started;
-        let acts_within = Nanos(self.host.caps.acts_within.0.saturating_mul(PENDING_PATIENCE));
-        let lost_at = at + acts_within.max(PENDING_PATIENCE_MIN);
+        let actuation_delay =
+            Nanos(self.host.caps.actuation_delay.0.saturating_mul(PENDING_PATIENCE));
+        let lost_at = at + actuation_delay.max(PENDING_PATIENCE_MIN);
         if pending && now < lost_at {
             self.revisit(lost_at);
             return true;

@@ -23,7 +23,8 @@ impl Allocator {
         let mut spare = None;
         for place in 0..self.tasks.len() as u32 {
             let task = self.task(place);
-            if task.is_lc() && (task.is_guest || task.claims() > 0) {
+            // A lane waits on one core at a rung below all guests.
+            if task.is_lc() && !task.is_lane() && (task.is_guest || task.claims() > 0) {
                 let spare = *spare.get_or_insert_with(|| self.spare_cores());
                 let offered = self.candidates(place, &spare, now);
                 self.tasks[place as usize].offered = offered;
@@ -70,6 +71,9 @@ impl Allocator {
             return CoreSet::EMPTY;
         }
         let foreign = self.open(place).intersection(&self.lc_owned).difference(&task.owned);
+        // The members of a lane run below the rung of guests, so its core admits none.
+        let foreign: CoreSet =
+            foreign.iter().filter(|core| !self.task(self.core(*core).owner).is_lane()).collect();
         let kept = foreign.intersection(&task.hosts);
         match (wants, task.owned_len) {
             (false, _) => kept,
@@ -82,7 +86,7 @@ impl Allocator {
     fn spare_cores(&self) -> CoreSet {
         let has_spare = |core: &CoreId| {
             let owner = self.task(self.core(*core).owner);
-            owner.runnable < owner.owned_len
+            owner.runnable < owner.owned_len && !owner.is_lane()
         };
         self.lc_owned.iter().filter(has_spare).collect()
     }

@@ -218,6 +218,11 @@ impl Allocator {
         &self.cores[core.index()]
     }
 
+    fn owner_of(&self, core: CoreId) -> Option<&TaskState> {
+        let owner = self.core(core).owner;
+        (owner != NONE).then(|| self.task(owner))
+    }
+
     fn task(&self, place: u32) -> &TaskState {
         &self.tasks[place as usize]
     }

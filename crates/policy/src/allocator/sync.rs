@@ -85,7 +85,7 @@ impl Allocator {
         task.class = class;
         task.allowed = view.limits.allowed.intersection(&usable);
         task.allowed_len = task.allowed.len() as u32;
-        let most = view.limits.max.min(task.allowed_len);
+        let most = view.limits.core_limit().min(task.allowed_len);
         task.guaranteed = match task.ran_away {
             Some(_) => 0,
             None => view.limits.guaranteed.min(most),

@@ -2,7 +2,7 @@
 
 use quell_model::{
     Absence, Class, CoreId, CoreSet, Limits, Nanos, Outcome, Reason, Rung, Signal, TaskId,
-    TaskReason,
+    TaskReason, TaskScheduler,
 };
 use serde::{Deserialize, Serialize};
 
@@ -173,7 +173,8 @@ pub(super) struct TaskState {
     pub window: Nanos,
     pub peak: u32,
     pub burst_hold: Hold,
-    /// LC: cores of others that it shares as a guest. BE under a cap: cores that it was let in on.
+    /// LC: cores of others that it shares as a guest. BE under a cap: cores that it was let in on. A lane: the core
+    /// that it owned or waited on last.
     pub hosts: CoreSet,
     /// BE: how many those are.
     pub hosts_len: u32,
@@ -228,12 +229,17 @@ impl TaskState {
             guest_until: Nanos::ZERO,
             guest_hold: Hold::NEW,
             is_guest: false,
-            planned: (Rung::Own, TaskReason::NoCore),
+            planned: (Rung::Original, TaskReason::NoCore),
         }
     }
 
     pub fn is_lc(&self) -> bool {
         self.alive && self.class == Class::LatencyCritical
+    }
+
+    /// Its members share one core by slices.
+    pub fn is_lane(&self) -> bool {
+        self.limits.scheduler == TaskScheduler::Lane
     }
 
     pub fn is_be(&self) -> bool {

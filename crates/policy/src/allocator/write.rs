@@ -6,6 +6,7 @@ use quell_model::{
 };
 
 use super::Allocator;
+use super::constants::{HOLD_MIN, REFUSAL_MIN};
 use super::tables::{CoreState, NONE, TaskState};
 use crate::Advice;
 use crate::explain::Change;
@@ -14,7 +15,7 @@ use crate::explain::Change;
 #[derive(Default)]
 struct Unused {
     /// Cores that some task may use beneath their owner.
-    beneath: CoreSet,
+    shared_cores: CoreSet,
     /// Cores that a ban keeps some task off.
     banned: CoreSet,
     /// Cores that a task at its cap would take.
@@ -28,7 +29,7 @@ impl Allocator {
         plan.tasks.clear();
         for (place, view) in seen.tasks.iter().enumerate() {
             let planned = match self.tasks[place].alive {
-                true => self.plan_task(place as u32, &mut unused),
+                true => self.plan_task(place as u32, now, &mut unused),
                 false => no_task(view.id, view.limits.class),
             };
             plan.tasks.push(planned);
@@ -55,11 +56,12 @@ impl Allocator {
         }
     }
 
-    fn plan_task(&mut self, place: u32, unused: &mut Unused) -> TaskPlan {
+    fn plan_task(&mut self, place: u32, now: Nanos, unused: &mut Unused) -> TaskPlan {
         let task = self.task(place);
-        let (rung, beneath) = match task.class {
+        let (rung, shared_cores) = match task.class {
+            _ if task.is_lane() => self.place_lane(place, now),
             Class::LatencyCritical => self.place_lc(task),
-            Class::BestEffort => (Rung::Idle, self.place_be(place)),
+            Class::BestEffort => (Rung::SchedIdle, self.place_be(place)),
         };
         let shares = self.host.caps.shares_cores;
         let task = &mut self.tasks[place as usize];
@@ -69,14 +71,14 @@ impl Allocator {
         if task.runnable > task.owned_len && task.owned_len >= task.cap {
             unused.capped = unused.capped.union(&task.allowed);
         }
-        if !beneath.is_empty() {
-            unused.beneath = unused.beneath.union(&beneath);
+        if !shared_cores.is_empty() {
+            unused.shared_cores = unused.shared_cores.union(&shared_cores);
         }
         let shielded = shares && !task.allowed.intersection(&self.shielded).is_empty();
-        let reason = task_reason(task, &beneath, shielded);
+        let reason = task_reason(task, &shared_cores, shielded);
         task.planned = (rung, reason);
         let (id, class, cap) = (task.id, task.class, task.cap);
-        TaskPlan { id, class, cap, rung, beneath, llc_ways: None, reason }
+        TaskPlan { id, class, cap, rung, shared_cores, llc_ways: None, reason }
     }
 
     /// An LC task's rung, and the cores that it shares.
@@ -84,14 +86,46 @@ impl Allocator {
         if !self.host.caps.shares_cores {
             (Rung::Lc, CoreSet::EMPTY)
         } else if task.is_guest {
-            (Rung::LcGuest, task.hosts)
+            (Rung::LcOverflow, task.hosts)
         } else if task.owned_len > 0 {
             (Rung::Lc, CoreSet::EMPTY)
         } else {
             let open = task.open();
             let fits = task.cap >= task.allowed_len;
-            (Rung::Own, if fits { open } else { limited(open, task.cap, &task.hosts) })
+            (Rung::Original, if fits { open } else { limited(open, task.cap, &task.hosts) })
         }
+    }
+
+    /// A lane's rung, and the core on which it waits while it owns none. It waits where it was, so that a core that
+    /// comes back costs no move, and rather not a core of another lane.
+    fn place_lane(&mut self, place: u32, now: Nanos) -> (Rung, CoreSet) {
+        let task = self.task(place);
+        if task.owned_len > 0 {
+            let owned = task.owned;
+            self.tasks[place as usize].hosts = owned;
+            return (Rung::Dispatcher, CoreSet::EMPTY);
+        }
+        if !self.host.caps.shares_cores {
+            return (Rung::FifoLow, CoreSet::EMPTY);
+        }
+        let open = if task.is_be() { self.open_beneath(place) } else { self.open(place) };
+        let task = self.task(place);
+        let owned_by_lane = |core: &CoreId| self.owner_of(*core).is_some_and(TaskState::is_lane);
+        let calm: CoreSet = open.iter().filter(|core| !owned_by_lane(core)).collect();
+        let idle: CoreSet = open.iter().filter(|core| self.core(*core).idle).collect();
+        let kept = open.intersection(&task.hosts);
+        // What waits for as long as an LC task holds a core at least does not wait beside an idle one.
+        let starves = task.waiting > 0 && task.waiting == task.runnable;
+        let moves = starves && task.delay >= HOLD_MIN && !idle.is_empty();
+        let (delay, cap, before) = (task.delay, task.cap, task.hosts);
+        let order = if moves { [idle, kept, calm, open] } else { [kept, calm, open, open] };
+        let from = order.into_iter().find(|cores| !cores.is_empty());
+        let chosen = limited(from.unwrap_or_default(), cap, &before);
+        if starves && !moves {
+            self.revisit(now + HOLD_MIN.since(delay).max(REFUSAL_MIN));
+        }
+        self.tasks[place as usize].hosts = chosen;
+        (Rung::FifoLow, chosen)
     }
 
     /// Where a BE task may run beneath others.
@@ -99,18 +133,7 @@ impl Allocator {
         if !self.host.caps.shares_cores {
             return CoreSet::EMPTY;
         }
-        let task = self.task(place);
-        let mut open = self.open(place);
-        if task.off_lc.is_some() {
-            let away = open.difference(&self.lc_owned);
-            if away.is_empty() && !self.host.caps.freezes_tasks {
-                let (id, refused) = (task.id, open);
-                self.decline(id, &refused, None);
-                open = self.open(place);
-            } else {
-                open = away;
-            }
-        }
+        let mut open = self.open_beneath(place);
         let task = self.task(place);
         if task.owned_len > 0 {
             open = open.difference(&task.owned);
@@ -136,10 +159,28 @@ impl Allocator {
         chosen
     }
 
+    /// Cores that a BE task may share or use by itself, as far as advice that keeps it off LC can be
+    /// followed.
+    fn open_beneath(&mut self, place: u32) -> CoreSet {
+        let task = self.task(place);
+        let open = self.open(place);
+        if task.off_lc.is_none() {
+            return open;
+        }
+        let away = open.difference(&self.lc_owned);
+        if away.is_empty() && !self.host.caps.freezes_tasks {
+            let id = task.id;
+            self.decline(id, &open, None);
+            return self.open(place);
+        }
+        away
+    }
+
     fn plan_core(&self, id: CoreId, now: Nanos, advice: &Advice, unused: &Unused) -> CorePlan {
         let state = self.core(id);
-        let (mode, yields) = (CoreMode::Kernel, None);
-        let owner = (state.owner != NONE).then(|| self.task(state.owner));
+        let yields = None;
+        let owner = self.owner_of(id);
+        let mode = owner.map_or(CoreMode::Kernel, |task| task.limits.scheduler.core_mode());
         if let Some(errno) = self.refused_to_better(state, now) {
             let reason = Reason::Refused(errno);
             let owner = owner.map(|task| task.id);
@@ -155,15 +196,15 @@ impl Allocator {
             };
             return CorePlan { id, owner: Some(task.id), mode, reason, yields };
         }
-        let used = unused.beneath.contains(id);
+        let used = unused.shared_cores.contains(id);
         let (mode, reason) = if used {
             (CoreMode::Kernel, Reason::Unwanted)
         } else if self.shielded.contains(id) {
-            (CoreMode::Parked, Reason::BannedFor(CoreId(state.shields)))
+            (CoreMode::Idled, Reason::BannedFor(CoreId(state.shields)))
         } else if unused.banned.contains(id) {
-            (CoreMode::Parked, Reason::BannedFor(advice.protected_by(id)))
+            (CoreMode::Idled, Reason::BannedFor(advice.protected_by(id)))
         } else if unused.capped.contains(id) {
-            (CoreMode::Parked, Reason::Capped)
+            (CoreMode::Idled, Reason::Capped)
         } else {
             (CoreMode::Kernel, Reason::Unwanted)
         };
@@ -188,7 +229,7 @@ impl Allocator {
         let last = &mut self.cores[core.index()].planned;
         let (from, _) = std::mem::replace(last, (to, reason));
         if from != to {
-            self.log(Change { at, core, from, to, reason });
+            self.log(Change { at, core, from, to, mode: planned.mode, reason });
         }
     }
 }
@@ -201,8 +242,9 @@ pub(super) fn limited(cores: CoreSet, room: u32, before: &CoreSet) -> CoreSet {
 }
 
 /// `shielded`: siblings that it could use are kept free of BE.
-fn task_reason(task: &TaskState, beneath: &CoreSet, shielded: bool) -> TaskReason {
-    let capped = task.cap < task.limits.max && task.unmet() == 0 && task.runnable > task.owned_len;
+fn task_reason(task: &TaskState, shared_cores: &CoreSet, shielded: bool) -> TaskReason {
+    let capped =
+        task.cap < task.limits.core_limit() && task.unmet() == 0 && task.runnable > task.owned_len;
     match (task.off_lc, task.owned_len > 0) {
         _ if task.ran_away.is_some() => TaskReason::RanAway(task.longest_run),
         (Some(delay), _) => TaskReason::DelaysLc(delay),
@@ -211,13 +253,13 @@ fn task_reason(task: &TaskState, beneath: &CoreSet, shielded: bool) -> TaskReaso
         _ if capped => TaskReason::Capped,
         _ if task.is_guest => TaskReason::Guest,
         (None, true) => TaskReason::Owner,
-        _ if beneath.is_empty() => TaskReason::NoCore,
-        _ if task.is_be() => TaskReason::Guest,
+        _ if shared_cores.is_empty() => TaskReason::NoCore,
+        _ if task.is_be() || task.is_lane() => TaskReason::Guest,
         _ => TaskReason::Configured,
     }
 }
 
 fn no_task(id: TaskId, class: Class) -> TaskPlan {
-    let (rung, reason) = (Rung::Own, TaskReason::NoCore);
-    TaskPlan { id, class, cap: 0, rung, beneath: CoreSet::EMPTY, llc_ways: None, reason }
+    let (rung, reason) = (Rung::Original, TaskReason::NoCore);
+    TaskPlan { id, class, cap: 0, rung, shared_cores: CoreSet::EMPTY, llc_ways: None, reason }
 }

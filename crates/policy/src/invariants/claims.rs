@@ -51,7 +51,8 @@ pub(super) fn check_claims(scene: &Scene<'_>, found: &mut Vec<Violation>) {
             let excused =
                 matches!(core.reason, Reason::BannedFor(_) | Reason::Refused(_) | Reason::Capped);
             let may = actor.view.limits.allowed.contains(core.id);
-            let has = core.owner == Some(actor.plan.id) || actor.plan.beneath.contains(core.id);
+            let has =
+                core.owner == Some(actor.plan.id) || actor.plan.shared_cores.contains(core.id);
             let has =
                 has && (!actor.is_lc() || core.owner == Some(actor.plan.id) || actor.is_guest());
             if excused || !may || has {
@@ -94,6 +95,10 @@ fn judge_lc(
     }
     if !scene.shares() {
         return left_idle(&owner, view);
+    }
+    // A lane is on one rung below guests: it is none, and has none on its core.
+    if actor.is_lane() || owner.is_lane() {
+        return None;
     }
     let guest_runs = scene.used_beneath(core, Class::LatencyCritical, actor);
     if blocked || guest_runs || owner.is_guest() {
@@ -145,6 +150,6 @@ fn hosts_the_homeless(scene: &Scene<'_>, actor: &Actor<'_>) -> bool {
         scene.plan.cores.iter().filter(|core| is_lost(core)).map(|core| core.id).collect();
     actor.facts.owned > 0
         && scene.actors().any(|other| {
-            other.is_guest() && other.plan.id != own && other.plan.beneath.is_subset(&lost)
+            other.is_guest() && other.plan.id != own && other.plan.shared_cores.is_subset(&lost)
         })
 }

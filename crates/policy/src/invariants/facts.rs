@@ -2,7 +2,7 @@
 
 use quell_model::{
     Class, CorePlan, CoreSet, CoreView, Outcome, Plan, Rung, Snapshot, TaskPlan, TaskReason,
-    TaskView,
+    TaskScheduler, TaskView,
 };
 
 use crate::Host;
@@ -26,7 +26,7 @@ pub(super) fn collect(host: &Host, seen: &Snapshot, plan: &Plan, facts: &mut Vec
         let most = view.limits.allowed.intersection(&usable).len() as u32;
         let ran_away = matches!(task.reason, TaskReason::RanAway(_));
         let counts = is_live(view, place) && !ran_away;
-        let guaranteed = view.limits.guaranteed.min(view.limits.max).min(most);
+        let guaranteed = view.limits.guaranteed.min(view.limits.core_limit()).min(most);
         Facts { guaranteed: if counts { guaranteed } else { 0 }, ..Facts::default() }
     }));
     for (core, view) in plan.cores.iter().zip(&seen.cores) {
@@ -95,7 +95,7 @@ impl<'a> Scene<'a> {
             actor.plan.id != except.plan.id
                 && actor.plan.class == class
                 && actor.view.runnable() > 0
-                && actor.plan.beneath.contains(core.id)
+                && actor.plan.shared_cores.contains(core.id)
         })
     }
 }
@@ -105,14 +105,18 @@ impl Actor<'_> {
         self.plan.class == Class::LatencyCritical
     }
 
+    pub fn is_lane(&self) -> bool {
+        self.view.limits.scheduler == TaskScheduler::Lane
+    }
+
     pub fn is_guest(&self) -> bool {
-        self.plan.rung == Rung::LcGuest
+        self.plan.rung == Rung::LcOverflow
     }
 
     /// Cores that count as its own or shared by right.
     pub fn held(&self) -> u32 {
         let shared = !self.is_lc() || self.is_guest();
-        self.facts.owned + if shared { self.plan.beneath.len() as u32 } else { 0 }
+        self.facts.owned + if shared { self.plan.shared_cores.len() as u32 } else { 0 }
     }
 
     /// Has more runnable threads than cores, within its cap.
@@ -122,7 +126,7 @@ impl Actor<'_> {
 
     /// Claims a core by right: see the module above.
     pub fn claims(&self) -> bool {
-        let without = self.facts.owned == 0 && self.plan.beneath.is_empty();
+        let without = self.facts.owned == 0 && self.plan.shared_cores.is_empty();
         let congested = self.view.is_congested() || (self.view.waiting > 0 && without);
         congested && self.is_unmet() && !self.facts.pending && !self.is_held_off()
     }

@@ -34,6 +34,9 @@ pub(super) fn check_cores(scene: &Scene<'_>, found: &mut Vec<Violation>) {
         if usable == (core.mode == CoreMode::Unmanaged) {
             bad("mode and managed set disagree");
         }
+        if core.owner.is_none() && matches!(core.mode, CoreMode::Lane | CoreMode::Runtime) {
+            bad("a core without an owner has the mode of a task's scheduler");
+        }
         let Some(owner) = core.owner else { continue };
         match scene.owner(core) {
             Some(actor) if actor.plan.id == owner && is_live(actor.view, owner.at()) => {
@@ -49,8 +52,12 @@ pub(super) fn check_cores(scene: &Scene<'_>, found: &mut Vec<Violation>) {
         if !usable {
             bad("a core that is not usable has an owner");
         }
-        if core.mode == CoreMode::Parked {
+        if core.mode == CoreMode::Idled {
             bad("a parked core has an owner");
+        } else if let Some(actor) = scene.owner(core)
+            && core.mode != actor.view.limits.scheduler.core_mode()
+        {
+            bad("the mode is not that of the owner's scheduler");
         }
     }
 }
@@ -58,7 +65,7 @@ pub(super) fn check_cores(scene: &Scene<'_>, found: &mut Vec<Violation>) {
 /// Tasks are let in only where they may be, and rungs keep the classes apart.
 pub(super) fn check_tasks(scene: &Scene<'_>, found: &mut Vec<Violation>) {
     for (place, (view, plan)) in scene.seen.tasks.iter().zip(&scene.plan.tasks).enumerate() {
-        if !is_live(view, place) && !plan.beneath.is_empty() {
+        if !is_live(view, place) && !plan.shared_cores.is_empty() {
             let (task, what) = (Some(plan.id), "a task that is gone may use cores");
             found.push(Violation { rule: Rule::Shape, task, core: None, what });
         }
@@ -73,23 +80,27 @@ fn check_task(scene: &Scene<'_>, actor: &Actor<'_>, found: &mut Vec<Violation>) 
     let mut bad = |rule, what| {
         found.push(Violation { rule, task: Some(plan.id), core: None, what });
     };
-    if plan.cap > limits.max {
+    if plan.cap > limits.core_limit() {
         bad(Rule::Shape, "the cap is above the configured maximum");
     }
-    if !plan.beneath.is_subset(&limits.allowed.intersection(&scene.usable)) {
+    if !plan.shared_cores.is_subset(&limits.allowed.intersection(&scene.usable)) {
         bad(Rule::Shape, "let in on a core that it may not use");
     }
-    if !scene.shares() && !plan.beneath.is_empty() {
+    if !scene.shares() && !plan.shared_cores.is_empty() {
         bad(Rule::Shape, "let in beneath others where cores cannot be shared");
     }
-    if actor.facts.owned as usize + plan.beneath.len() > plan.cap as usize {
+    if actor.facts.owned as usize + plan.shared_cores.len() > plan.cap as usize {
         bad(Rule::Shape, "may use more cores than its cap");
     }
     let fits = match plan.rung {
-        Rung::Lc => actor.is_lc() && plan.beneath.is_empty(),
-        Rung::LcGuest => actor.is_lc() && !plan.beneath.is_empty(),
-        Rung::Own => actor.is_lc() && actor.facts.owned == 0,
-        Rung::Idle | Rung::Parked => !actor.is_lc(),
+        // Members of a lane have two rungs, the higher one only on a core of their own.
+        Rung::Dispatcher => actor.is_lane() && actor.facts.owned > 0,
+        Rung::FifoLow if actor.is_lane() => actor.facts.owned == 0,
+        _ if actor.is_lane() => false,
+        Rung::Lc => actor.is_lc() && plan.shared_cores.is_empty(),
+        Rung::LcOverflow => actor.is_lc() && !plan.shared_cores.is_empty(),
+        Rung::Original => actor.is_lc() && actor.facts.owned == 0,
+        Rung::SchedIdle | Rung::FifoLow => !actor.is_lc(),
         _ => false,
     };
     if !fits {
@@ -98,7 +109,7 @@ fn check_task(scene: &Scene<'_>, actor: &Actor<'_>, found: &mut Vec<Violation>) 
     if !actor.is_guest() {
         return;
     }
-    for (core, _) in scene.cores().filter(|(core, _)| plan.beneath.contains(core.id)) {
+    for (core, _) in scene.cores().filter(|(core, _)| plan.shared_cores.contains(core.id)) {
         let owner = scene.owner(core);
         if !owner.is_some_and(|owner| owner.is_lc() && owner.plan.rung == Rung::Lc) {
             let rule = Rule::Invariant(Invariant::Guarantee);

@@ -9,7 +9,7 @@ use super::{
 /// The names of the policies.
 pub const NAMES: [&str; 6] = ["round-robin", "table", "preemptive", "edf", "fair", "fifo"];
 
-/// The shortest slice or budget that is taken: below, handing the core over takes longer than using it.
+/// The shortest slice, quantum or runtime that is taken: below, handing the core over takes longer than using it.
 pub const SLICE_MIN: Nanos = Nanos::from_micros(5);
 
 /// The longest: a member that hangs for longer than this has the lane look dead.
@@ -66,7 +66,7 @@ pub enum SpecError {
     /// Too few or too many members.
     #[error("a lane has from 1 to {MEMBERS_MAX} members, not {0}")]
     Members(usize),
-    /// A slice or budget out of range.
+    /// A slice, quantum or runtime out of range.
     #[error("{what} of {time} is out of range: from {SLICE_MIN} to {SLICE_MAX}")]
     Length {
         /// Which.
@@ -99,7 +99,7 @@ pub enum SpecError {
         members: usize,
     },
     /// A job whose numbers do not fit each other.
-    #[error("member {}: budget {} <= deadline {} <= period {} has to hold", .member + 1, .job.budget, .job.deadline, .job.period)]
+    #[error("member {}: runtime {} <= deadline {} <= period {} has to hold", .member + 1, .job.budget, .job.deadline, .job.period)]
     Job {
         /// Whose, from 0.
         member: usize,
@@ -107,13 +107,13 @@ pub enum SpecError {
         job: Job,
     },
     /// Jobs that no order of turns can serve.
-    #[error("the budgets ask for {percent} % of the core: no order of turns meets every deadline")]
+    #[error("the runtimes ask for {percent} % of the core: no order of turns meets every deadline")]
     Overload {
         /// The sum of the shares.
         percent: u128,
     },
     /// Jobs that fit into their periods, but not into their deadlines.
-    #[error("member {}: where all periods begin at once, the budgets due by its deadline at {by} are {over} too long: no order of turns meets every deadline", .member + 1)]
+    #[error("member {}: where all periods begin at once, the runtimes due by its deadline at {by} are {over} too long: no order of turns meets every deadline", .member + 1)]
     Late {
         /// Whose deadline, from 0.
         member: usize,
@@ -124,7 +124,7 @@ pub enum SpecError {
     },
     /// Jobs that may fit, but have too many deadlines before all comes again to know.
     #[error(
-        "the budgets are {percent} % of their deadlines, and with periods like these only up to 100 % can be checked: ask for longer deadlines"
+        "the runtimes are {percent} % of their deadlines, and with periods like these only up to 100 % can be checked: ask for longer deadlines"
     )]
     Dense {
         /// The sum of the shares of the deadlines.
@@ -176,7 +176,7 @@ impl Spec {
             Spec::RoundRobin { slice } => length("a slice", *slice),
             Spec::Table { slots } => check_table(slots, members),
             Spec::Preemptive { budget, resume_after } => {
-                length("a budget", *budget)?;
+                length("a quantum", *budget)?;
                 length("a wait", *resume_after)
             }
             Spec::Edf { jobs } => check_jobs(jobs, members),
@@ -244,7 +244,7 @@ fn check_table(slots: &[Slot], members: usize) -> Result<(), SpecError> {
 fn check_jobs(jobs: &[Job], members: usize) -> Result<(), SpecError> {
     count("jobs", jobs.len(), members)?;
     for (member, job) in jobs.iter().enumerate() {
-        length("a budget", job.budget)?;
+        length("a runtime", job.budget)?;
         length("a period", job.period)?;
         if job.budget > job.deadline || job.deadline > job.period {
             return Err(SpecError::Job { member, job: *job });

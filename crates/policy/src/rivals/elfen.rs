@@ -77,8 +77,8 @@ impl Elfen {
             for task in live(seen).filter(|task| task.limits.class == class) {
                 let has = self.lanes.iter().filter(|lane| lane.task == Some(task.id)).count();
                 let most = match guaranteed {
-                    true => task.limits.guaranteed.min(task.limits.max),
-                    false => task.limits.max,
+                    true => task.limits.guaranteed.min(task.limits.core_limit()),
+                    false => task.limits.core_limit(),
                 };
                 let free = |at: &usize| {
                     let core = self.host.topology.cores()[*at].id;
@@ -114,7 +114,7 @@ impl Policy for Elfen {
             let position = lane.beside.and_then(|first| self.host.topology.position(first));
             match lane.beside {
                 Some(first) if position.is_some_and(|at| !is_idle(seen, at)) => {
-                    plan.cores[at].mode = CoreMode::Parked;
+                    plan.cores[at].mode = CoreMode::Idled;
                     plan.cores[at].reason = Reason::BannedFor(first);
                 }
                 Some(_) => give(&self.host, plan, core, task, Reason::Leftover),

@@ -21,12 +21,12 @@ pub struct Kernel {
 impl Kernel {
     /// Everything as found.
     pub fn untouched(host: Host) -> Kernel {
-        Kernel { host, name: "linux-default", be: Rung::Own }
+        Kernel { host, name: "linux-default", be: Rung::Original }
     }
 
     /// BE at SCHED_IDLE, LC as found.
     pub fn be_idle(host: Host) -> Kernel {
-        Kernel { host, name: "sched-idle", be: Rung::Idle }
+        Kernel { host, name: "sched-idle", be: Rung::SchedIdle }
     }
 }
 
@@ -41,7 +41,7 @@ impl Policy for Kernel {
         for task in live(seen) {
             let planned = &mut plan.tasks[task.id.at()];
             let open = usable.intersection(&task.limits.allowed);
-            planned.beneath = open.iter().take(task.limits.max as usize).collect();
+            planned.shared_cores = open.iter().take(task.limits.core_limit() as usize).collect();
             planned.reason = TaskReason::Configured;
             if task.limits.class == Class::BestEffort {
                 planned.rung = self.be;

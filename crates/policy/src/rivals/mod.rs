@@ -75,9 +75,9 @@ pub fn blank(host: &Host, seen: &Snapshot, plan: &mut Plan) {
     plan.tasks.extend(seen.tasks.iter().enumerate().map(|(place, task)| TaskPlan {
         id: task.id,
         class: task.limits.class,
-        cap: if is_live(place, task) { task.limits.max } else { 0 },
-        rung: Rung::Own,
-        beneath: CoreSet::EMPTY,
+        cap: if is_live(place, task) { task.limits.core_limit() } else { 0 },
+        rung: Rung::Original,
+        shared_cores: CoreSet::EMPTY,
         llc_ways: None,
         reason: TaskReason::NoCore,
     }));
@@ -97,10 +97,21 @@ pub fn rung_owners(host: &Host, seen: &Snapshot, plan: &mut Plan) {
         let planned = &mut plan.tasks[task.id.at()];
         planned.rung = match task.limits.class {
             Class::LatencyCritical if owns || !host.caps.shares_cores => Rung::Lc,
-            Class::LatencyCritical => Rung::Own,
-            Class::BestEffort => Rung::Idle,
+            Class::LatencyCritical => Rung::Original,
+            Class::BestEffort => Rung::SchedIdle,
         };
         planned.reason = if owns { TaskReason::Owner } else { TaskReason::NoCore };
+    }
+    set_modes(seen, plan);
+}
+
+/// The mode of each core with an owner: that of the owner's scheduler.
+pub fn set_modes(seen: &Snapshot, plan: &mut Plan) {
+    for core in &mut plan.cores {
+        let owner = core.owner.and_then(|id| seen.tasks.get(id.at()).filter(|task| task.id == id));
+        if let Some(owner) = owner {
+            core.mode = owner.limits.scheduler.core_mode();
+        }
     }
 }
 

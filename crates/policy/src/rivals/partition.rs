@@ -83,7 +83,7 @@ impl Division {
     pub fn take(&mut self, task: &TaskView, from: Option<u32>) -> bool {
         let owned = self.cores_of(task.id.index);
         let fits = |(unit, owner): &(&CoreSet, &Option<u32>)| {
-            let most = task.limits.max as usize;
+            let most = task.limits.core_limit() as usize;
             **owner == from && unit.is_subset(&task.limits.allowed) && owned + unit.len() <= most
         };
         let found = self.units.iter().zip(&self.owners).position(|pair| fits(&pair));
@@ -154,8 +154,8 @@ impl Division {
 
 fn share(planned: &mut TaskPlan, task: &TaskView, usable: &CoreSet) {
     let open = usable.intersection(&task.limits.allowed);
-    planned.beneath = open.iter().take(task.limits.max as usize).collect();
-    if !planned.beneath.is_empty() {
+    planned.shared_cores = open.iter().take(task.limits.core_limit() as usize).collect();
+    if !planned.shared_cores.is_empty() {
         planned.reason = match task.limits.class {
             Class::LatencyCritical => TaskReason::Configured,
             Class::BestEffort => TaskReason::Guest,

@@ -51,7 +51,7 @@ impl Policy for PerfIso {
         blank(&self.host, seen, plan);
         let usable = usable(&self.host, seen);
         // A decision has to take effect before it is judged.
-        let period = LOOK_EVERY.max(Nanos(2 * self.host.caps.acts_within.0));
+        let period = LOOK_EVERY.max(Nanos(2 * self.host.caps.actuation_delay.0));
         if self.looked.is_none_or(|looked| now.since(looked) >= period) {
             self.looked = Some(now);
             self.resize(seen, &usable);
@@ -65,8 +65,9 @@ impl Policy for PerfIso {
             };
             let planned = &mut plan.tasks[task.id.at()];
             let open = open.intersection(&task.limits.allowed);
-            planned.beneath = open.iter().take(task.limits.max as usize).collect();
-            planned.reason = if planned.beneath.is_empty() { TaskReason::NoCore } else { reason };
+            planned.shared_cores = open.iter().take(task.limits.core_limit() as usize).collect();
+            planned.reason =
+                if planned.shared_cores.is_empty() { TaskReason::NoCore } else { reason };
         }
         Wake::At(self.looked.unwrap_or(now) + period)
     }

@@ -75,7 +75,7 @@ impl Shenango {
                     && task.is_some_and(|task| {
                         is_live(owner.at(), task)
                             && task.limits.allowed.contains(id)
-                            && self.state.tasks[owner.at()].owned < task.limits.max
+                            && self.state.tasks[owner.at()].owned < task.limits.core_limit()
                     })
             };
             core.owner = core.owner.filter(keeps);
@@ -129,7 +129,7 @@ impl Shenango {
         let state = &self.state.tasks[id.at()];
         is_live(id.at(), task)
             && state.congested
-            && state.owned < task.limits.max.min(task.runnable())
+            && state.owned < task.limits.core_limit().min(task.runnable())
             && task.limits.allowed.contains(self.id(at))
             && self.known.usable.contains(self.id(at))
     }

@@ -9,7 +9,7 @@ use quell_model::{
     Class, CoreSet, Nanos, Plan, Reason, Rung, Snapshot, TaskPlan, TaskReason, TaskView,
 };
 
-use super::{Known, blank, give, is_live, live};
+use super::{Known, blank, give, is_live, live, set_modes};
 use crate::state::{ensure, put, take};
 use crate::{BadState, Host, Policy, Wake};
 
@@ -32,7 +32,7 @@ impl Static {
         self.free = self.known.usable;
         for class in [Class::LatencyCritical, Class::BestEffort] {
             for task in live(seen).filter(|task| task.limits.class == class) {
-                for _ in 0..task.limits.guaranteed.min(task.limits.max) {
+                for _ in 0..task.limits.guaranteed.min(task.limits.core_limit()) {
                     self.deal(task, Reason::Guaranteed);
                 }
             }
@@ -43,7 +43,7 @@ impl Static {
         while dealt && !self.free.is_empty() {
             dealt = false;
             for task in live(seen).filter(takes) {
-                let room = self.plan.owned(task.id).len() < task.limits.max as usize;
+                let room = self.plan.owned(task.id).len() < task.limits.core_limit() as usize;
                 dealt |= room && self.deal(task, Reason::Leftover);
             }
         }
@@ -52,6 +52,7 @@ impl Static {
                 self.plan.tasks[place] = self.plan_task(task);
             }
         }
+        set_modes(seen, &mut self.plan);
     }
 
     /// Gives the task the lowest free core that it may use.
@@ -67,26 +68,26 @@ impl Static {
         let mut plan = TaskPlan {
             id: task.id,
             class: limits.class,
-            cap: limits.max,
-            rung: Rung::Own,
-            beneath: CoreSet::EMPTY,
+            cap: limits.core_limit(),
+            rung: Rung::Original,
+            shared_cores: CoreSet::EMPTY,
             llc_ways: None,
             reason: TaskReason::Configured,
         };
         let owned = self.plan.owned(task.id);
         let shares = self.host.caps.shares_cores;
         let others = self.known.usable.intersection(&limits.allowed).difference(&owned);
-        let room = (limits.max as usize).saturating_sub(owned.len());
+        let room = (limits.core_limit() as usize).saturating_sub(owned.len());
         let others: CoreSet = others.iter().take(room).collect();
         match limits.class {
             Class::LatencyCritical if !shares || !owned.is_empty() => plan.rung = Rung::Lc,
-            Class::LatencyCritical => (plan.rung, plan.beneath) = (Rung::LcGuest, others),
+            Class::LatencyCritical => (plan.rung, plan.shared_cores) = (Rung::LcOverflow, others),
             Class::BestEffort => {
-                plan.rung = Rung::Idle;
-                plan.beneath = if shares { others } else { CoreSet::EMPTY };
+                plan.rung = Rung::SchedIdle;
+                plan.shared_cores = if shares { others } else { CoreSet::EMPTY };
             }
         }
-        plan.reason = match (owned.is_empty(), plan.beneath.is_empty()) {
+        plan.reason = match (owned.is_empty(), plan.shared_cores.is_empty()) {
             (false, _) => TaskReason::Owner,
             (true, false) => TaskReason::Guest,
             (true, true) => TaskReason::NoCore,

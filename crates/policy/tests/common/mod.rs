@@ -49,13 +49,13 @@ pub fn caps(shares_cores: bool) -> HostCaps {
         idles_cores: true,
         places_threads: true,
         freezes_tasks: true,
-        sees_threads: true,
+        per_thread_state: true,
         fair_server: shares_cores,
-        sees_requests: true,
+        request_start_times: true,
         yields_requests: true,
-        counts_memory: true,
+        memory_counters: true,
         llc_ways: 11,
-        acts_within: Nanos::from_micros(100),
+        actuation_delay: Nanos::from_micros(100),
     }
 }
 
@@ -87,14 +87,24 @@ pub fn limits(dice: &mut Dice, host: &Host) -> Limits {
     let class = [Class::LatencyCritical, Class::BestEffort][dice.below(2) as usize];
     Limits {
         class,
+        scheduler: TaskScheduler::Kernel,
         guaranteed: dice.below(cores.min(4)) as u32,
         max: [cores as u32, dice.below(cores) as u32][dice.below(2) as usize],
         delay_target: Nanos(dice.below(3) * 10_000),
         runaway_after: Nanos([0, 20_000, 60_000][dice.below(3) as usize]),
-        sibling_after: Nanos(dice.below(3) * 15_000),
+        sibling_idle_after: Nanos(dice.below(3) * 15_000),
         quantum: Nanos(dice.below(2) * 100_000),
         latency_target: Nanos(dice.below(3) * 300_000),
         allowed: dice.subset(&host.topology.all()),
+    }
+}
+
+/// Makes some tasks of the Snapshots lanes and some runtimes: a place is the same kind of task in all of them.
+pub fn mix_schedulers(dice: &mut Dice, seen: &mut [Snapshot]) {
+    let kinds = [TaskScheduler::Kernel, TaskScheduler::Lane, TaskScheduler::Runtime];
+    let of_place: Vec<_> = (0..16).map(|_| kinds[dice.below(3) as usize]).collect();
+    for task in seen.iter_mut().flat_map(|seen| &mut seen.tasks) {
+        task.limits.scheduler = of_place[task.id.at() % of_place.len()];
     }
 }
 
@@ -276,11 +286,12 @@ impl Scene {
         let index = self.seen.tasks.len() as u32;
         let limits = Limits {
             class,
+            scheduler: TaskScheduler::Kernel,
             guaranteed,
             max,
             delay_target: Nanos::from_micros(10),
             runaway_after: Nanos::from_millis(50),
-            sibling_after: Nanos::ZERO,
+            sibling_idle_after: Nanos::ZERO,
             quantum: Nanos::ZERO,
             latency_target: Nanos::ZERO,
             allowed: self.host.topology.all(),
@@ -297,6 +308,14 @@ impl Scene {
 
     pub fn be(&mut self, max: u32) -> TaskId {
         self.add(Class::BestEffort, 0, max)
+    }
+
+    /// A lane on any core.
+    pub fn lane(&mut self, class: Class, guaranteed: u32) -> TaskId {
+        let id = self.add(class, guaranteed, 1);
+        let limits = &mut self.task(id).limits;
+        (limits.scheduler, limits.runaway_after) = (TaskScheduler::Lane, Nanos::ZERO);
+        id
     }
 
     pub fn task(&mut self, id: TaskId) -> &mut TaskView {

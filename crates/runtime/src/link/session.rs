@@ -71,10 +71,10 @@ fn wanted(config: &Config, kthreads: usize) -> Registration {
         },
         guaranteed: u32::try_from(config.guaranteed).unwrap_or(u32::MAX),
         max_cores,
-        delay_threshold_us: us(config.delay_threshold),
+        delay_target_us: us(config.delay_target),
         quantum_us: config.quantum.map_or(0, us),
         // Rounded up: zero is never.
-        sibling_after_us: config.sibling_after.0.div_ceil(1_000),
+        sibling_idle_after_us: config.sibling_idle_after.0.div_ceil(1_000),
         // Without it a kthread finds a revoke at its next scheduling point.
         signal: config.preempt_every.map(|_| crate::preempt::tick::signal()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -249,14 +249,14 @@ mod tests {
     use crate::{Builder, Nanos, Runtime};
 
     fn asked_for(builder: Builder) -> u64 {
-        super::wanted(&builder.config, 1).sibling_after_us
+        super::wanted(&builder.config, 1).sibling_idle_after_us
     }
 
     #[test]
     fn a_registration_says_after_how_long_siblings_are_idled() {
         assert_eq!(asked_for(Runtime::builder()), 0);
         for (time, us) in [(Nanos::from_micros(25), 25), (Nanos(1), 1), (Nanos(25_001), 26)] {
-            assert_eq!(asked_for(Runtime::builder().sibling_after(time)), us);
+            assert_eq!(asked_for(Runtime::builder().sibling_idle_after(time)), us);
         }
     }
 }

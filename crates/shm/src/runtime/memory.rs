@@ -4,10 +4,9 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 
+use quell_os::{MapAccess, SharedMap};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{Header, KTHREADS_MAX, Kthread, kthread_offset, memory_bytes};
 
@@ -20,14 +19,9 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// The memory that a runtime and the daemon share, mapped. Its length and how many kernel threads it is for are
 /// this side's own; nothing in the memory itself can change them.
 pub struct Memory {
-    start: NonNull<u8>,
+    map: SharedMap,
     kthreads: u32,
 }
-
-// SAFETY: the mapping belongs to the process, not to a thread, and is reached through atomics only.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
 
 /// Why a descriptor is not the memory of a runtime.
 #[derive(Debug, thiserror::Error)]
@@ -94,27 +88,16 @@ impl Memory {
     }
 
     fn map(file: BorrowedFd<'_>, kthreads: u32) -> io::Result<Memory> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use. POPULATE: the daemon's
-        // scheduler thread takes no page fault later.
-        let start = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                memory_bytes(kthreads),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
-                file,
-                0,
-            )?
-        };
-        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at 0"))?;
-        Ok(Memory { start, kthreads })
+        // The daemon's scheduler thread takes no page fault later.
+        let map = SharedMap::new(file, 0, memory_bytes(kthreads), MapAccess::Populated)?;
+        Ok(Memory { map, kthreads })
     }
 
     /// The head.
     pub fn header(&self) -> &Header {
         // SAFETY: the mapping is page-aligned, holds a header, lives as long as `self`, and is reached through atomics
         // only, of which any bits are valid.
-        unsafe { self.start.cast().as_ref() }
+        unsafe { self.map.start().cast().as_ref() }
     }
 
     /// How many kernel threads it is for.
@@ -126,7 +109,7 @@ impl Memory {
     pub fn kthread(&self, at: u32) -> Option<&Kthread> {
         // SAFETY: within the mapping, aligned as `kthread_offset` is a multiple of its size; else as for `header`.
         (at < self.kthreads)
-            .then(|| unsafe { self.start.add(kthread_offset(at)).cast::<Kthread>().as_ref() })
+            .then(|| unsafe { self.map.start().add(kthread_offset(at)).cast::<Kthread>().as_ref() })
     }
 
     /// The lines of all kernel threads.
@@ -138,14 +121,6 @@ impl Memory {
 impl std::fmt::Debug for Memory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Memory").field("kthreads", &self.kthreads).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: nothing can refer to the mapping any more: borrows of its lines borrow `self`.
-        let _ =
-            unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), memory_bytes(self.kthreads)) };
     }
 }
 

@@ -171,7 +171,7 @@ impl Engine<'_> {
         let limits = &self.scenario.tasks[task].limits;
         if treated != Some(Class::LatencyCritical)
             || !state.is_hungry()
-            || state.running >= limits.max
+            || state.running >= limits.core_limit()
         {
             return false;
         }

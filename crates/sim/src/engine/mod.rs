@@ -144,7 +144,7 @@ pub(crate) struct Engine<'a> {
     moved: Vec<(usize, usize)>,
 }
 
-const RUNGS: usize = Rung::Idle as usize + 1;
+const RUNGS: usize = Rung::SchedIdle as usize + 1;
 
 /// Runs a scenario under a policy.
 pub fn run(scenario: &Scenario, policy: &mut dyn Policy) -> Report {
@@ -368,8 +368,8 @@ fn people(scenario: &Scenario) -> (Vec<Thread>, Vec<TaskState>) {
             alive: true,
             generation: 0,
             class: task.limits.class,
-            rung: Rung::Own,
-            beneath: if shares { task.limits.allowed } else { CoreSet::EMPTY },
+            rung: Rung::Original,
+            shared_cores: if shares { task.limits.allowed } else { CoreSet::EMPTY },
             owned: CoreSet::EMPTY,
             reach: task.limits.allowed.intersection(&scenario.host.managed),
             allowed: CoreSet::EMPTY,

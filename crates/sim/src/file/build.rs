@@ -1,21 +1,23 @@
 //! From the file as typed to a scenario.
 
 use quell_model::{
-    Bytes, BytesPerSec, CORES_MAX, Class, CoreId, CoreSet, HostCaps, Limits, Nanos, Topology,
+    Bytes, BytesPerSec, CORES_MAX, Class, CoreId, CoreSet, HostCaps, Limits, Nanos, TaskScheduler,
+    Topology,
 };
 use quell_policy::Host;
+use quell_policy::lanes::SLICE_MIN;
 use toml::Spanned;
 
 use super::driver::Named;
 use super::raw::{
-    Distribution, Place, RawChange, RawCosts, RawFaults, RawFile, RawHost, RawMachine, RawPhase,
-    RawService, RawStyle, RawTask, Sharing,
+    Distribution, Place, RawChange, RawCosts, RawFaults, RawFile, RawHost, RawLane, RawMachine,
+    RawPhase, RawService, RawStyle, RawTask, Sharing,
 };
 use super::{FileError, Simulation};
 use crate::machine::{Machine, Memory, PRESETS, Profile, Reuse, preset};
 use crate::scenario::{Change, Costs, Faults, Scenario};
 use crate::workload::models::{MODELS, Model, model};
-use crate::workload::{Load, Phase, Service, Step, Style, Task};
+use crate::workload::{Load, Phase, SLICE_DEFAULT, Service, Step, Style, Task};
 
 /// The longest simulation.
 const LENGTH_MS_MAX: u64 = 3_600_000;
@@ -79,7 +81,7 @@ pub(super) fn build(
             }
             None => sample,
         },
-        feed: place.time("feed_ms", &raw.feed_ms, Nanos::ZERO, 1_000_000)?,
+        feed: place.time("report_interval_ms", &raw.report_interval_ms, Nanos::ZERO, 1_000_000)?,
         seed: raw.seed.unwrap_or(1),
         host,
     };
@@ -169,14 +171,14 @@ fn caps(
         idles_cores: true,
         places_threads: true,
         freezes_tasks: true,
-        sees_threads: true,
+        per_thread_state: true,
         // The model has no fair server.
         fair_server: false,
-        sees_requests: raw.sees_requests.unwrap_or(!shares_cores),
-        yields_requests: raw.sees_requests.unwrap_or(!shares_cores),
-        counts_memory: raw.counts_memory.unwrap_or(true),
+        request_start_times: raw.request_start_times.unwrap_or(!shares_cores),
+        yields_requests: raw.request_start_times.unwrap_or(!shares_cores),
+        memory_counters: raw.memory_counters.unwrap_or(true),
         llc_ways: place.number("llc_ways", &raw.llc_ways, 0, 0..=64)? as u16,
-        acts_within: costs.preempt.max(costs.rights),
+        actuation_delay: costs.preempt.max(costs.rights),
     })
 }
 
@@ -227,19 +229,39 @@ fn task(typed: &Spanned<RawTask>, host: &Host, place: &Place) -> Result<Task, Fi
     let class = raw.class.unwrap_or(model.class);
     let runtime = match raw.style {
         Some(style) => style == RawStyle::Runtime,
+        None if raw.lane.is_some() => false,
         None => !host.caps.shares_cores && model.class == Class::LatencyCritical,
     };
     let polls = place.time("polls_us", &raw.polls_us, Nanos::from_micros(2), 1_000)?;
     let allowed = place.cores("cores", &raw.cores, &host.managed)?;
     let cores = allowed.len() as u64;
+    let slice = raw.lane.as_ref().map(|lane| slice(lane, runtime, place)).transpose()?;
     Ok(Task {
         name: raw.name.get_ref().clone(),
         limits: limits(raw, class, runtime, allowed, place)?,
         threads: place.number("threads", &raw.threads, cores, 1..=THREADS_MAX)? as u32,
         style: if runtime { Style::Runtime { polls } } else { Style::Threads },
+        slice: slice.unwrap_or(SLICE_DEFAULT),
         load: load(typed, model, place)?,
         phases: phases(raw, model, place)?,
     })
+}
+
+/// The slice of a lane.
+fn slice(lane: &Spanned<RawLane>, runtime: bool, place: &Place) -> Result<Nanos, FileError> {
+    if runtime {
+        let what = "a runtime orders its threads itself".to_owned();
+        return Err(place.error(lane, what, "`lane` goes with style = \"threads\""));
+    }
+    let Some(text) = &lane.get_ref().slice else { return Ok(SLICE_DEFAULT) };
+    let slice: Nanos = text
+        .parse()
+        .map_err(|err: quell_model::TimeError| place.error(lane, format!("`slice`: {err}"), ""))?;
+    if !(SLICE_MIN..=Nanos::from_secs(1)).contains(&slice) {
+        let remedy = format!("it has to be between {SLICE_MIN} and 1 s");
+        return Err(place.error(lane, format!("`slice` is {slice}"), &remedy));
+    }
+    Ok(slice)
 }
 
 fn limits(
@@ -253,10 +275,17 @@ fn limits(
     let us = |key, typed, default| place.time(key, typed, Nanos::from_micros(default), 1_000);
     // A thread of a busy runtime never sleeps.
     let runaway = if runtime || class == Class::BestEffort { 0 } else { 100 };
+    let scheduler = match (runtime, raw.lane.is_some()) {
+        (true, _) => TaskScheduler::Runtime,
+        (false, true) => TaskScheduler::Lane,
+        (false, false) => TaskScheduler::Kernel,
+    };
+    let most = if scheduler == TaskScheduler::Lane { 1 } else { cores };
     Ok(Limits {
         class,
-        guaranteed: place.number("guaranteed", &raw.guaranteed, 0, 0..=cores)? as u32,
-        max: place.number("max", &raw.max, cores, 1..=cores)? as u32,
+        scheduler,
+        guaranteed: place.number("guaranteed", &raw.guaranteed, 0, 0..=most)? as u32,
+        max: place.number("max", &raw.max, most, 1..=most)? as u32,
         delay_target: us("delay_target_us", &raw.delay_target_us, 10)?,
         runaway_after: place.time(
             "runaway_ms",
@@ -264,7 +293,7 @@ fn limits(
             Nanos::from_millis(runaway),
             1_000_000,
         )?,
-        sibling_after: us("sibling_after_us", &raw.sibling_after_us, 0)?,
+        sibling_idle_after: us("sibling_idle_after_us", &raw.sibling_idle_after_us, 0)?,
         quantum: us("quantum_us", &raw.quantum_us, 0)?,
         latency_target: us("latency_target_us", &raw.latency_target_us, 0)?,
         allowed,
@@ -451,7 +480,7 @@ fn change(
     asked.extend(lives.into_iter().filter_map(|(typed, alive)| {
         task(typed).map(|task| task.map(|task| Change::Alive(task as u32, alive)))
     }));
-    let spins = [(&raw.spin, true), (&raw.calm, false)];
+    let spins = [(&raw.runaway, true), (&raw.recover, false)];
     asked.extend(spins.into_iter().filter_map(|(typed, spins)| {
         task(typed).map(|task| task.map(|task| Change::Spin(task as u32, spins)))
     }));
@@ -466,7 +495,7 @@ fn change(
         [Err(name)] => (format!("there is no `{name}`"), "name a core or a task of this file"),
         _ => (
             format!("a change has {} of its keys", asked.len()),
-            "give it one of offline, online, leave, join, spin, calm",
+            "give it one of offline, online, leave, join, runaway, recover",
         ),
     };
     Err(place.error(typed, what, remedy))

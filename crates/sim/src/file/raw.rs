@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use quell_model::{Class, CoreSet, Nanos};
+use quell_model::{Class, CoreSet, Nanos, renamed_in};
 use quell_policy::Config;
 use serde::Deserialize;
 use toml::Spanned;
@@ -12,6 +12,15 @@ use crate::machine::{Kind, Reuse};
 
 /// The version of the format that this program reads.
 const VERSION: u32 = 1;
+/// Keys of earlier releases, and their new names.
+pub(super) const RENAMED: [(&str, &str); 6] = [
+    ("calm", "recover"),
+    ("counts_memory", "memory_counters"),
+    ("feed_ms", "report_interval_ms"),
+    ("sees_requests", "request_start_times"),
+    ("sibling_after_us", "sibling_idle_after_us"),
+    ("spin", "runaway"),
+];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,7 +31,7 @@ pub(super) struct RawFile {
     pub length_ms: Spanned<u64>,
     pub warm_up_ms: Option<Spanned<u64>>,
     pub sample_us: Option<Spanned<u64>>,
-    pub feed_ms: Option<Spanned<u64>>,
+    pub report_interval_ms: Option<Spanned<u64>>,
     pub machine: Spanned<RawMachine>,
     #[serde(default)]
     pub host: RawHost,
@@ -55,8 +64,8 @@ pub(super) struct RawHost {
     pub tick_us: Option<Spanned<u64>>,
     pub costs: Option<RawCosts>,
     pub llc_ways: Option<Spanned<u64>>,
-    pub counts_memory: Option<bool>,
-    pub sees_requests: Option<bool>,
+    pub memory_counters: Option<bool>,
+    pub request_start_times: Option<bool>,
 }
 
 /// Whether tasks may be beneath the owner of a core.
@@ -96,6 +105,7 @@ pub(super) struct RawTask {
     pub model: Spanned<String>,
     pub class: Option<Class>,
     pub style: Option<RawStyle>,
+    pub lane: Option<Spanned<RawLane>>,
     pub polls_us: Option<Spanned<u64>>,
     pub threads: Option<Spanned<u64>>,
     pub guaranteed: Option<Spanned<u64>>,
@@ -103,7 +113,7 @@ pub(super) struct RawTask {
     pub cores: Option<Spanned<String>>,
     pub delay_target_us: Option<Spanned<u64>>,
     pub runaway_ms: Option<Spanned<u64>>,
-    pub sibling_after_us: Option<Spanned<u64>>,
+    pub sibling_idle_after_us: Option<Spanned<u64>>,
     pub quantum_us: Option<Spanned<u64>>,
     pub latency_target_us: Option<Spanned<u64>>,
     pub rate: Option<Spanned<u64>>,
@@ -112,6 +122,13 @@ pub(super) struct RawTask {
     pub service: Option<Spanned<RawService>>,
     #[serde(default)]
     pub phase: Vec<Spanned<RawPhase>>,
+}
+
+/// Its threads share one core by slices, round-robin.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLane {
+    pub slice: Option<String>,
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
@@ -169,8 +186,8 @@ pub(super) struct RawChange {
     pub online: Option<u16>,
     pub leave: Option<String>,
     pub join: Option<String>,
-    pub spin: Option<String>,
-    pub calm: Option<String>,
+    pub runaway: Option<String>,
+    pub recover: Option<String>,
 }
 
 /// Where in which file, for messages.
@@ -251,7 +268,8 @@ impl Place<'_> {
 pub(super) fn parse(place: &Place) -> Result<RawFile, FileError> {
     let raw: RawFile = toml::from_str(place.text).map_err(|err| {
         let offset = err.span().map(|span| span.start);
-        place.error_at(offset, err.message().to_owned(), "docs/sim.md lists the keys")
+        let what = renamed_in(err.message(), &RENAMED).unwrap_or_else(|| err.message().to_owned());
+        place.error_at(offset, what, "docs/sim.md lists the keys")
     })?;
     if *raw.version.get_ref() != VERSION {
         let what = format!("version {} of the format", raw.version.get_ref());

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use quell_model::{Class, Nanos};
+use quell_model::{Class, Nanos, TaskScheduler};
 
 use super::*;
 use crate::workload::{Load, Style};
@@ -48,6 +48,22 @@ fn a_file_becomes_the_scenario_that_it_describes() {
     assert_eq!(steps[1].per_second(), 800_000);
     assert_eq!((stream.limits.class, stream.load.clone()), (Class::BestEffort, Load::Hog));
     assert_eq!(scenario.changes.len(), 1);
+}
+
+#[test]
+fn lane_is_a_task_with_one_core_and_a_slice() {
+    let lane = SMALL.replace("threads = 22", "threads = 3\nlane = { slice = \"50us\" }");
+    let task = parse(&lane).unwrap().scenario.tasks[1].clone();
+    assert_eq!((task.limits.scheduler, task.limits.max), (TaskScheduler::Lane, 1));
+    assert_eq!((task.threads, task.slice), (3, Nanos::from_micros(50)));
+    let two_cores = lane.replace("threads = 3", "threads = 3\nmax = 2");
+    assert!(parse(&two_cores).unwrap_err().to_string().contains("between 1 and 1"));
+    let runtime = SMALL.replace("guaranteed = 4", "style = \"runtime\"\nlane = {}");
+    assert!(parse(&runtime).unwrap_err().to_string().contains("style = \"threads\""));
+    let short = lane.replace("50us", "1us");
+    assert!(parse(&short).unwrap_err().to_string().contains("`slice` is 1.0 us"));
+    let unknown = lane.replace("slice =", "slyce =");
+    assert!(parse(&unknown).unwrap_err().to_string().contains("slyce"));
 }
 
 #[test]
@@ -138,5 +154,21 @@ proptest! {
              memory_mb_s = {e}\n[host.costs]\npreempt_ns = {f}\n[[task]]\nname = \"a\"\nmodel = \"memcached\"\n\
              diurnal = {{ low = {a}, high = {b}, period_ms = {c} }}\n"
         ));
+    }
+}
+
+#[test]
+fn renamed_key_is_refused_with_its_new_name() {
+    for (old, new) in super::raw::RENAMED {
+        let head = match old {
+            "feed_ms" => "version = 1\nlength_ms = 5\n",
+            "counts_memory" | "sees_requests" => "version = 1\nlength_ms = 5\n[host]\n",
+            "calm" | "spin" => "version = 1\nlength_ms = 5\n[[change]]\nat_ms = 1\n",
+            _ => "version = 1\nlength_ms = 5\n[[task]]\nname = \"web\"\nmodel = \"memcached\"\n",
+        };
+        let text = format!("{head}{old} = 1\n");
+        let error = Simulation::parse(&text, "a.toml", "a", &|_| unreachable!()).unwrap_err();
+        assert_eq!(error.what, format!("`{old}` was renamed to `{new}`"));
+        assert_eq!(error.line, Some(head.lines().count() + 1));
     }
 }

@@ -31,7 +31,7 @@ struct CoreTarget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TaskTarget {
     rung: Rung,
-    beneath: CoreSet,
+    shared_cores: CoreSet,
     ways: Option<u16>,
 }
 
@@ -45,8 +45,11 @@ impl Backend {
     pub fn new(cores: usize, tasks: &[TaskState]) -> Backend {
         let core =
             CoreTarget { owner: None, outcome: Outcome::Done, fate: Fate::Done, yielded: None };
-        let begins =
-            |task: &TaskState| TaskTarget { rung: task.rung, beneath: task.beneath, ways: None };
+        let begins = |task: &TaskState| TaskTarget {
+            rung: task.rung,
+            shared_cores: task.shared_cores,
+            ways: None,
+        };
         Backend { cores: vec![core; cores], tasks: tasks.iter().map(begins).collect() }
     }
 
@@ -75,8 +78,11 @@ impl Engine<'_> {
         }
         for task in 0..self.plan.tasks.len().min(self.tasks.len()) {
             let planned = &self.plan.tasks[task];
-            let wanted =
-                TaskTarget { rung: planned.rung, beneath: planned.beneath, ways: planned.llc_ways };
+            let wanted = TaskTarget {
+                rung: planned.rung,
+                shared_cores: planned.shared_cores,
+                ways: planned.llc_ways,
+            };
             if self.backend.tasks[task] != wanted {
                 self.backend.tasks[task] = wanted;
                 self.start_task_action(task);
@@ -155,8 +161,8 @@ impl Engine<'_> {
             let again = self.now + Faults::RETRY;
             return self.timers.arm(self.layout.timer(Timer::TaskAction(task)), again);
         }
-        let TaskTarget { rung, beneath, ways } = self.backend.tasks[task];
+        let TaskTarget { rung, shared_cores, ways } = self.backend.tasks[task];
         self.hardware.partition(task, ways, self.scenario.host.caps.llc_ways);
-        self.set_rights(task, rung, beneath);
+        self.set_rights(task, rung, shared_cores);
     }
 }

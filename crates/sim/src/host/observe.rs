@@ -16,7 +16,7 @@ impl Engine<'_> {
         seen.went_idle = std::mem::take(&mut self.went_idle);
         seen.cores.clear();
         seen.memory = Signal::Absent(Absence::NotSupported);
-        if self.scenario.host.caps.counts_memory {
+        if self.scenario.host.caps.memory_counters {
             (0..self.hardware.nodes.len()).for_each(|node| self.hardware.book(node, self.now));
             seen.memory = Signal::Measured(Bytes(self.hardware.moved()));
         }
@@ -49,13 +49,13 @@ impl Engine<'_> {
         view.idle_since = core.running.is_none().then_some(core.idle_since);
         view.lc_busy = Signal::Measured(Permille::of(busy, Nanos(window)));
         view.outcome = self.backend.outcome(at);
-        if caps.sees_requests {
+        if caps.request_start_times {
             view.request_start = match core.began.filter(|began| *began <= now) {
                 Some(began) => Signal::Measured(began),
                 None => Signal::Absent(Absence::NotApplicable),
             };
         }
-        if caps.counts_memory {
+        if caps.memory_counters {
             let mut moved = core.moved;
             if let Some(task) = task.filter(|_| core.counted > 0) {
                 let traffic = self.hardware.traffic_of(core.domain, task, core.counted);
@@ -86,10 +86,10 @@ impl Engine<'_> {
         }
         view.longest_run = Signal::Measured(self.longest_run(task));
         view.bandwidth = Signal::Absent(Absence::NotSupported);
-        if self.scenario.host.caps.counts_memory {
+        if self.scenario.host.caps.memory_counters {
             view.bandwidth = Signal::Measured(BytesPerSec(self.hardware.bandwidth_of(task)));
         }
-        if self.scenario.host.caps.sees_requests {
+        if self.scenario.host.caps.request_start_times {
             let began = state.running_on.iter().filter_map(|core| self.cores[self.at(core)].began);
             view.request_start = match began.filter(|began| *began <= self.now).min() {
                 Some(began) => Signal::Measured(began),

@@ -14,6 +14,7 @@ use quell_model::{Class, CoreId, CoreSet, Nanos, Rung};
 
 use crate::chance::Chance;
 use crate::machine::{Kind, ONE};
+use crate::workload::Task;
 
 /// A slice of a thread on a rung that shares in time.
 pub(crate) const SLICE: Nanos = Nanos::from_millis(3);
@@ -68,7 +69,7 @@ pub(crate) struct TaskState {
     pub generation: u32,
     pub class: Class,
     pub rung: Rung,
-    pub beneath: CoreSet,
+    pub shared_cores: CoreSet,
     /// Cores that it owns, as the host has it.
     pub owned: CoreSet,
     /// Managed cores that it could be given.
@@ -199,7 +200,13 @@ impl Core {
     }
 }
 
-/// A real-time rung runs until it blocks or a higher one wakes.
-pub(crate) fn is_real_time(rung: Rung) -> bool {
-    rung <= Rung::LcGuest
+/// How long a thread of a task on this rung runs before an equal has its slice; [`Nanos::MAX`]: until it blocks or a
+/// higher one wakes. The scheduler of a lane ends slices on the lane's own core and arms no timer elsewhere.
+pub(crate) fn slice_of(rung: Rung, task: &Task) -> Nanos {
+    match rung {
+        _ if rung <= Rung::LcOverflow => Nanos::MAX,
+        Rung::Dispatcher if task.is_lane() => task.slice,
+        Rung::FifoLow if task.is_lane() => Nanos::MAX,
+        _ => SLICE,
+    }
 }

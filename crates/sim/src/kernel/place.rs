@@ -7,11 +7,11 @@ use crate::engine::Engine;
 
 /// The rungs from the lowest to the highest.
 const LOWEST_FIRST: [Rung; 10] = [
-    Rung::Idle,
-    Rung::Own,
-    Rung::Parked,
+    Rung::SchedIdle,
+    Rung::Original,
+    Rung::FifoLow,
     Rung::Dispatcher,
-    Rung::LcGuest,
+    Rung::LcOverflow,
     Rung::Lc,
     Rung::Switcher,
     Rung::Softirq,

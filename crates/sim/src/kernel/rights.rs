@@ -1,8 +1,8 @@
 //! What the back end and hotplug change: who may use which core, on which rung.
 
-use quell_model::{CoreSet, Rung};
+use quell_model::{CoreSet, Nanos, Rung};
 
-use super::{SLICE, State, Work, is_real_time};
+use super::{State, Work, slice_of};
 use crate::engine::Engine;
 use crate::scenario::Change;
 
@@ -27,12 +27,12 @@ impl Engine<'_> {
     }
 
     /// The task has this rung and these shared cores from now on.
-    pub(crate) fn set_rights(&mut self, task: usize, rung: Rung, beneath: CoreSet) {
+    pub(crate) fn set_rights(&mut self, task: usize, rung: Rung, shared_cores: CoreSet) {
         let before = self.tasks[task].rung;
         if before != rung {
             self.change_rung(task, rung);
         }
-        self.tasks[task].beneath = beneath;
+        self.tasks[task].shared_cores = shared_cores;
         self.allow(task);
         for core in self.tasks[task].running_on.iter() {
             let at = self.at(core);
@@ -44,12 +44,16 @@ impl Engine<'_> {
 
     fn change_rung(&mut self, task: usize, rung: Rung) {
         let before = std::mem::replace(&mut self.tasks[task].rung, rung);
+        let slice = slice_of(rung, &self.scenario.tasks[task]);
+        // A slice that was endless has begun only now, and one of a lane ends where the lane has to wait.
+        let was = slice_of(before, &self.scenario.tasks[task]);
+        let changed = slice != was && (was == Nanos::MAX || self.scenario.tasks[task].is_lane());
         for core in self.tasks[task].running_on.iter() {
             self.on_rung[before as usize].remove(core);
             self.on_rung[rung as usize].insert(core);
             let at = self.at(core);
-            if is_real_time(before) && !is_real_time(rung) {
-                self.cores[at].slice = self.now + SLICE;
+            if changed {
+                self.cores[at].slice = self.now + slice;
                 self.rearm(at);
             }
         }
@@ -60,7 +64,7 @@ impl Engine<'_> {
         let state = &self.tasks[task];
         let limits = &self.scenario.tasks[task].limits.allowed;
         let allowed =
-            state.owned.union(&state.beneath).intersection(limits).intersection(&self.online);
+            state.owned.union(&state.shared_cores).intersection(limits).intersection(&self.online);
         if allowed != state.allowed {
             self.tasks[task].allowed = allowed;
             self.tell_allowed(task);

@@ -2,7 +2,7 @@
 
 use quell_model::{Class, Nanos};
 
-use super::{Request, SLICE, State, Thread, WORK_BITS, Work, is_real_time};
+use super::{Request, State, Thread, WORK_BITS, Work, slice_of};
 use crate::engine::{Engine, Timer};
 use crate::machine::{Kind, ONE, smt};
 use crate::workload::Style;
@@ -152,9 +152,9 @@ impl Engine<'_> {
     pub(super) fn begin(&mut self, at: usize) {
         let Some(thread) = self.cores[at].running else { return };
         let Thread { task, work, .. } = self.threads[thread];
-        let real_time = is_real_time(self.tasks[task].rung);
+        let slice = slice_of(self.tasks[task].rung, &self.scenario.tasks[task]);
         let core = &mut self.cores[at];
-        core.slice = if real_time { Nanos::MAX } else { core.since + SLICE };
+        core.slice = core.since + slice;
         core.began = matches!(work, Work::Request(_)).then_some(core.since);
         let id = core.id;
         let kind = match work {
@@ -273,9 +273,13 @@ impl Engine<'_> {
     }
 
     fn slice_ended(&mut self, thread: usize, at: usize) {
-        let rung = self.tasks[self.threads[thread].task].rung;
-        if is_real_time(rung) || self.next_for(at).is_none() {
-            self.cores[at].slice = if is_real_time(rung) { Nanos::MAX } else { self.now + SLICE };
+        let task = self.threads[thread].task;
+        let slice = slice_of(self.tasks[task].rung, &self.scenario.tasks[task]);
+        // The scheduler of a lane hands the core to members of its own alone.
+        let is_lane = self.scenario.tasks[task].is_lane();
+        let next = self.next_for(at).filter(|next| !is_lane || *next == task);
+        if slice == Nanos::MAX || next.is_none() {
+            self.cores[at].slice = self.now + slice;
             return self.rearm(at);
         }
         self.stop(at);

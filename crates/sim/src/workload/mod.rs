@@ -2,10 +2,13 @@
 
 pub mod models;
 
-use quell_model::{Limits, Nanos};
+use quell_model::{Limits, Nanos, TaskScheduler};
 
 use crate::chance::Chance;
 use crate::machine::Profile;
+
+/// The slice of a lane that names none, as in the daemon's configuration.
+pub const SLICE_DEFAULT: Nanos = Nanos::from_micros(100);
 
 /// A task: a set of threads and what they do.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +21,8 @@ pub struct Task {
     pub threads: u32,
     /// Who puts its work on threads.
     pub style: Style,
+    /// Of a lane: how long a member runs before the next one.
+    pub slice: Nanos,
     /// What arrives.
     pub load: Load,
     /// How it uses the machine, one after the other and over again; one of them at least.
@@ -137,9 +142,14 @@ impl Task {
             limits,
             threads,
             style: Style::Threads,
+            slice: SLICE_DEFAULT,
             load,
             phases: vec![Phase { profile: Profile::COMPUTE, work: Nanos::ZERO }],
         }
+    }
+
+    pub(crate) fn is_lane(&self) -> bool {
+        self.limits.scheduler == TaskScheduler::Lane
     }
 
     pub(crate) fn is_runtime(&self) -> bool {

@@ -71,9 +71,11 @@ pub struct GroupLoad {
 /// What happened meanwhile.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Threads moved between queues, on the whole host, by cause.
+    /// Migrations of threads between queues, on the whole host, by cause.
+    #[serde(rename = "migrations")]
     pub moves: BTreeMap<MoveCause, u64>,
-    /// The last moves to or from the queue of the violation.
+    /// The last migrations to or from the queue of the violation.
+    #[serde(rename = "migrations_here")]
     pub moves_here: Vec<Move>,
     /// Wake-ups onto busy cores although a core in the same last-level cache was idle and allowed.
     pub busy_wakeups_inside_llc: u64,
@@ -145,7 +147,7 @@ impl Log {
                 });
             }
             What::Woken { thread, on, .. } => self.woken(thread.thread, *on, host),
-            What::Balance { begins } => {
+            What::Softirq { vector: What::BALANCER, begins } => {
                 self.passes_told = true;
                 match (begins, host.idle.contains(event.core)) {
                     (false, _) => {}

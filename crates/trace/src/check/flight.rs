@@ -74,7 +74,10 @@ fn bytes_of(event: &Event) -> usize {
             size_of_val::<[CoreState]>(&keyframe.cores)
                 + size_of_val::<[ThreadState]>(&keyframe.threads)
         }
-        What::Decision(text) => text.len(),
+        What::Annotation(text) => text.len(),
+        What::Task(task) => {
+            size_of_val(&**task) + task.name.len() + size_of_val::<[i32]>(&task.processes)
+        }
         What::Violation(violation) => {
             size_of_val(&**violation)
                 + size_of_val::<[i32]>(&violation.waiters)
@@ -96,7 +99,7 @@ mod tests {
     fn event(ms: u64) -> Event {
         let what = match ms % 1000 {
             0 => What::Keyframe(Arc::new(Keyframe::default())),
-            _ => What::Balance { begins: true },
+            _ => What::Softirq { vector: What::BALANCER, begins: true },
         };
         Event { at: Nanos::from_millis(ms), core: CoreId(0), sequence: ms, what }
     }

@@ -16,7 +16,7 @@ const THREADS_MAX: usize = 1 << 18;
 
 /// What a thread does, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     /// It has its core.
     Running,
     /// It is in the queue and wants the core.
@@ -29,19 +29,19 @@ pub(super) enum State {
 
 /// A thread.
 #[derive(Clone, Debug)]
-pub(super) struct Thread {
-    pub(super) runner: Runner,
-    pub(super) core: CoreId,
-    pub(super) state: State,
+pub(crate) struct Thread {
+    pub(crate) runner: Runner,
+    pub(crate) core: CoreId,
+    pub(crate) state: State,
     /// The cores it may use; `None` while nobody said so.
-    pub(super) allowed: Option<CoreSet>,
+    pub(crate) allowed: Option<CoreSet>,
     /// It may not leave its core now.
-    pub(super) bound: bool,
+    pub(crate) bound: bool,
 }
 
 /// What the source tells of those who wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Queues {
+pub(crate) enum Queues {
     /// Each core has a queue of threads.
     ByCore,
     /// How long the queues are; threads have no names.
@@ -53,7 +53,7 @@ pub(super) enum Queues {
 
 impl Queues {
     /// Those of a source.
-    pub(super) fn of(source: Source) -> Queues {
+    pub(crate) fn of(source: Source) -> Queues {
         match source {
             Source::WastedCores => Queues::SizesAlone,
             Source::Simulator => Queues::Shared,
@@ -64,13 +64,13 @@ impl Queues {
 
 /// A core.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Core {
+pub(crate) struct Core {
     /// It is not on line.
     gone: bool,
     /// Who runs, the idle thread being 0; `None` while nobody said so.
-    pub(super) running: Option<i32>,
+    pub(crate) running: Option<i32>,
     /// How many wait in its queue.
-    pub(super) waiting: u32,
+    pub(crate) waiting: u32,
     /// How many of them are not SCHED_IDLE.
     above_idle: u32,
     /// Threads that were woken for it and are not in its queue yet.
@@ -80,36 +80,36 @@ pub(super) struct Core {
     /// Threads that want it, the running one included, as the kernel last counted; `None` once that is stale.
     runnable: Option<u32>,
     /// The span of its top domain.
-    pub(super) domain: Option<CoreSet>,
+    pub(crate) domain: Option<CoreSet>,
     /// Decayed average load.
-    pub(super) average: u64,
+    pub(crate) average: u64,
 }
 
 /// Every core and thread.
 #[derive(Clone, Debug)]
-pub(super) struct Host {
+pub(crate) struct Host {
     cores: Vec<Core>,
     threads: HashMap<i32, Thread>,
     /// The checker's own threads: on a core of theirs would be nobody if nobody checked.
     own: BTreeSet<i32>,
-    pub(super) queues: Queues,
+    pub(crate) queues: Queues,
     /// Cores with nothing to do.
-    pub(super) idle: CoreSet,
+    pub(crate) idle: CoreSet,
     /// Cores with nothing but SCHED_IDLE threads to run.
-    pub(super) lowly: CoreSet,
+    pub(crate) lowly: CoreSet,
     /// Cores whose queue or running thread changed, or a thread in whose queue.
-    pub(super) dirty: CoreSet,
+    pub(crate) dirty: CoreSet,
     /// The sets of cores that are idle, or run SCHED_IDLE threads only, changed.
-    pub(super) shifted: bool,
+    pub(crate) shifted: bool,
     /// Threads that may have begun or ceased to wait, or wait as others do now. The sets of changes are the
     /// reader's to clear.
-    pub(super) touched: Vec<i32>,
+    pub(crate) touched: Vec<i32>,
     /// A thread could not be remembered.
-    pub(super) overflowed: bool,
+    pub(crate) overflowed: bool,
 }
 
 impl Host {
-    pub(super) fn new(cores: usize, own: BTreeSet<i32>, queues: Queues) -> Host {
+    pub(crate) fn new(cores: usize, own: BTreeSet<i32>, queues: Queues) -> Host {
         Host {
             cores: vec![Core::default(); cores.min(CORES_MAX)],
             threads: HashMap::new(),
@@ -124,32 +124,38 @@ impl Host {
         }
     }
 
-    pub(super) fn core(&self, core: CoreId) -> Option<&Core> {
+    pub(crate) fn core(&self, core: CoreId) -> Option<&Core> {
         self.cores.get(core.index())
     }
 
-    pub(super) fn thread(&self, thread: i32) -> Option<&Thread> {
+    pub(crate) fn thread(&self, thread: i32) -> Option<&Thread> {
         self.threads.get(&thread)
     }
 
-    pub(super) fn cores(&self) -> impl Iterator<Item = (CoreId, &Core)> {
+    pub(crate) fn cores(&self) -> impl Iterator<Item = (CoreId, &Core)> {
         self.cores.iter().enumerate().map(|(at, core)| (CoreId(at as u16), core))
     }
 
     /// The thread that keeps a core's waiters waiting, if it is known.
-    pub(super) fn runner_of(&self, core: CoreId) -> Option<&Thread> {
+    pub(crate) fn runner_of(&self, core: CoreId) -> Option<&Thread> {
         self.thread(self.core(core)?.running?)
     }
 
+    /// All tids, for comparisons.
+    #[cfg(test)]
+    pub(crate) fn numbers(&self) -> Vec<i32> {
+        self.threads.keys().copied().collect()
+    }
+
     /// Notes every thread that waits as touched.
-    pub(super) fn touch_waiting(&mut self) {
+    pub(crate) fn touch_waiting(&mut self) {
         let waiting = self.threads.iter().filter(|(_, thread)| thread.state == State::Waiting);
         self.touched.extend(waiting.map(|(number, _)| *number));
     }
 
     /// Whether those in a core's queue are known to wait: not where the kernel counts fewer than the events tell,
     /// since then some of them are throttled and nobody says which.
-    pub(super) fn is_contended(&self, core: CoreId) -> bool {
+    pub(crate) fn is_contended(&self, core: CoreId) -> bool {
         let Some(core) = self.core(core) else { return false };
         match self.queues {
             Queues::SizesAlone => return core.runnable >= Some(2),
@@ -170,12 +176,12 @@ impl Host {
     }
 
     /// Whether a thread is the checker's.
-    pub(super) fn is_own(&self, thread: i32) -> bool {
+    pub(crate) fn is_own(&self, thread: i32) -> bool {
         self.own.contains(&thread)
     }
 
     /// Takes what an event says, keyframes included.
-    pub(super) fn apply(&mut self, event: &Event) {
+    pub(crate) fn apply(&mut self, event: &Event) {
         match &event.what {
             What::Switch { next, left, how, .. } => self.switch(event.core, *next, *left, *how),
             What::Waking { thread, target, .. } => {

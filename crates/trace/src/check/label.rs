@@ -17,6 +17,7 @@ pub enum Label {
     /// Quell manages the thread, and its plan allows the core.
     Quell,
     /// No scheduling domain joins the cores.
+    #[serde(rename = "no-common-domain")]
     Domains,
     /// Threads are woken onto busy cores although one in the same last-level cache is idle: the search for an
     /// idle core gave up.
@@ -29,8 +30,10 @@ pub enum Label {
     /// The hypervisor took more than half of the time: cores that look busy were not running.
     Hypervisor,
     /// No idle core ran a pass of the balancer.
+    #[serde(rename = "no-balance-pass")]
     NeverBalanced,
     /// Idle cores ran the balancer, and it left the waiter where it was.
+    #[serde(rename = "balance-failed")]
     BalancedInVain,
     /// A policy: no violation.
     Policy(Policy),
@@ -74,7 +77,7 @@ impl fmt::Display for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = match self {
             Label::Quell => "quell: the plan allows the core, and the thread did not get it",
-            Label::Domains => "domains: no scheduling domain joins the cores",
+            Label::Domains => "no-common-domain: no scheduling domain joins the cores",
             Label::WakeupInsideLlc => {
                 "wakeup-inside-llc: woken onto busy cores beside idle ones of the same cache"
             }
@@ -85,9 +88,9 @@ impl fmt::Display for Label {
                 "group-imbalance: a heavy thread hides idle cores in its group's average"
             }
             Label::Hypervisor => "hypervisor: it took more than half of the time",
-            Label::NeverBalanced => "never-balanced: no idle core ran the balancer",
+            Label::NeverBalanced => "no-balance-pass: no idle core ran the balancer",
             Label::BalancedInVain => {
-                "balanced-in-vain: idle cores ran the balancer, and it moved nobody here"
+                "balance-failed: idle cores ran the balancer, and it migrated no thread here"
             }
             Label::Policy(policy) => return write!(f, "policy: {policy}"),
             Label::AffinityUnknown => "affinity-unknown: nobody said where the threads may run",

@@ -20,7 +20,7 @@ mod episode;
 mod evidence;
 mod facts;
 mod flight;
-mod host;
+pub(crate) mod host;
 mod label;
 mod managed;
 mod options;
@@ -36,7 +36,7 @@ mod window;
 
 use std::sync::Arc;
 
-use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Permille, What};
+use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Permille, TaskNames, What};
 
 use episode::{Episode, Kind, WAITERS_MAX};
 use evidence::{Log, Totals};
@@ -88,6 +88,7 @@ pub struct Checker {
     host: Host,
     log: Log,
     managed: Managed,
+    tasks: TaskNames,
     queues: Vec<Queue>,
     /// Queues with an episode.
     begun: CoreSet,
@@ -122,6 +123,7 @@ impl Checker {
             host: Host::new(cores, options.own.clone(), Queues::of(meta.source)),
             log: Log::new(meta.topology.clone()),
             managed: Managed::default(),
+            tasks: TaskNames::default(),
             queues: (0..cores).map(|_| queue()).collect(),
             begun: CoreSet::EMPTY,
             waiters: Waiters::new(cores, &options),
@@ -174,11 +176,12 @@ impl Checker {
                 let way = if *online { "on" } else { "off" };
                 self.go_blind(at, format!("core {of} went {way} line"));
             }
+            What::Task(_) => self.tasks.take(&event.what),
             What::Planned(plan) => {
                 let managed = ManagedThread {
                     original: plan.original,
                     planned: plan.original.intersection(&plan.cores),
-                    reason: plan.reason.clone(),
+                    reason: self.tasks.plan_reason(&plan.reason),
                 };
                 self.managed.processes.insert(plan.process, managed);
                 self.look_anew();

@@ -71,6 +71,7 @@ pub struct Finding {
     /// The idle cores that they could have used, or would by affinity.
     pub idle: CoreSet,
     /// Who could have repaired it; null when affinities are not known.
+    #[serde(rename = "reach")]
     pub grade: Option<Grade>,
     /// Why, as far as the evidence says.
     pub label: Label,
@@ -108,6 +109,7 @@ pub struct Report {
     /// The answer.
     pub verdict: Verdict,
     /// In words, why it is not another; one sentence.
+    #[serde(rename = "verdict_reason")]
     pub because: String,
     /// The host, or the scenario.
     pub host: String,
@@ -116,24 +118,29 @@ pub struct Report {
     /// Time that was judged, in seconds.
     pub judged_s: f64,
     /// Keyframes that were looked at.
+    #[serde(rename = "samples")]
     pub looks: u64,
     /// Events that were followed; looks of the sampling mode are none.
     pub events: u64,
     /// Events that were lost or are missing.
     pub lost: u64,
     /// Spans that could not be judged.
+    #[serde(rename = "unjudged")]
     pub blind: Vec<Blind>,
-    /// Violations: grades A and B.
+    /// Violations: reach `same-domain` and `no-common-domain`.
     pub violations: Vec<Finding>,
-    /// What looked alike and a policy explains: grade C.
+    /// Waits that a policy allows: reach `policy`.
+    #[serde(rename = "allowed_by_policy")]
     pub explained: Vec<Finding>,
     /// What would be a violation if the threads may use the idle cores, which nobody said.
     pub unknown: Vec<Finding>,
     /// Findings and spans past those listed.
+    #[serde(rename = "omitted")]
     pub unlisted: u64,
     /// Wasted time.
     pub waste: Waste,
-    /// Threads moved between queues, by cause.
+    /// Migrations of threads between queues, by cause.
+    #[serde(rename = "migrations")]
     pub moves: BTreeMap<MoveCause, u64>,
     /// Facts of the kernel that bear on it.
     pub facts: Vec<String>,
@@ -284,9 +291,12 @@ impl fmt::Display for Finding {
             Nanos(self.until_ns) - Nanos(self.from_ns),
             self.idle,
         )?;
-        match self.grade {
-            Some(grade) => write!(f, " (grade {grade:?}, {})", self.label),
-            None => write!(f, " ({})", self.label),
+        let label = self.label.to_string();
+        match self.grade.map(Grade::name) {
+            // The label says the same.
+            Some(reach) if label.starts_with(reach) => write!(f, " ({label})"),
+            Some(reach) => write!(f, " (reach {reach}, {label})"),
+            None => write!(f, " ({label})"),
         }
     }
 }
@@ -310,7 +320,7 @@ impl fmt::Display for Report {
             "  wasted: {:.3} s of wall time, {:.3} s of cores, {:.3} s of threads",
             waste.any_s, waste.cores_s, waste.threads_s
         )?;
-        writeln!(f, "  moves: {}", in_words(&self.moves))?;
+        writeln!(f, "  migrations: {}", in_words(&self.moves))?;
         let lists = [
             ("violation", &self.violations),
             ("no violation", &self.explained),

@@ -12,11 +12,25 @@ use super::waiters::Likeness;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Grade {
     /// The balancer: the cores share a scheduling domain.
+    #[serde(rename = "same-domain")]
     A,
     /// Nobody: the thread's affinity allows the core, and no scheduling domain joins it with the thread's.
+    #[serde(rename = "no-common-domain")]
     B,
-    /// Somebody whose policy it is not to: see [`Policy`].
+    /// A policy keeps the thread off the core: see [`Policy`].
+    #[serde(rename = "policy")]
     C,
+}
+
+impl Grade {
+    /// As in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Grade::A => "same-domain",
+            Grade::B => "no-common-domain",
+            Grade::C => "policy",
+        }
+    }
 }
 
 /// By what policy a thread may wait beside an idle core.

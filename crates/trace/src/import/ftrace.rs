@@ -170,8 +170,9 @@ fn event(head: &Head<'_>) -> Option<Result<Event, &'static str>> {
         "sched_process_fork" => alone(fork(fields)),
         "sched_process_exec" => alone(exec(fields)),
         "sched_process_exit" => alone(exit(fields)),
-        "softirq_entry" | "softirq_exit" if number(fields, "vec") == Some(7) => {
-            alone(Ok(What::Balance { begins: head.event == "softirq_entry" }))
+        "softirq_entry" | "softirq_exit" => alone(softirq(fields, head.event == "softirq_entry")),
+        "irq_handler_entry" | "irq_handler_exit" => {
+            alone(interrupt(fields, head.event == "irq_handler_entry"))
         }
         _ => return None,
     })
@@ -307,9 +308,49 @@ fn exit(fields: &str) -> Result<What, &'static str> {
     Ok(What::Exit { thread: pid(fields, "pid").ok_or("pid")? })
 }
 
+/// `vec=7 [action=SCHED]`.
+fn softirq(fields: &str, begins: bool) -> Result<What, &'static str> {
+    let vector = first_number(fields, "vec").and_then(|vector| u8::try_from(vector).ok());
+    Ok(What::Softirq { vector: vector.ok_or("vec")?, begins })
+}
+
+/// `irq=25 name=virtio0`, `irq=25 ret=handled`. The name of a device may look like a field: the number is first.
+fn interrupt(fields: &str, begins: bool) -> Result<What, &'static str> {
+    let irq = first_number(fields, "irq").and_then(|irq| u32::try_from(irq).ok());
+    Ok(What::Interrupt { irq: irq.ok_or("irq")?, begins })
+}
+
+/// The first field of that name, where a text stands behind it.
+fn first_number(fields: &str, name: &str) -> Option<i32> {
+    fields[values(fields, name).next()?..].split(' ').next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn softirq_and_interrupt_lines_keep_number_and_edge() {
+        let line = |event| format!("  <idle>-0     [001] d.h1.  12.500000: {event}");
+        for (event, expected) in [
+            ("softirq_entry: vec=3 [action=NET_RX]", What::Softirq { vector: 3, begins: true }),
+            ("softirq_exit: vec=7 [action=SCHED]", What::Softirq { vector: 7, begins: false }),
+            ("irq_handler_entry: irq=25 name=a irq=9", What::Interrupt { irq: 25, begins: true }),
+            ("irq_handler_exit: irq=25 ret=handled", What::Interrupt { irq: 25, begins: false }),
+        ] {
+            assert_eq!(what(&line(event)), expected);
+        }
+        for event in [
+            "softirq_entry: vec=256",
+            "irq_handler_entry: irq=-1 name=x",
+            "irq_handler_exit: ret=unhandled",
+        ] {
+            assert!(parse(&line(event)).is_err(), "{event}");
+        }
+        let perf =
+            "ksoftirqd/1    17 [001]    12.500000:        irq:softirq_entry: vec=1 [action=TIMER]";
+        assert_eq!(what(perf), What::Softirq { vector: 1, begins: true });
+    }
 
     fn what(line: &str) -> What {
         match parse(line) {
@@ -380,7 +421,7 @@ mod tests {
 
     #[test]
     fn other_events_are_named() {
-        let line = "a-1 [000] .... 1.000000: irq_handler_entry: irq=1 name=timer";
-        assert!(matches!(parse(line), Ok(Parsed::Other(kind)) if kind == "irq_handler_entry"));
+        let line = "a-1 [000] .... 1.000000: timer_expire_entry: irq=1 name=timer";
+        assert!(matches!(parse(line), Ok(Parsed::Other(kind)) if kind == "timer_expire_entry"));
     }
 }

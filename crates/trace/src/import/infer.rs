@@ -8,7 +8,7 @@ use quell_model::{
 };
 
 use super::{NOBODY_KNOWN, Raw};
-use crate::host::{Host, HostCore, Place};
+use crate::old_host::{Host, HostCore, Place};
 
 const KEYFRAME_EVERY: Nanos = Nanos::from_secs(1);
 

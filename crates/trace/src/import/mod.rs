@@ -14,7 +14,7 @@ use quell_model::{Core, CoreId, Event, Meta, Nanos, Runner, Source as Origin, To
 
 use crate::stream::{ReadError, Source};
 use infer::Infer;
-use lines::Lines;
+pub(crate) use lines::Lines;
 
 mod ftrace;
 mod infer;

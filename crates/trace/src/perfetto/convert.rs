@@ -6,12 +6,12 @@ use std::sync::Arc;
 use prost::Message;
 use prost::bytes::Bytes;
 use quell_model::{
-    CORES_MAX, Certainty, CoreId, CoreSet, Left, MoveCause, Nanos, Planned, Runner, Search,
+    CORES_MAX, Certainty, CoreId, CoreSet, Left, MoveCause, Nanos, Runner, Search, TaskNames,
     ThreadName, What,
 };
 
-use super::violation;
 use super::wire::*;
+use super::{tasks, violation};
 use crate::kernel;
 
 /// Bytes of a decision's or a violation's text at most; a longer one is cut.
@@ -19,9 +19,6 @@ pub const TEXT_MAX: usize = 64 << 10;
 
 /// Bytes of a track event at most: its details are many more bytes once they are taken apart.
 const TRACK_EVENT_MAX: usize = TEXT_MAX + 4096;
-
-/// `SCHED_SOFTIRQ`.
-const BALANCER: u32 = 7;
 
 /// What is wrong with a message.
 #[derive(Debug)]
@@ -41,11 +38,12 @@ pub enum Track {
     Lost,
     Keyframes,
     Plans,
+    Tasks,
 }
 
 impl Track {
     /// All, as they lie under each other, with their names.
-    pub const ALL: [(Track, &str); 10] = [
+    pub const ALL: [(Track, &str); 11] = [
         (Track::Violations, "Violations"),
         (Track::Decisions, "Decisions of Quell"),
         (Track::Queue, "Threads that want the core"),
@@ -56,6 +54,7 @@ impl Track {
         (Track::Lost, "Losses"),
         (Track::Keyframes, "Keyframes"),
         (Track::Plans, "What Quell's plan allows"),
+        (Track::Tasks, "Tasks of Quell"),
     ];
     /// "Quell", so that other tracks of a merged trace have other numbers.
     const BASE: u64 = 0x5175_656c_6c00_0000;
@@ -203,9 +202,14 @@ fn decode<A: Copy, B: PartialEq + Copy>(table: &[(A, B)], code: B) -> Option<A> 
 
 /// An event as a message; what that has no place for goes into `private`. `ran` had the core until then.
 /// `None` of a keyframe and of a violation, which are made of several packets.
-pub fn shape(what: &What, ran: Option<&Runner>, private: &mut Private) -> Option<Shape> {
+pub fn shape(
+    what: &What,
+    ran: Option<&Runner>,
+    names: &TaskNames,
+    private: &mut Private,
+) -> Option<Shape> {
     let traced = ftrace_message(what, ran, private).map(Shape::Ftrace);
-    traced.or_else(|| track_event(what, private).map(Shape::Track))
+    traced.or_else(|| track_event(what, names, private).map(Shape::Track))
 }
 
 /// The events that the kernel's tracepoints have.
@@ -256,8 +260,17 @@ fn ftrace_message(what: &What, ran: Option<&Runner>, private: &mut Private) -> O
             })
         }
         What::Exit { thread } => Ftrace::Exit(SchedProcessExit { pid: Some(*thread) }),
-        What::Balance { begins: true } => Ftrace::SoftirqEntry(Softirq { vec: Some(BALANCER) }),
-        What::Balance { begins: false } => Ftrace::SoftirqExit(Softirq { vec: Some(BALANCER) }),
+        What::Softirq { vector, begins } => {
+            let softirq = Softirq { vec: Some(u32::from(*vector)) };
+            if *begins { Ftrace::SoftirqEntry(softirq) } else { Ftrace::SoftirqExit(softirq) }
+        }
+        What::Interrupt { irq, begins: true } => Ftrace::IrqHandlerEntry(IrqHandlerEntry {
+            irq: Some(*irq as i32),
+            name: Some(Bytes::from(irq.to_string())),
+        }),
+        What::Interrupt { irq, begins: false } => {
+            Ftrace::IrqHandlerExit(IrqHandlerExit { irq: Some(*irq as i32) })
+        }
         _ => return None,
     })
 }
@@ -274,14 +287,7 @@ fn wakeup(thread: &Runner, target: CoreId, private: &mut Private) -> SchedWakeup
 }
 
 /// The events that the kernel's tracepoints do not have.
-fn track_event(what: &What, private: &mut Private) -> Option<TrackEvent> {
-    let instant = |track: Track, name: String, debug_annotations| TrackEvent {
-        debug_annotations,
-        r#type: Some(INSTANT),
-        track_uuid: Some(track.uuid(None)),
-        name: Some(name),
-        counter_value: None,
-    };
+fn track_event(what: &What, names: &TaskNames, private: &mut Private) -> Option<TrackEvent> {
     let counter = |track: Track, of: CoreId, value: i64| TrackEvent {
         r#type: Some(COUNTER),
         track_uuid: Some(track.uuid(Some(of.0))),
@@ -321,21 +327,25 @@ fn track_event(what: &What, private: &mut Private) -> Option<TrackEvent> {
             let lost = vec![number("count", *count as i64)];
             instant(Track::Lost, format!("{count} events lost"), lost)
         }
-        What::Decision(words) => {
+        What::Annotation(words) => {
             instant(Track::Decisions, title(words), vec![text("text", cut(words))])
         }
-        What::Planned(plan) => instant(
-            Track::Plans,
-            format!("{} may use {}: {}", plan.process, plan.cores, title(&plan.reason)),
-            vec![
-                number("process", i64::from(plan.process)),
-                text("original", &plan.original.to_string()),
-                text("cores", &plan.cores.to_string()),
-                text("reason", cut(&plan.reason)),
-            ],
-        ),
+        What::Task(task) => tasks::put_task(task, private),
+        What::Decision(decision) => tasks::put_decision(decision, names, private),
+        What::Planned(plan) => tasks::put_plan(plan, names, private),
         _ => return None,
     })
+}
+
+/// An instant on a track, with its details.
+pub fn instant(track: Track, name: String, debug_annotations: Vec<DebugAnnotation>) -> TrackEvent {
+    TrackEvent {
+        debug_annotations,
+        r#type: Some(INSTANT),
+        track_uuid: Some(track.uuid(None)),
+        name: Some(name),
+        counter_value: None,
+    }
 }
 
 /// What Perfetto shows in the track.
@@ -390,9 +400,10 @@ pub fn ftrace(event: FtraceEvent) -> Result<Option<(What, Private)>, Malformed> 
             thread: woken(wakeup, &private)?,
             is_new: true,
         },
-        Ftrace::SoftirqEntry(Softirq { vec: Some(BALANCER) }) => What::Balance { begins: true },
-        Ftrace::SoftirqExit(Softirq { vec: Some(BALANCER) }) => What::Balance { begins: false },
-        Ftrace::SoftirqEntry(_) | Ftrace::SoftirqExit(_) => return Ok(None),
+        Ftrace::SoftirqEntry(softirq) => What::Softirq { vector: vector(softirq)?, begins: true },
+        Ftrace::SoftirqExit(softirq) => What::Softirq { vector: vector(softirq)?, begins: false },
+        Ftrace::IrqHandlerEntry(entry) => What::Interrupt { irq: irq(entry.irq)?, begins: true },
+        Ftrace::IrqHandlerExit(exit) => What::Interrupt { irq: irq(exit.irq)?, begins: false },
         Ftrace::Exec(exec) => What::Exec { thread: runner(exec.pid, 0, exec.filename, &private)? },
         Ftrace::Exit(exit) => What::Exit { thread: exit.pid.unwrap_or_default() },
         Ftrace::Fork(fork) => What::Fork {
@@ -409,6 +420,16 @@ pub fn ftrace(event: FtraceEvent) -> Result<Option<(What, Private)>, Malformed> 
         },
     };
     Ok(Some((what, private)))
+}
+
+fn vector(softirq: Softirq) -> Result<u8, Malformed> {
+    let vector = u8::try_from(softirq.vec.unwrap_or_default());
+    vector.map_err(|_| Malformed("a softirq vector past 255"))
+}
+
+fn irq(number: Option<i32>) -> Result<u32, Malformed> {
+    let irq = u32::try_from(number.unwrap_or_default());
+    irq.map_err(|_| Malformed("a negative interrupt number"))
 }
 
 fn woken(wakeup: SchedWakeup, private: &Private) -> Result<Runner, Malformed> {
@@ -452,14 +473,14 @@ pub fn track(event: Bytes, at: Nanos, private: &Private) -> Result<What, Malform
             online: numbered(event, "online")? != 0,
         },
         Track::Lost => What::Lost { count: numbered(event, "count")? as u64 },
-        Track::Decisions => What::Decision(Arc::from(texted(event, "text")?)),
+        Track::Decisions => match &private.decision {
+            Some(decision) => What::Decision(tasks::take_decision(decision.clone())?),
+            // Recorded by an older version.
+            None => What::Annotation(Arc::from(texted(event, "text")?)),
+        },
+        Track::Tasks => What::Task(Arc::new(tasks::take_task(private)?)),
         Track::Violations => What::Violation(Arc::new(violation::read(event, at, private)?)),
-        Track::Plans => What::Planned(Arc::new(Planned {
-            process: numbered(event, "process")? as i32,
-            original: listed(event, "original")?,
-            cores: listed(event, "cores")?,
-            reason: texted(event, "reason")?.to_owned(),
-        })),
+        Track::Plans => What::Planned(Arc::new(tasks::take_plan(event, private)?)),
         Track::Keyframes => return Err(Malformed("a keyframe without its content")),
     })
 }

@@ -14,6 +14,7 @@
 mod convert;
 mod keyframe;
 mod read;
+mod tasks;
 mod violation;
 mod wire;
 mod write;

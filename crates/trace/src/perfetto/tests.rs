@@ -5,8 +5,9 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use quell_model::{
-    Activity, Certainty, CoreId, CoreSet, CoreState, Event, Keyframe, Left, Meta, MoveCause, Nanos,
-    Planned, Rank, Runner, Search, Source as Origin, ThreadName, ThreadState, Topology, Violation,
+    Activity, Certainty, Class, CoreDecision, CoreId, CoreMode, CoreSet, CoreState, Event,
+    Keyframe, Left, Meta, MoveCause, Nanos, PlanReason, Planned, Rank, Reason, Runner, Search,
+    Source as Origin, TaskId, TaskInfo, TaskReason, ThreadName, ThreadState, Topology, Violation,
     What,
 };
 
@@ -138,7 +139,10 @@ fn any_traced() -> impl Strategy<Value = What> {
         1 => (any::<i32>(), any_runner()).prop_map(|(parent, child)| What::Fork { parent, child }),
         1 => any_runner().prop_map(|thread| What::Exec { thread }),
         1 => any::<i32>().prop_map(|thread| What::Exit { thread }),
-        1 => any::<bool>().prop_map(|begins| What::Balance { begins }),
+        1 => (any::<u8>(), any::<bool>())
+            .prop_map(|(vector, begins)| What::Softirq { vector, begins }),
+        1 => (0..=i32::MAX as u32, any::<bool>())
+            .prop_map(|(irq, begins)| What::Interrupt { irq, begins }),
     ]
 }
 
@@ -163,13 +167,86 @@ fn any_told() -> impl Strategy<Value = What> {
         (any_core(), any::<bool>()).prop_map(|(of, online)| What::Online { of, online }),
         any::<u64>().prop_map(|count| What::Lost { count }),
         any_keyframe().prop_map(|keyframe| What::Keyframe(Arc::new(keyframe))),
-        ".{0,40}".prop_map(|text| What::Decision(text.into())),
+        ".{0,40}".prop_map(|text| What::Annotation(text.into())),
+        any_task().prop_map(|task| What::Task(Arc::new(task))),
+        any_decision().prop_map(What::Decision),
         any_violation().prop_map(|violation| What::Violation(Arc::new(violation))),
-        (any::<i32>(), any_cores(), any_cores(), ".{0,40}").prop_map(
+        (any::<i32>(), any_cores(), any_cores(), any_plan_reason()).prop_map(
             |(process, original, cores, reason)| {
                 What::Planned(Arc::new(Planned { process, original, cores, reason }))
             }
         ),
+    ]
+}
+
+fn any_id() -> impl Strategy<Value = TaskId> {
+    any::<(u32, u32)>().prop_map(|(index, generation)| TaskId { index, generation })
+}
+
+fn any_task() -> impl Strategy<Value = TaskInfo> {
+    let class = prop_oneof![Just(Class::LatencyCritical), Just(Class::BestEffort)];
+    let processes = vec(any::<i32>(), 0..6);
+    (any_id(), ".{0,16}", class, processes).prop_map(|(id, name, class, processes)| TaskInfo {
+        id,
+        name,
+        class,
+        processes,
+    })
+}
+
+/// Times that the file can hold.
+fn any_time() -> impl Strategy<Value = Nanos> {
+    (0..=i64::MAX as u64).prop_map(Nanos)
+}
+
+fn any_decision() -> impl Strategy<Value = CoreDecision> {
+    let mode = prop::sample::select(vec![
+        CoreMode::Kernel,
+        CoreMode::Lane,
+        CoreMode::Runtime,
+        CoreMode::Idled,
+        CoreMode::Unmanaged,
+    ]);
+    let plain = prop::sample::select(vec![
+        Reason::Unmanaged,
+        Reason::Offline,
+        Reason::Guaranteed,
+        Reason::Kept,
+        Reason::HandedOver,
+        Reason::Leftover,
+        Reason::Unwanted,
+        Reason::Capped,
+    ]);
+    let reason = prop_oneof![
+        plain,
+        any_time().prop_map(Reason::Congested),
+        any_core().prop_map(Reason::BannedFor),
+        any_core().prop_map(Reason::InsteadOf),
+        any::<i32>().prop_map(Reason::Refused),
+    ];
+    (any_core(), option::of(any_id()), option::of(any_id()), mode, reason)
+        .prop_map(|(core, from, to, mode, reason)| CoreDecision { core, from, to, mode, reason })
+}
+
+fn any_plan_reason() -> impl Strategy<Value = PlanReason> {
+    let plain = prop::sample::select(vec![
+        TaskReason::Configured,
+        TaskReason::Owner,
+        TaskReason::Guest,
+        TaskReason::FairServer,
+        TaskReason::Capped,
+        TaskReason::Banned,
+        TaskReason::NoCore,
+        TaskReason::Hyperthread,
+    ]);
+    let reason = prop_oneof![
+        plain,
+        any_time().prop_map(TaskReason::RanAway),
+        any_time().prop_map(TaskReason::DelaysLc),
+    ];
+    prop_oneof![
+        (any_id(), reason).prop_map(|(task, reason)| PlanReason::Task { task, reason }),
+        ".{0,40}".prop_map(|text| PlanReason::Text(text.into())),
     ]
 }
 
@@ -364,11 +441,11 @@ fn a_keyframe_of_many_threads_is_whole() {
 #[test]
 fn a_long_text_is_cut_between_characters() {
     let text: String = "ü".repeat(TEXT_MAX);
-    let what = What::Decision(text.as_str().into());
+    let what = What::Annotation(text.as_str().into());
     let (back, error) =
         read(&written(&[Event { at: Nanos(1), core: CoreId(0), sequence: 0, what }]));
     assert!(error.is_none());
-    let What::Decision(back) = &back[0].what else { panic!("{back:?}") };
+    let What::Annotation(back) = &back[0].what else { panic!("{back:?}") };
     assert!(back.len() <= TEXT_MAX && text.starts_with(&**back));
 }
 
@@ -381,6 +458,13 @@ fn a_core_that_the_topology_lacks_is_refused() {
     for what in [
         What::Online { of: CoreId(9), online: true },
         What::Migrate { thread: 1, from: CoreId(0), to: CoreId(9), cause: MoveCause::Unknown },
+        What::Decision(CoreDecision {
+            core: CoreId(9),
+            from: None,
+            to: None,
+            mode: CoreMode::Kernel,
+            reason: Reason::Unwanted,
+        }),
     ] {
         let err = writer.event(&event(0, what)).unwrap_err();
         assert!(err.to_string().contains("core 9"), "{err}");
@@ -424,4 +508,74 @@ fn an_unreadable_input_says_where() {
     let reader = Reader::new(BufReader::new(half.chain(Broken))).unwrap();
     let last = reader.last().unwrap().unwrap_err();
     assert!(last.to_string().starts_with("reading at byte"), "{last}");
+}
+
+/// A trace with one event, and the same with these bytes replaced by others of the same length.
+fn patched(what: What, from: &[u8], to: &[u8]) -> ReadError {
+    let mut bytes = written(&[Event { at: Nanos(1), core: CoreId(0), sequence: 0, what }]);
+    let at = bytes.windows(from.len()).rposition(|window| window == from).unwrap();
+    bytes[at..at + to.len()].copy_from_slice(to);
+    read(&bytes).1.unwrap()
+}
+
+#[test]
+fn typed_values_out_of_bounds_are_refused_with_position() {
+    // Field 1 of a softirq (`vec`), 300 as varint.
+    let err = patched(What::Softirq { vector: 200, begins: true }, &[8, 200, 1], &[8, 172, 2]);
+    assert_eq!(err.to_string().rsplit(": ").next(), Some("a softirq vector past 255"));
+    assert!(err.to_string().starts_with("damaged at byte "), "{err}");
+    let decision = CoreDecision {
+        core: CoreId(2),
+        from: None,
+        to: None,
+        mode: CoreMode::Idled,
+        reason: Reason::Refused(99),
+    };
+    // Mode 3 and a reason of kind 10.
+    let err = patched(What::Decision(decision), &[32, 3], &[32, 9]);
+    assert!(err.to_string().ends_with("a decision of no known mode"), "{err}");
+    let err = patched(What::Decision(decision), &[8, 10, 16], &[8, 99, 16]);
+    assert!(err.to_string().ends_with("a reason that is none"), "{err}");
+}
+
+#[test]
+fn long_task_is_cut_to_its_bounds() {
+    let id = TaskId { index: 1, generation: 0 };
+    let name = "ü".repeat(TaskInfo::NAME_MAX);
+    let processes: Vec<i32> =
+        (0..TaskInfo::PROCESSES_MAX as i32 + 9).map(|n| i32::MAX - n).collect();
+    let task = TaskInfo { id, name, class: Class::BestEffort, processes: processes.clone() };
+    let what = What::Task(Arc::new(task));
+    let (back, error) =
+        read(&written(&[Event { at: Nanos(1), core: CoreId(0), sequence: 0, what }]));
+    assert!(error.is_none(), "{error:?}");
+    let What::Task(back) = &back[0].what else { panic!("{back:?}") };
+    assert_eq!(back.name, "ü".repeat(TaskInfo::NAME_MAX / 2));
+    assert_eq!(back.processes, processes[..TaskInfo::PROCESSES_MAX]);
+}
+
+#[test]
+fn file_of_older_version_opens_with_its_texts_as_annotations() {
+    let bytes = include_bytes!("../../tests/data/old.pftrace");
+    let (events, error) = read(bytes);
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(events.len(), 20);
+    let text = "core 2: batch -> web: its owner had waited 12 us";
+    assert_eq!(events[1].what, What::Annotation(text.into()));
+    let plan = Planned {
+        process: 40,
+        original: "0-3".parse().unwrap(),
+        cores: "1-2".parse().unwrap(),
+        reason: PlanReason::Text("web: owns a core".into()),
+    };
+    assert_eq!(events[2].what, What::Planned(Arc::new(plan)));
+    for (at, begins) in [(9, true), (11, false)] {
+        assert_eq!(events[at].what, What::Softirq { vector: What::BALANCER, begins });
+    }
+    // What is read is written again and read the same.
+    let mut writer = Writer::new(Vec::new());
+    writer.meta(Reader::new(&bytes[..]).unwrap().meta()).unwrap();
+    events.iter().for_each(|event| writer.event(event).unwrap());
+    writer.finish().unwrap();
+    assert_eq!(read(&writer.into_inner()).0, events);
 }

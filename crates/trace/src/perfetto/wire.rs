@@ -122,6 +122,15 @@ pub struct Private {
     pub queued: Option<u32>,
     #[prost(uint64, optional, tag = "10")]
     pub average: Option<u64>,
+    /// [`Task`].
+    #[prost(bytes = "bytes", optional, tag = "13")]
+    pub task: Option<Bytes>,
+    /// [`Decision`].
+    #[prost(bytes = "bytes", optional, tag = "14")]
+    pub decision: Option<Bytes>,
+    /// [`PlanReason`].
+    #[prost(bytes = "bytes", optional, tag = "15")]
+    pub plan_reason: Option<Bytes>,
     /// [`quell_model::Violation::until`]; it lies at its begin, and this is when it was told.
     #[prost(uint64, optional, tag = "11")]
     pub until: Option<u64>,
@@ -140,6 +149,65 @@ pub struct Private {
     /// Whether the keyframe goes on in the next packet.
     #[prost(bool, optional, tag = "23")]
     pub more: Option<bool>,
+}
+
+/// [`quell_model::TaskId`].
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct TaskId {
+    #[prost(uint32, required, tag = "1")]
+    pub index: u32,
+    #[prost(uint32, required, tag = "2")]
+    pub generation: u32,
+}
+
+/// [`quell_model::TaskInfo`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Task {
+    #[prost(message, required, tag = "1")]
+    pub id: TaskId,
+    #[prost(string, required, tag = "2")]
+    pub name: String,
+    /// Index in the table of classes.
+    #[prost(uint32, required, tag = "3")]
+    pub class: u32,
+    #[prost(sint32, repeated, tag = "4")]
+    pub processes: Vec<i32>,
+}
+
+/// [`quell_model::Decision`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Decision {
+    #[prost(uint32, required, tag = "1")]
+    pub core: u32,
+    #[prost(message, optional, tag = "2")]
+    pub from: Option<TaskId>,
+    #[prost(message, optional, tag = "3")]
+    pub to: Option<TaskId>,
+    /// Index in the table of modes.
+    #[prost(uint32, required, tag = "4")]
+    pub mode: u32,
+    #[prost(message, required, tag = "5")]
+    pub reason: Reason,
+}
+
+/// [`quell_model::PlanReason::Task`].
+#[derive(Clone, PartialEq, Message)]
+pub struct PlanReason {
+    #[prost(message, required, tag = "1")]
+    pub task: TaskId,
+    #[prost(message, required, tag = "2")]
+    pub reason: Reason,
+}
+
+/// [`quell_model::Reason`] or [`quell_model::TaskReason`].
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Reason {
+    /// The variant, by its code.
+    #[prost(uint32, required, tag = "1")]
+    pub kind: u32,
+    /// Its time in nanoseconds, core or errno; 0 where it has none.
+    #[prost(sint64, required, tag = "2")]
+    pub value: i64,
 }
 
 /// A part of a [`quell_model::Keyframe`].
@@ -220,7 +288,7 @@ pub struct FtraceEvent {
     /// The thread that ran.
     #[prost(uint32, optional, tag = "2")]
     pub pid: Option<u32>,
-    #[prost(oneof = "Ftrace", tags = "4, 17, 20, 24, 25, 114, 237, 238, 239, 491")]
+    #[prost(oneof = "Ftrace", tags = "4, 17, 20, 24, 25, 36, 37, 114, 237, 238, 239, 491")]
     pub event: Option<Ftrace>,
     #[prost(message, optional, tag = "2000")]
     pub private: Option<Private>,
@@ -239,6 +307,10 @@ pub enum Ftrace {
     SoftirqEntry(Softirq),
     #[prost(message, tag = "25")]
     SoftirqExit(Softirq),
+    #[prost(message, tag = "36")]
+    IrqHandlerEntry(IrqHandlerEntry),
+    #[prost(message, tag = "37")]
+    IrqHandlerExit(IrqHandlerExit),
     #[prost(message, tag = "114")]
     WakeupNew(SchedWakeup),
     #[prost(message, tag = "237")]
@@ -290,6 +362,23 @@ pub struct SchedWakeup {
 pub struct Softirq {
     #[prost(uint32, optional, tag = "1")]
     pub vec: Option<u32>,
+}
+
+/// `IrqHandlerEntryFtraceEvent`.
+#[derive(Clone, PartialEq, Message)]
+pub struct IrqHandlerEntry {
+    #[prost(int32, optional, tag = "1")]
+    pub irq: Option<i32>,
+    /// Perfetto's UI shows it; not read.
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    pub name: Option<Bytes>,
+}
+
+/// `IrqHandlerExitFtraceEvent`.
+#[derive(Clone, PartialEq, Message)]
+pub struct IrqHandlerExit {
+    #[prost(int32, optional, tag = "1")]
+    pub irq: Option<i32>,
 }
 
 /// `SchedProcessExecFtraceEvent`.

@@ -6,7 +6,9 @@ use std::mem;
 
 use prost::Message;
 use prost::bytes::Bytes;
-use quell_model::{Activity, CoreId, Event, Keyframe, Meta, Nanos, Runner, ThreadName, What};
+use quell_model::{
+    Activity, CoreId, Event, Keyframe, Meta, Nanos, Runner, TaskNames, ThreadName, What,
+};
 
 use super::convert::{Shape, Track, shape, shown};
 use super::wire::{self, *};
@@ -17,7 +19,7 @@ use crate::stream::{Sink, stranger};
 const GROUP_BYTES: usize = 2 << 20;
 /// Time of a group at most, so that of a writer that is killed little is missing.
 const GROUP_TIME: Nanos = Nanos::from_millis(250);
-/// Threads that the writer remembers to have told Perfetto of.
+/// Threads that the writer remembers to have described.
 const KNOWN_MAX: usize = 65_536;
 /// The only writer of the trace.
 const SEQUENCE: u32 = 1;
@@ -30,10 +32,12 @@ pub struct Writer<W: Write> {
     group: Group,
     /// Who has each core, by its position in the topology.
     running: Vec<Option<Runner>>,
-    /// Threads that Perfetto was told of: their process and name.
+    /// Threads that were described: their process and name.
     known: HashMap<i32, (i32, ThreadName)>,
-    /// Those that it has to be told of with this group.
+    /// Threads to describe with this group.
     news: ProcessTree,
+    /// Tasks that events introduced, for titles.
+    tasks: TaskNames,
     /// Whether a segment was opened.
     is_open: bool,
 }
@@ -78,6 +82,7 @@ impl<W: Write> Writer<W> {
             running: Vec::new(),
             known: HashMap::new(),
             news: ProcessTree::default(),
+            tasks: TaskNames::default(),
             is_open: false,
         }
     }
@@ -233,14 +238,14 @@ impl Group {
     }
 
     /// Puts an event behind the others.
-    fn push(&mut self, event: &Event, at: usize, ran: Option<&Runner>) {
+    fn push(&mut self, event: &Event, at: usize, ran: Option<&Runner>, tasks: &TaskNames) {
         let position = self.events;
         let expected = self.expected[at].replace(event.sequence.wrapping_add(1));
         let mut private = Private {
             sequence: (expected != Some(event.sequence)).then_some(event.sequence),
             ..Private::default()
         };
-        let shape = shape(&event.what, ran, &mut private);
+        let shape = shape(&event.what, ran, tasks, &mut private);
         let chain = match shape {
             Some(Shape::Ftrace(_)) => &mut self.bundles[at],
             _ => &mut self.others,
@@ -331,7 +336,8 @@ impl<W: Write> Sink for Writer<W> {
         }
         let ran = self.running[at];
         self.follow(at, &event.what)?;
-        self.group.push(event, at, ran.as_ref());
+        self.tasks.take(&event.what);
+        self.group.push(event, at, ran.as_ref(), &self.tasks);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use quell_model::{CoreId, Event, Meta, MoveCause, Nanos, Source as Origin, Topology, What};
 use serde::Serialize;
 
-use crate::host::Host;
+use crate::old_host::Host;
 use crate::stream::{ReadError, Source};
 
 mod show;
@@ -55,6 +55,7 @@ pub struct Report {
     /// Whether that knows which cores a thread may use; otherwise every thread was taken to be free.
     pub knows_affinity: bool,
     /// What could not be told.
+    #[serde(rename = "data_loss")]
     pub untold: Untold,
     /// What the trace lacks from the start.
     pub absent: Vec<String>,
@@ -226,8 +227,11 @@ impl Collector {
             event.what,
             What::Load { .. }
                 | What::Considered { .. }
-                | What::Balance { .. }
+                | What::Softirq { .. }
+                | What::Interrupt { .. }
+                | What::Task(_)
                 | What::Decision(_)
+                | What::Annotation(_)
                 | What::Planned(_)
         );
         if !says_nothing_of_queues {

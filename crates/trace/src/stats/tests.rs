@@ -75,7 +75,7 @@ fn report(source: Origin, events: Vec<(u64, u16, What)>) -> Report {
 }
 
 fn end(at: u64) -> (u64, u16, What) {
-    (at, 3, What::Decision("end".into()))
+    (at, 3, What::Annotation("end".into()))
 }
 
 #[test]

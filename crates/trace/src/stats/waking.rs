@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use quell_model::{Left, Nanos, ThreadName, What};
 use serde::Serialize;
 
-use crate::host::Host;
+use crate::old_host::Host;
 
 /// Names that are told apart; those that come later are one.
 const NAMES_MAX: usize = 1024;

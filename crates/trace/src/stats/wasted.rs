@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use quell_model::{CoreSet, Nanos, What};
 use serde::Serialize;
 
-use crate::host::Host;
+use crate::old_host::Host;
 
 /// What was wasted, in the time of which the trace tells everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -113,7 +113,7 @@ pub fn by_sizes(sizes: &[u32]) -> Wasted {
     }
 }
 
-fn positions(host: &Host, is: impl Fn(&crate::host::HostCore) -> bool) -> CoreSet {
+fn positions(host: &Host, is: impl Fn(&crate::old_host::HostCore) -> bool) -> CoreSet {
     let cores = host.cores().iter().enumerate().filter(|(_, core)| is(core));
     cores.map(|(at, _)| host.id(at)).collect()
 }

@@ -55,8 +55,10 @@ impl Inquiry {
     /// Each wait of a thread of the service that took at least `bound`: its begin and end.
     pub fn waits(&self, bound: Nanos) -> Vec<(Nanos, Nanos, Blame)> {
         let mut found = Vec::new();
+        let (from, to) = self.recorded();
         for stretch in self.timeline.threads.values().flatten() {
-            if stretch.state == State::Waiting && stretch.span.length() >= bound {
+            let is_inside = stretch.span.to >= from && stretch.span.from <= to;
+            if stretch.state == State::Waiting && is_inside && stretch.span.length() >= bound {
                 let mut blame = Blame::default();
                 self.charge(stretch, stretch.span, &mut blame);
                 found.push((stretch.span.from, stretch.span.to, blame));
@@ -115,11 +117,22 @@ impl Inquiry {
         threads.max_by_key(kept).map(Vec::as_slice)
     }
 
-    /// Charges a part of a stretch.
+    /// Charges a part of a stretch. Where events were lost it is unknown: on a core those of that core, of a thread
+    /// that is on none those of any.
     fn charge(&self, stretch: &Stretch, part: Span, blame: &mut Blame) {
+        let lost = match stretch.state {
+            State::Running | State::Waiting => {
+                self.timeline.cores.get(&stretch.core).map_or(&[][..], |line| &line.unknown)
+            }
+            _ => &self.timeline.unknown,
+        };
+        known_parts(lost, part, blame, |known, blame| self.charge_known(stretch, known, blame));
+    }
+
+    fn charge_known(&self, stretch: &Stretch, part: Span, blame: &mut Blame) {
         match stretch.state {
             State::Stopped => blame.add(Cause::Stopped, part.length()),
-            State::Sleeping => self.unseen_into(part, blame),
+            State::Sleeping => self.asleep(part, blame),
             State::Blocked => self.own(part, blame),
             State::Running => self.charge_core(stretch, part, blame, None),
             State::Waiting => self.charge_core(stretch, part, blame, Some(stretch.rank)),
@@ -151,12 +164,22 @@ impl Inquiry {
                 blame.add(cause, time);
                 rest = rest.since(time);
             }
+            // Softirqs and interrupts take time from whatever else has the core.
+            let or_unknown = |cause| match self.timeline.explains_interrupts {
+                true => cause,
+                false => Cause::Unknown,
+            };
             match waits {
-                None if rest == here.length() => self.own(here, blame),
-                None => blame.add(Cause::Service, rest),
-                Some(_) if turn.who.thread == 0 => self.late(Cause::IdleCore, here, rest, blame),
+                None if rest == here.length() => {
+                    self.own_as(or_unknown(Cause::Service), here, blame)
+                }
+                None => blame.add(or_unknown(Cause::Service), rest),
+                Some(_) if turn.who.thread == 0 => {
+                    self.late(or_unknown(Cause::IdleCore), here, rest, blame);
+                }
                 Some(rank) if rank < turn.who.rank => {
-                    self.late(Cause::KernelSection(turn.who.name), here, rest, blame);
+                    let cause = or_unknown(Cause::KernelSection(turn.who.name));
+                    self.late(cause, here, rest, blame);
                 }
                 Some(_) => blame.add(Cause::Behind(turn.who.name), rest),
             }
@@ -177,13 +200,17 @@ impl Inquiry {
     /// The service has its time; but if the load generator did not run meanwhile, that is what the request
     /// waited for.
     fn own(&self, part: Span, blame: &mut Blame) {
+        self.own_as(Cause::Service, part, blame);
+    }
+
+    fn own_as(&self, own: Cause, part: Span, blame: &mut Blame) {
         let mut rest = part.length();
         for (cause, time) in self.generator(part) {
             let time = time.min(rest);
             blame.add(cause, time);
             rest = rest.since(time);
         }
-        blame.add(Cause::Service, rest);
+        blame.add(own, rest);
     }
 
     fn unseen(&self, part: Span) -> Blame {
@@ -192,8 +219,14 @@ impl Inquiry {
         blame
     }
 
-    /// The service sleeps, or nothing is known of it.
+    /// Nothing is known of the service.
     fn unseen_into(&self, part: Span, blame: &mut Blame) {
+        let lost = &self.timeline.unknown;
+        known_parts(lost, part, blame, |known, blame| self.asleep(known, blame));
+    }
+
+    /// The service sleeps, or was not seen.
+    fn asleep(&self, part: Span, blame: &mut Blame) {
         let mut rest = part.length();
         let softirq = self.timeline.cores.values().map(|line| sum(&line.softirqs, part)).max();
         let softirq = [(Cause::Softirq, softirq.unwrap_or_default())];
@@ -216,6 +249,23 @@ impl Inquiry {
 
     fn standstill(&self, core: CoreId, part: Span) -> Nanos {
         shared(self.standstills.iter().filter(|gap| gap.core == core), part)
+    }
+}
+
+/// Charges the parts of a span in which events were lost to [`Cause::Unknown`], and the others as `charge` does.
+/// `lost` is in the order of time and without overlaps.
+fn known_parts(lost: &[Span], part: Span, blame: &mut Blame, charge: impl Fn(Span, &mut Blame)) {
+    let mut from = part.from;
+    let first = lost.partition_point(|span| span.to <= part.from);
+    for lost in lost[first..].iter().map_while(|span| span.overlap(part)) {
+        if from < lost.from {
+            charge(Span { from, to: lost.from }, blame);
+        }
+        blame.add(Cause::Unknown, lost.length());
+        from = lost.to;
+    }
+    if from < part.to {
+        charge(Span { from, to: part.to }, blame);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Why something was slow: a window of time, charged to what happened in it.
 //!
-//! From transitions ([`quell_model::Transition`]) of all cores a [`Timeline`] is built: who had each core, and what
+//! From the [`Transition`]s of all cores, which a [`Collector`] makes of events, a [`Timeline`] is built: who had each core, and what
 //! each thread of the service did. A window is then charged piece by piece:
 //!
 //! | a thread of the service | is charged to |
@@ -13,6 +13,8 @@
 //! | was stopped by a signal | [`Cause::Stopped`] |
 //! | runs, or waits for a device or a lock of the kernel | [`Cause::Service`] |
 //! | sleeps although a request is on its way | [`Cause::Softirq`] while one runs anywhere, else [`Cause::Unexplained`] |
+//! | does any of this on a core whose events were lost | [`Cause::Unknown`] |
+//! | runs, or waits for a thread that it outranks, in a trace without softirqs and interrupts | [`Cause::Unknown`] |
 //!
 //! A *wake-up* is the window from the wake-up of a thread until it runs. A *request* is the window from its
 //! intended send time to its reply; it is charged along the thread that ran last before the reply. If that
@@ -20,10 +22,14 @@
 //! which the request waits, and is charged first.
 
 mod attribute;
+mod from_events;
+#[cfg(test)]
+mod from_events_tests;
 mod report;
+mod requests;
 #[cfg(test)]
 mod tests;
-mod timeline;
+pub(crate) mod timeline;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,8 +37,10 @@ use std::fmt;
 use quell_model::{Nanos, ThreadName};
 
 pub use attribute::{Gap, Inquiry};
+pub use from_events::{Collector, Evidence, Follow, Window};
 pub use report::{Bound, Report, Share, Slow};
-pub use timeline::Timeline;
+pub use requests::read_requests;
+pub use timeline::{CoreEvent, Timeline, Transition};
 
 /// What time was spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,12 +65,14 @@ pub enum Cause {
     Service,
     /// None of these.
     Unexplained,
+    /// The source does not contain what would tell: events were lost, or it has no softirqs and interrupts.
+    Unknown,
 }
 
 impl Cause {
     /// Whether it took time from the service, rather than being its own time or unknown.
     pub fn is_interference(self) -> bool {
-        !matches!(self, Cause::Service | Cause::Unexplained)
+        !matches!(self, Cause::Service | Cause::Unexplained | Cause::Unknown)
     }
 
     /// The kind of cause, without names.
@@ -78,6 +88,7 @@ impl Cause {
             Cause::Generator => "load generator",
             Cause::Service => "service",
             Cause::Unexplained => "unexplained",
+            Cause::Unknown => "unknown",
         }
     }
 }

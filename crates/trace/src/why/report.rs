@@ -60,7 +60,7 @@ pub struct Report {
     pub shares: Vec<Share>,
     /// The slowest, slowest first.
     pub slowest: Vec<Slow>,
-    /// Transitions that were lost: with any, causes may be wrong.
+    /// Events that were lost: time around them is `unknown`.
     pub lost: u64,
 }
 
@@ -183,11 +183,7 @@ impl fmt::Display for Report {
             writeln!(f, "  {:>9.0} us  at {at:.6} s  {}", slow.took_us, parts.join(", "))?;
         }
         if self.lost > 0 {
-            writeln!(
-                f,
-                "{} transitions were lost: causes of what happened then may be wrong",
-                self.lost
-            )?;
+            writeln!(f, "{} events were lost: what happened then is unknown", self.lost)?;
         }
         Ok(())
     }

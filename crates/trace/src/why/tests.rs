@@ -1,30 +1,30 @@
 //! Hand-made records with known answers, and any record at all.
 
 use proptest::prelude::*;
-use quell_model::{CoreEvent, CoreId, Left, Nanos, Rank, Runner, ThreadName, Transition};
+use quell_model::{CoreId, Left, Nanos, Rank, Runner, ThreadName};
 
 use super::*;
 
-const SERVICE: i32 = 10;
-const CORE: CoreId = CoreId(1);
+pub(super) const SERVICE: i32 = 10;
+pub(super) const CORE: CoreId = CoreId(1);
 
-fn runner(thread: i32, rank: Rank, name: &str) -> Runner {
+pub(super) fn runner(thread: i32, rank: Rank, name: &str) -> Runner {
     Runner { thread, process: thread, rank, name: ThreadName::new(name.as_bytes()) }
 }
 
-fn service() -> Runner {
+pub(super) fn service() -> Runner {
     runner(SERVICE, Rank::realtime(10), "service")
 }
 
-fn batch() -> Runner {
+pub(super) fn batch() -> Runner {
     runner(20, Rank::BENEATH, "batch")
 }
 
-fn hog() -> Runner {
+pub(super) fn hog() -> Runner {
     runner(30, Rank::realtime(50), "hog")
 }
 
-fn idle() -> Runner {
+pub(super) fn idle() -> Runner {
     runner(0, Rank::NOBODY, "swapper")
 }
 
@@ -224,10 +224,10 @@ fn the_report_counts_the_slow_ones_by_main_cause() {
     assert!(slow.to_string().contains("waiting behind hog"), "{slow}");
     let half = Report::of_requests(&inquiry, requests, Bound::Slowest(0.5), 5, 3);
     assert_eq!((half.slow, half.bound_us), (1, 870.0));
-    assert!(half.to_string().contains("3 transitions were lost"));
+    assert!(half.to_string().contains("3 events were lost"));
 }
 
-fn any_transition() -> impl Strategy<Value = Transition> {
+pub(super) fn any_transition() -> impl Strategy<Value = Transition> {
     let who = prop_oneof![Just(service()), Just(batch()), Just(hog()), Just(idle())];
     let how = prop_oneof![
         Just(Left::Preempted),

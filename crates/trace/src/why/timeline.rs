@@ -1,16 +1,55 @@
-//! From transitions to who had each core, and what each thread of the service did.
+//! From transitions to which thread had each core, and what each thread of the service did.
 
 use std::collections::{BTreeMap, HashMap};
 
-use quell_model::{CoreEvent, CoreId, Left, Nanos, Rank, Runner, Transition};
+use quell_model::{CoreId, Left, Nanos, Rank, Runner};
 
 /// A wake-up that comes this shortly before its thread leaves the core belongs to that sleep: the waker and
 /// the sleeper met.
 const WAKES_ITS_SLEEP: Nanos = Nanos::from_micros(50);
 
+/// What happened on a core, as far as attribution works on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CoreEvent {
+    /// As [`What::Switch`](quell_model::What::Switch).
+    Switched {
+        /// Thread that got the core.
+        next: Runner,
+        /// Thread that left it, by number.
+        left: i32,
+        /// How that one left.
+        how: Left,
+        /// Time that the hypervisor took from the core since its last switch.
+        stolen: Nanos,
+    },
+    /// A thread became runnable.
+    Woken(Runner),
+    /// A softirq began or ended.
+    Softirq {
+        /// `true` at its begin.
+        begins: bool,
+    },
+    /// The handler of a device interrupt began or ended.
+    Interrupt {
+        /// `true` at its begin.
+        begins: bool,
+    },
+}
+
+/// A [`CoreEvent`] with its time and core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// On CLOCK_MONOTONIC.
+    pub at: Nanos,
+    /// The core; of a wake-up that on which the thread ran last.
+    pub core: CoreId,
+    /// What happened.
+    pub event: CoreEvent,
+}
+
 /// A span of time, its end not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(crate) struct Span {
     pub from: Nanos,
     pub to: Nanos,
 }
@@ -29,7 +68,7 @@ impl Span {
 
 /// One thread's time on a core.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     pub span: Span,
     pub who: Runner,
     /// What the hypervisor took of it.
@@ -38,15 +77,17 @@ pub(super) struct Turn {
 
 /// What happened on one core.
 #[derive(Debug, Default)]
-pub(super) struct CoreLine {
+pub(crate) struct CoreLine {
     pub turns: Vec<Turn>,
     pub softirqs: Vec<Span>,
     pub interrupts: Vec<Span>,
+    /// When its events were lost; in the order of time, without overlaps.
+    pub unknown: Vec<Span>,
 }
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     Running,
     Waiting,
     Sleeping,
@@ -56,7 +97,7 @@ pub(super) enum State {
 
 /// A time in which a thread did one thing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch {
+pub(crate) struct Stretch {
     pub span: Span,
     pub state: State,
     /// Where it ran, or got to run in the end.
@@ -67,13 +108,29 @@ pub(super) struct Stretch {
 /// Who had each core, and what each thread of some processes did.
 #[derive(Debug)]
 pub struct Timeline {
-    pub(super) cores: BTreeMap<CoreId, CoreLine>,
+    pub(crate) cores: BTreeMap<CoreId, CoreLine>,
     /// By the thread's number; stretches in the order of time.
-    pub(super) threads: BTreeMap<i32, Vec<Stretch>>,
-    pub(super) span: Span,
+    pub(crate) threads: BTreeMap<i32, Vec<Stretch>>,
+    pub(crate) span: Span,
+    /// When events of any core were lost; in the order of time, without overlaps.
+    pub(super) unknown: Vec<Span>,
+    /// Whether all time that softirqs and interrupts took is known.
+    pub(super) explains_interrupts: bool,
 }
 
 impl Timeline {
+    /// Marks time in which cores lost events, and says whether softirqs and interrupts are known at all.
+    pub(super) fn set_unknown(&mut self, lost: Vec<(CoreId, Span)>, explains_interrupts: bool) {
+        self.explains_interrupts = explains_interrupts;
+        self.unknown = joined(lost.iter().map(|(_, span)| *span).collect());
+        for (core, span) in lost {
+            self.cores.entry(core).or_default().unknown.push(span);
+        }
+        for line in self.cores.values_mut() {
+            line.unknown = joined(std::mem::take(&mut line.unknown));
+        }
+    }
+
     /// Builds it from what was recorded between two times, in any order. Threads of `processes` are followed.
     pub fn new(
         mut transitions: Vec<Transition>,
@@ -83,8 +140,13 @@ impl Timeline {
     ) -> Timeline {
         transitions.sort_by_key(|transition| transition.at);
         let mut builder = Builder { processes, cores: HashMap::new(), threads: HashMap::new() };
-        let mut timeline =
-            Timeline { cores: BTreeMap::new(), threads: BTreeMap::new(), span: Span { from, to } };
+        let mut timeline = Timeline {
+            cores: BTreeMap::new(),
+            threads: BTreeMap::new(),
+            span: Span { from, to },
+            unknown: Vec::new(),
+            explains_interrupts: true,
+        };
         for transition in &transitions {
             builder.take(transition, &mut timeline);
         }
@@ -220,6 +282,20 @@ impl Builder<'_> {
             line.interrupts.extend(open.interrupt.map(|from| Span { from, to: at.max(from) }));
         }
     }
+}
+
+/// The same time in the order of time, without overlaps and empty spans.
+fn joined(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.retain(|span| span.from < span.to);
+    spans.sort_by_key(|span| span.from);
+    let mut joined: Vec<Span> = Vec::new();
+    for span in spans {
+        match joined.last_mut() {
+            Some(last) if span.from <= last.to => last.to = last.to.max(span.to),
+            _ => joined.push(span),
+        }
+    }
+    joined
 }
 
 /// The span that ends, of something that begins and ends.

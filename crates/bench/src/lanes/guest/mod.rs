@@ -17,7 +17,7 @@ use quell_model::CoreSet;
 
 use super::sharing::PATIENCE;
 use crate::host::{Policy, Program, set_policy};
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 pub use serve::{GuestServer, RINGS_AT, make_memory};
 pub use spin::Guest;

@@ -12,7 +12,7 @@ use quell_model::{CoreSet, Nanos};
 use super::super::program::Noted;
 use super::super::words::Words;
 use super::{MEMORY_BYTES, Machine, SECTOR_BYTES};
-use crate::progress::Stop;
+use quell_terminal::Stop;
 
 /// Where the guest notes things, in words of its memory.
 mod at {
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_guest_boots_and_counts_its_turns_of_the_loop() {
         // Tests with lanes take both cores for longer than its clock is looked at.
-        let _lock = quell_linux::testing::host_lock().unwrap();
+        let _lock = quell_testkit::host_lock().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let stop = Stop::default();
         let mut guest = Guest::boot(folder.path(), "guest", &stop).unwrap();

@@ -36,7 +36,7 @@ var cases = []struct {
 	{"condvar", runCondvar},
 	{"spawn-join", runSpawnJoin},
 	{"channel-stream", runChannelStream},
-	{"channel-hand-over", runChannelHandOver},
+	{"channel-ping-pong", runChannelHandOver},
 	{"park", runPark},
 	{"timer", runTimer},
 	{"sleepers", runSleepers},

@@ -37,7 +37,7 @@ pub fn find(view: &TaskView, seen: &Snapshot, plan: &Plan) -> Finding {
     if let Some((cores, errno)) = refused(&usable, &owned, seen, plan) {
         return Finding { cause: CongestionCause::Refused, cores, errno: Some(errno) };
     }
-    let most = view.limits.max.min(usable.len() as u32);
+    let most = view.limits.core_limit().min(usable.len() as u32);
     let held = owned.len() as u32;
     if held > 0 && view.runnable() <= held {
         return Finding::new(CongestionCause::EnoughCores, owned);
@@ -143,7 +143,7 @@ pub mod tests {
             class: task.limits.class,
             cap: task.limits.max,
             rung: Rung::Lc,
-            beneath: CoreSet::EMPTY,
+            shared_cores: CoreSet::EMPTY,
             llc_ways: None,
             reason: TaskReason::Owner,
         };
@@ -184,7 +184,7 @@ pub mod tests {
         let (mut seen, mut plan) = scene();
         (seen.tasks[0].running, seen.tasks[0].waiting) = (0, 1);
         plan.cores[0].owner = Some(OTHER);
-        (plan.tasks[0].rung, plan.tasks[0].beneath) = (Rung::LcGuest, cores("0-3"));
+        (plan.tasks[0].rung, plan.tasks[0].shared_cores) = (Rung::LcOverflow, cores("0-3"));
         assert_eq!(finding(&seen, &plan), (CongestionCause::LcOwned, "0-3".to_owned()));
     }
 

@@ -27,7 +27,7 @@ impl Engine {
     pub fn congestion_report(&self) -> CongestionReport {
         CongestionReport {
             now_ns: self.seen.now.0,
-            after_ms: self.congestion.bound().0 as f64 / 1e6,
+            threshold_ms: self.congestion.bound().0 as f64 / 1e6,
             tasks: self.congestion.lasting().map(|lasting| self.congested_task(&lasting)).collect(),
         }
     }
@@ -40,14 +40,14 @@ impl Engine {
         CongestedTask {
             task: self.members.name(lasting.id),
             since_ns: lasting.since.0,
-            for_s: self.seen.now.since(lasting.since).0 as f64 / 1e9,
+            duration_s: self.seen.now.since(lasting.since).0 as f64 / 1e9,
             queueing_delay_us: view.queueing_delay.value().map(|delay| delay.0 as f64 / 1e3),
             runnable: view.runnable(),
             owned: owned.to_string(),
             cause,
             cores: cores.to_string(),
-            why: self.why_unrelieved(&lasting.finding, view, &owners),
-            relief: relief(cause, &cores, &owners, self.is_at_max(view, &owned)),
+            explanation: self.explanation(&lasting.finding, view, &owners),
+            remedy: remedy(cause, &cores, &owners, self.is_at_max(view, &owned)),
             owners,
             errno,
         }
@@ -65,10 +65,10 @@ impl Engine {
     /// `max` is what limits it, rather than which cores it may use.
     fn is_at_max(&self, view: &TaskView, owned: &CoreSet) -> bool {
         let spare = view.limits.allowed.intersection(&self.parts.host.managed).difference(owned);
-        view.limits.max as usize <= owned.len() && !spare.is_empty()
+        view.limits.core_limit() as usize <= owned.len() && !spare.is_empty()
     }
 
-    fn why_unrelieved(&self, finding: &Finding, view: &TaskView, owners: &[String]) -> String {
+    fn explanation(&self, finding: &Finding, view: &TaskView, owners: &[String]) -> String {
         let Finding { cause, cores, errno } = finding;
         let owned = self.plan.owned(view.id);
         match cause {
@@ -105,7 +105,7 @@ impl Engine {
 }
 
 /// What would help.
-fn relief(cause: CongestionCause, cores: &CoreSet, owners: &[String], at_max: bool) -> String {
+fn remedy(cause: CongestionCause, cores: &CoreSet, owners: &[String], at_max: bool) -> String {
     match cause {
         CongestionCause::AtMaximum if at_max => "raise its `max`, or send it less load".to_owned(),
         CongestionCause::AtMaximum => {
@@ -117,7 +117,7 @@ fn relief(cause: CongestionCause, cores: &CoreSet, owners: &[String], at_max: bo
             owners.join(" or ")
         ),
         CongestionCause::Advice => {
-            "`quell status --why` of the task and of the core names the advice".to_owned()
+            "`quell status --explain` of the task and of the core names the advice".to_owned()
         }
         CongestionCause::Refused => {
             "`quell doctor` tells what stands against it; the task's own cpuset may".to_owned()

@@ -1,8 +1,8 @@
 //! From the cores that a Plan leaves to a runtime to grants of single kernel threads.
 
-use quell_linux::ThreadRef;
-use quell_linux::act::backend::Pin;
+use quell_act::backend::Pin;
 use quell_model::{CoreId, CoreSet, Nanos, Plan, Snapshot, Topology};
+use quell_os::ThreadRef;
 use quell_shm::runtime::KthreadState;
 
 use super::{Held, Kthread, Leaving, RING_AGAIN, Runtime, Runtimes};
@@ -126,9 +126,9 @@ impl Runtime {
         pin: &mut dyn FnMut(&ThreadRef, Option<Pin>) -> bool,
     ) {
         let starves = |it: &Kthread| {
-            let beneath = it.held.is_some_and(|held| !self.owned.contains(held.core));
+            let shared_cores = it.held.is_some_and(|held| !self.owned.contains(held.core));
             // Its new core has its time, too.
-            beneath && it.is_halfway() && it.waited.min(now.since(it.rung)) >= STARVED
+            shared_cores && it.is_halfway() && it.waited.min(now.since(it.rung)) >= STARVED
         };
         let Some(starved) = self.kthreads.iter().position(starves) else { return };
         let rank = |it: &Kthread| {

@@ -21,11 +21,11 @@ mod tests;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use quell_linux::act::backend::Pin;
-use quell_linux::clock;
-use quell_linux::observe::{ThreadState, ThreadView};
-use quell_linux::{ThreadHandle, ThreadRef};
+use quell_act::backend::Pin;
 use quell_model::{CoreId, CoreSet, Nanos, Signal, Snapshot, TaskId};
+use quell_observe::{ThreadState, ThreadView};
+use quell_os::clock;
+use quell_os::{ThreadHandle, ThreadRef};
 use quell_shm::runtime::{KthreadState, WorkCopy};
 use rustix::event::epoll;
 

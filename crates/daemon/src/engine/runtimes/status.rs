@@ -31,11 +31,15 @@ fn in_words(status: &RuntimeStatus) -> Vec<String> {
     vec![
         format!(
             "it is a runtime: {} kernel threads run, {} sleep, {} ask for a core; {} uthreads are ready, the oldest wait in its queues is {:.1} us (measured)",
-            status.running, status.parked, status.asking, status.queued, status.queueing_delay_us
+            status.running,
+            status.parked,
+            status.requesting_core,
+            status.ready_uthreads,
+            status.queueing_delay_us
         ),
         format!(
             "granted to its kernel threads: {granted}; {} grants and {} revokes so far, {} of them not obeyed in time",
-            status.grants, status.revokes, status.overdue
+            status.grants, status.revokes, status.forced_revokes
         ),
     ]
 }
@@ -54,21 +58,21 @@ impl Runtime {
             kthreads: self.contract.memory.kthreads(),
             running: in_state(KthreadState::Running),
             parked: in_state(KthreadState::Parked),
-            asking: in_state(KthreadState::Asking),
+            requesting_core: in_state(KthreadState::Asking),
             granted: self.held.to_string(),
             queueing_delay_us: self.delay.0 as f64 / 1e3,
-            queued: queued.map(|it| it.copy.queued).fold(0, u64::saturating_add),
-            load: self.load as f64 / 1e3,
+            ready_uthreads: queued.map(|it| it.copy.queued).fold(0, u64::saturating_add),
+            cores_used: self.load as f64 / 1e3,
             switches: counters.switches,
             steals: counters.steals,
             parks: counters.parks,
             preemptions: counters.preemptions,
-            asks: counters.asks,
+            core_requests: counters.asks,
             busy_ms: counters.busy_ns as f64 / 1e6,
             grants: self.grants,
             revokes: self.revokes,
-            overdue: self.overdue,
-            ignored: self.ignored,
+            forced_revokes: self.overdue,
+            rejected_claims: self.ignored,
         }
     }
 }

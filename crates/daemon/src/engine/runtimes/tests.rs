@@ -1,11 +1,11 @@
 use std::os::unix::net::UnixStream;
 
 use proptest::prelude::*;
-use quell_linux::Tid;
 use quell_model::{
     Absence, Class, CoreMode, CorePlan, CoreView, Limits, Plan, Reason, Rung, TaskPlan, TaskReason,
     TaskView, Topology,
 };
+use quell_os::Tid;
 use quell_shm::runtime::Memory;
 
 use super::*;
@@ -35,6 +35,7 @@ fn thread(tid: i32) -> ThreadView {
     ThreadView {
         thread: ThreadRef { tid: Tid(tid), tgid: PROCESS, start_ticks: 1 },
         task: TASK,
+        member: 0,
         lc: true,
         state: ThreadState::Running,
         since: Nanos(1),
@@ -75,7 +76,7 @@ impl Scene {
             class: Class::LatencyCritical,
             cap: 3,
             rung: Rung::Lc,
-            beneath: CoreSet::EMPTY,
+            shared_cores: CoreSet::EMPTY,
             llc_ways: None,
             reason: TaskReason::Configured,
         };
@@ -284,7 +285,7 @@ fn one_that_starves_in_the_middle_of_a_uthread_changes_places_with_one_that_is_b
         let mut scene = Scene::new();
         (0..2).for_each(|at| scene.begin(at, KthreadState::Asking));
         scene.own(&[1]);
-        scene.plan.tasks[0].beneath = CoreSet::of(CoreId(2));
+        scene.plan.tasks[0].shared_cores = CoreSet::of(CoreId(2));
         scene.tick();
         assert_eq!((scene.granted(0), scene.granted(1)), (Some(1), Some(2)));
         (0..2).for_each(|at| scene.run(at));

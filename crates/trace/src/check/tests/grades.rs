@@ -82,8 +82,8 @@ fn passes_of_the_balancer_tell_never_balanced_from_balanced_in_vain() {
         let mut stream = Stream::of(2);
         stream.hog_and_waiter(1, "0-1");
         for _ in 0..50 {
-            stream.after(9).push(core, What::Balance { begins: true });
-            stream.after(1).push(core, What::Balance { begins: false });
+            stream.after(9).push(core, What::Softirq { vector: What::BALANCER, begins: true });
+            stream.after(1).push(core, What::Softirq { vector: What::BALANCER, begins: false });
         }
         assert_eq!(found(&stream.check()).label, label);
     }

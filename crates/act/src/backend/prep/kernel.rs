@@ -1,0 +1,121 @@
+//! Settings of the kernel's scheduler: RT throttling, fair server, preemption model.
+
+use std::path::Path;
+
+use quell_model::{CoreId, CoreSet};
+
+use super::{Note, Prep, PrepPlan, Step, Why, text};
+use crate::Setting;
+
+const RT_RUNTIME: &str = "kernel.sched_rt_runtime_us";
+const FAIR_SERVER: &str = "/sys/kernel/debug/sched/fair_server";
+/// The first kernel whose fair server stops real-time threads for starving fair ones.
+const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
+
+/// RT throttling. With -1 for the whole host the limits of version 1 cpu groups are not enforced
+/// either, so that none of them has to be written.
+pub(super) fn plan_throttling(prep: &Prep, plan: &mut PrepPlan) {
+    let Some(runtime) = text(&prep.path("/proc/sys/kernel/sched_rt_runtime_us")) else {
+        plan.notes.push(Note {
+            what: format!("{RT_RUNTIME} cannot be read"),
+            advice: "elevated threads may be stopped for part of each second; mount /proc".into(),
+        });
+        return;
+    };
+    let period = text(&prep.path("/proc/sys/kernel/sched_rt_period_us"));
+    let numbers = (runtime.parse::<i64>(), period.and_then(|period| period.parse::<i64>().ok()));
+    if matches!(numbers, (Ok(runtime), _) if runtime < 0)
+        || matches!(numbers, (Ok(runtime), Some(period)) if runtime >= period)
+    {
+        return;
+    }
+    if prep.config.rt_throttling_off {
+        plan.steps.push(Step::Set {
+            setting: Setting::Sysctl(RT_RUNTIME.into()),
+            value: "-1".into(),
+            why: Why::Throttling,
+        });
+    } else {
+        plan.notes.push(Note {
+            what: format!("{RT_RUNTIME} stays at {runtime}"),
+            advice:
+                "an elevated thread that stays busy is stopped for the rest of each period; set \
+                     `rt_throttling = \"off\"` to switch that off while Quell runs"
+                    .into(),
+        });
+    }
+}
+
+/// The fair server (`kernel/sched/debug.c`): read, never written. A run time of 0 would stop it, but kernels before mainline
+/// commit 5a40a9bb56d4 (2026) do not start it again when the value is restored while threads are queued, and 6.12 may raise
+/// a WARNING on the write, which `panic_on_warn` turns into a crash.
+pub(super) fn plan_fair_server(prep: &Prep, plan: &mut PrepPlan) {
+    let directory = prep.path(FAIR_SERVER);
+    if let Err(error) = std::fs::metadata(&directory) {
+        if has_fair_server(prep) {
+            plan.fair_server = true;
+            plan.notes.push(fair_server_note(&format!("cannot be read ({FAIR_SERVER}: {error})")));
+        }
+        return;
+    }
+    let is_on =
+        |core: &CoreId| text(&directory.join(format!("cpu{core}/runtime"))).as_deref() != Some("0");
+    let active: CoreSet = prep.config.managed.iter().filter(is_on).collect();
+    if !active.is_empty() {
+        plan.fair_server = true;
+        plan.notes.push(fair_server_note(&format!("stays on for cores {active}")));
+    }
+}
+
+fn fair_server_note(state: &str) -> Note {
+    Note {
+        what: format!("the fair server {state}"),
+        advice: "where LC leaves a core less than about 5 % idle, the kernel stops LC for up to 50 ms a second to run \
+                 starving fair threads, SCHED_IDLE included; Quell moves BE off such cores"
+            .into(),
+    }
+}
+
+fn has_fair_server(prep: &Prep) -> bool {
+    let release = text(&prep.path("/proc/sys/kernel/osrelease")).unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), Some(minor)) => (major, minor) >= FAIR_SERVER_SINCE,
+        // Better a policy that expects it in vain than one that is surprised.
+        _ => true,
+    }
+}
+
+/// The preemption model: from debugfs where that is readable, else from the kernel's version line.
+pub(super) fn preemption(root: &Path) -> String {
+    let chosen = text(&root.join("sys/kernel/debug/sched/preempt")).and_then(|models| {
+        let (_, rest) = models.split_once('(')?;
+        Some(rest.split_once(')')?.0.to_owned())
+    });
+    if let Some(model) = chosen {
+        return model;
+    }
+    let version = text(&root.join("proc/sys/kernel/version")).unwrap_or_default();
+    let booted = text(&root.join("proc/cmdline")).unwrap_or_default();
+    let booted = booted.split_ascii_whitespace().find_map(|word| word.strip_prefix("preempt="));
+    match version.split_ascii_whitespace().find(|word| word.starts_with("PREEMPT")) {
+        Some("PREEMPT_RT") => "rt".into(),
+        Some("PREEMPT_DYNAMIC") => booted.unwrap_or("dynamic, unknown").into(),
+        Some("PREEMPT_LAZY") => "lazy".into(),
+        Some(_) => "full".into(),
+        None => "none or voluntary".into(),
+    }
+}
+
+pub(super) fn note_preemption(plan: &mut PrepPlan) {
+    if ["full", "rt"].contains(&plan.preemption.as_str()) {
+        return;
+    }
+    plan.notes.push(Note {
+        what: format!("the kernel's preemption model is {}", plan.preemption),
+        advice:
+            "BE in a long system call or page fault delays LC by up to milliseconds, whatever its \
+                 priority; boot with preempt=full where the kernel has it"
+                .into(),
+    });
+}

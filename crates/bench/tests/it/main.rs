@@ -1,0 +1,6 @@
+//! Whole benchmarks with tiny measurements, and the published figures in their short form.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+mod check;
+mod colocate;
+mod common;

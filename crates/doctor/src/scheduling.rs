@@ -1,0 +1,353 @@
+//! Real-time scheduling, and what in the kernel limits it.
+
+use std::io;
+use std::path::Path;
+
+use quell_model::{CoreId, Rung};
+
+use quell_act::Ladder;
+
+use super::finding::{Check, Finding, Topic};
+use super::host::Host;
+use super::rights::{CAP_SYS_NICE, has_capability};
+use quell_act::RtTry;
+
+const RT_RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
+const RT_PERIOD: &str = "/proc/sys/kernel/sched_rt_period_us";
+const FAIR_SERVER: &str = "/sys/kernel/debug/sched/fair_server";
+const PREEMPT: &str = "/sys/kernel/debug/sched/preempt";
+/// The kernel that brought the fair server, and with it the end of RT throttling as it was.
+const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
+
+/// SCHED_FIFO, tried by a child in this process' own cgroup.
+pub(super) fn realtime_here(host: &Host, tried: &RtTry) -> Finding {
+    let check = Check { id: "realtime", topic: Topic::Scheduling, title: "Real-time here" };
+    let cgroup = host.text("/proc/self/cgroup").lines().map(cgroup_of_cpu).max();
+    let cgroup = cgroup.map_or_else(|| "/".to_owned(), |(_, path)| path);
+    realtime(&check, host, tried, &format!("this command's cgroup `{cgroup}`"), None)
+}
+
+/// Ranks a line of `/proc/PID/cgroup`: the v1 hierarchy with the cpu controller decides over RT, else
+/// the unified one.
+fn cgroup_of_cpu(line: &str) -> (u8, String) {
+    let mut parts = line.splitn(3, ':').skip(1);
+    let controllers = parts.next().unwrap_or_default();
+    let path = parts.next().unwrap_or("/").to_owned();
+    let rank = match controllers {
+        _ if controllers.split(',').any(|name| name == "cpu") => 2,
+        "" => 1,
+        _ => 0,
+    };
+    (rank, path)
+}
+
+/// SCHED_FIFO, tried by a child that enters the cgroup of a task-to-be.
+pub(super) fn realtime_there(host: &Host, cgroup: &Path, tried: &RtTry) -> Finding {
+    let check = Check {
+        id: "realtime_target",
+        topic: Topic::Scheduling,
+        title: "Real-time in the target cgroup",
+    };
+    realtime(&check, host, tried, &format!("`{}`", cgroup.display()), Some(cgroup))
+}
+
+fn realtime(
+    check: &Check,
+    host: &Host,
+    tried: &RtTry,
+    place: &str,
+    target: Option<&Path>,
+) -> Finding {
+    let lost = "threads of tasks in it cannot be raised above batch work: Quell refuses such a task, \
+                or runs the cpuset back end, which moves cores but cannot share one";
+    let finding = match tried {
+        RtTry::Granted => check.pass(
+            format!("a child got SCHED_FIFO in {place}"),
+            "Quell can raise latency-critical threads above batch work there",
+        ),
+        RtTry::Refused(error) => check.absent(
+            format!("a child was refused SCHED_FIFO in {place}: {error}"),
+            lost,
+            refused_remedy(host, target),
+        ),
+        RtTry::Shut(error) => check.degraded(
+            format!("a child could not enter {place}: {error}"),
+            "unknown: whether its threads may be raised could not be tried",
+            "run as root, and name a cgroup directory that exists and takes processes (a leaf, in cgroup v2)",
+        ),
+        RtTry::Stuck => check.absent(
+            format!("a child that entered {place} was not run within 2 s"),
+            "a task in it would not run either: the cgroup is frozen or has used up its CPU time",
+            "thaw it (`echo 0 > cgroup.freeze`, v1: `echo THAWED > freezer.state`) or raise its CPU quota",
+        ),
+        RtTry::Untried(error) => check.degraded(
+            format!("no child could be started to try it: {error}"),
+            "unknown: whether threads may be raised could not be tried",
+            "raise the limit on processes (`ulimit -u`, pids.max)",
+        ),
+    };
+    finding.seen("sched_setscheduler(SCHED_FIFO, 1)", format_args!("{tried:?}"))
+}
+
+fn refused_remedy(host: &Host, target: Option<&Path>) -> String {
+    if !has_capability(host, CAP_SYS_NICE) {
+        return "run as root, or give the command CAP_SYS_NICE".into();
+    }
+    let budget = target.map(|path| path.join("cpu.rt_runtime_us")).filter(|path| path.exists());
+    let lift = "lift the limit for the whole host: sysctl -w kernel.sched_rt_runtime_us=-1";
+    match budget {
+        Some(file) => {
+            format!("give the cgroup a budget: echo 500000 > {}; or {lift}", file.display())
+        }
+        None => format!(
+            "the kernel has RT group scheduling and gives this cgroup no budget: {lift}; or boot with \
+             rt_group_sched=0 (kernel 6.15 and later); in a container also allow sched_setscheduler"
+        ),
+    }
+}
+
+/// The priorities that Quell's rungs would get beside the real-time threads that are there already.
+pub(super) fn ladder(fitted: &io::Result<Ladder>) -> Finding {
+    let check = Check { id: "ladder", topic: Topic::Scheduling, title: "Priorities in use" };
+    let ladder = match fitted {
+        Ok(ladder) => ladder,
+        Err(error) => {
+            return check
+                .absent(
+                    format!("no room for Quell's rungs: {error}"),
+                    "no thread can be raised without standing above or below others by accident",
+                    "lower the priority of the real-time threads named (chrt), or use `backend = \"cpuset\"`",
+                )
+                .seen("/proc/PID/task/TID/stat", error);
+        }
+    };
+    let rungs = [Rung::Guardian, Rung::Scheduler, Rung::Softirq, Rung::Lc, Rung::LcOverflow];
+    let shown: Vec<_> = rungs
+        .into_iter()
+        .filter_map(|rung| Some(format!("{rung} {}", ladder.priority(rung)?)))
+        .collect();
+    check
+        .pass(
+            format!("Quell's rungs fit between them: {}", shown.join(", ")),
+            "no other real-time thread shares a priority with Quell's",
+        )
+        .seen("/proc/PID/task/TID/stat", shown.join(", "))
+}
+
+/// RT throttling (Documentation/scheduler/sched-rt-group.rst).
+pub(super) fn throttling(host: &Host) -> Finding {
+    let check =
+        Check { id: "rt_throttling", topic: Topic::Scheduling, title: "Real-time throttling" };
+    let (Some(runtime), Some(period)) =
+        (host.number::<i64>(RT_RUNTIME), host.number::<i64>(RT_PERIOD))
+    else {
+        return check
+            .degraded(
+                "its limit could not be read",
+                "unknown: real-time threads may be stopped for part of each second",
+                format!("make {RT_RUNTIME} readable (is /proc mounted?)"),
+            )
+            .seen(RT_RUNTIME, "unreadable");
+    };
+    let grouped = has_rt_groups(host);
+    let groups = match grouped {
+        Some(true) => "with RT group scheduling",
+        Some(false) => "without RT group scheduling",
+        None => "RT group scheduling unknown",
+    };
+    let finding = if runtime < 0 || runtime >= period {
+        check.pass(
+            format!("off ({groups})"),
+            "the kernel never stops raised threads; Quell bounds a runaway one itself",
+        )
+    } else if host.kernel() >= FAIR_SERVER_SINCE && grouped == Some(false) {
+        check.pass(
+            format!("{runtime} of {period} us, which bounds SCHED_DEADLINE alone on this kernel"),
+            "it does not stop raised threads; the fair server takes that part",
+        )
+    } else if host.may_write(RT_RUNTIME).is_ok() {
+        check.pass(
+            format!("{runtime} of {period} us ({groups}), and can be turned off"),
+            "Quell turns it off while it manages cores, unless its configuration says otherwise, and \
+             bounds runaway threads itself",
+        )
+    } else {
+        check.degraded(
+            format!("{runtime} of {period} us ({groups}), and cannot be turned off"),
+            format!(
+                "where raised threads keep a core busy the kernel stops them all for {} ms of each {} ms",
+                (period - runtime) / 1000,
+                period / 1000
+            ),
+            "run as root with /proc/sys mounted for writing, or: sysctl -w kernel.sched_rt_runtime_us=-1",
+        )
+    };
+    finding.seen(RT_RUNTIME, runtime).seen(RT_PERIOD, period)
+}
+
+fn has_rt_groups(host: &Host) -> Option<bool> {
+    if host.boot_parameter("rt_group_sched").is_some_and(|value| value == "0") {
+        return Some(false);
+    }
+    let v1 = host.mounts().into_iter().find(|mount| {
+        mount.kind == "cgroup" && mount.options.split(',').any(|option| option == "cpu")
+    });
+    if v1.is_some_and(|mount| host.has(&format!("{}/cpu.rt_runtime_us", mount.target))) {
+        return Some(true);
+    }
+    host.config("RT_GROUP_SCHED").map(|(on, _)| on)
+}
+
+/// The deadline server that runs starving fair-class work (kernel/sched/deadline.c, 6.12 and later).
+pub(super) fn fair_server(host: &Host) -> Finding {
+    let check = Check { id: "fair_server", topic: Topic::Scheduling, title: "Fair server" };
+    if host.kernel() < FAIR_SERVER_SINCE {
+        return check
+            .pass("this kernel has none", "nothing but RT throttling stops raised threads")
+            .seen("/proc/sys/kernel/osrelease", host.release());
+    }
+    let core = host.online().iter().last().unwrap_or(CoreId(0));
+    let file = format!("{FAIR_SERVER}/cpu{core}/runtime");
+    let stops = "where a raised thread leaves its core under 5 % idle, the kernel stops it for up to \
+                 50 ms each second to run batch work, SCHED_IDLE included; Quell then moves batch \
+                 work off that core";
+    match host.number::<u64>(&file) {
+        Some(0) => check
+            .pass(format!("off on core {core}"), "it does not stop raised threads")
+            .seen(file, 0),
+        Some(runtime) => check
+            .pass(format!("{} ms a period; Quell leaves it as it is", runtime / 1_000_000), stops)
+            .seen(file, runtime),
+        None => {
+            let error = host.read(&file).err();
+            let error = error.map_or_else(|| "not a number".into(), |error| error.to_string());
+            let (why, remedy) = match (is_root(host), is_locked_down(host)) {
+                (false, _) => ("only root may look", "run as root"),
+                (true, true) => (
+                    "kernel lockdown closes debugfs",
+                    "boot without lockdown (secure boot off, or a kernel that does not force it)",
+                ),
+                (true, false) if !host.has("/sys/kernel/debug/sched") => {
+                    ("debugfs is not mounted", "mount -t debugfs debugfs /sys/kernel/debug")
+                }
+                (true, false) => ("debugfs refuses it", "allow this process to read debugfs"),
+            };
+            check
+                .degraded(format!("there, and cannot be read: {why}"), stops, remedy)
+                .seen(file, error)
+        }
+    }
+}
+
+/// Whether the kernel keeps even root from changing it (kernel_lockdown(7)).
+fn is_locked_down(host: &Host) -> bool {
+    let level = host.read("/sys/kernel/security/lockdown");
+    level.is_ok_and(|levels| !levels.contains("[none]"))
+        || ["INTEGRITY", "CONFIDENTIALITY"].iter().any(|level| {
+            host.config(&format!("LOCK_DOWN_KERNEL_FORCE_{level}")).is_some_and(|(on, _)| on)
+        })
+}
+
+pub(super) fn is_root(host: &Host) -> bool {
+    let uids = host.own_status("Uid").unwrap_or_default();
+    uids.split_whitespace().nth(1) == Some("0")
+}
+
+/// When a waking real-time thread takes a core from a thread that is inside the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Preemption {
+    /// When that leaves the kernel or blocks.
+    None,
+    /// At its voluntary points as well, if the kernel has them.
+    Voluntary,
+    /// At once. Lazy preemption is no different for a real-time thread.
+    AtOnce,
+}
+
+/// The kernel's preemption model.
+pub(super) fn preemption(host: &Host) -> Finding {
+    let check = Check { id: "preemption", topic: Topic::Scheduling, title: "Kernel preemption" };
+    let Some((model, name, source)) = preemption_model(host) else {
+        return check
+            .degraded(
+                "the model could not be found out",
+                "unknown: batch work inside the kernel (page faults, file writes) may delay \
+                 latency-critical threads by up to milliseconds",
+                "run as root with debugfs mounted, or boot with preempt=full",
+            )
+            .seen("/proc/sys/kernel/version", host.text("/proc/sys/kernel/version"));
+    };
+    let remedy = if host.text("/proc/sys/kernel/version").contains("PREEMPT_DYNAMIC") {
+        if host.may_write(PREEMPT).is_ok() {
+            format!("echo full > {PREEMPT}, or boot with preempt=full")
+        } else {
+            "boot with preempt=full".to_owned()
+        }
+    } else {
+        "boot a kernel that is built with CONFIG_PREEMPT_DYNAMIC, with preempt=full".to_owned()
+    };
+    let delays = |how: &str| {
+        format!(
+            "batch work inside the kernel (page faults, file writes, large unmaps) {how}: it delays \
+             latency-critical threads by up to milliseconds; Quell measures this and moves such work off"
+        )
+    };
+    let finding = match model {
+        Preemption::AtOnce => {
+            check.pass(name, "a waking latency-critical thread takes its core at once")
+        }
+        Preemption::None => check.degraded(name, delays("is not preempted"), remedy),
+        Preemption::Voluntary => {
+            check.degraded(name, delays("is preempted only at certain points, if at all"), remedy)
+        }
+    };
+    finding.seen(source.0, source.1)
+}
+
+/// The file that names the preemption model, and what it says.
+type Source = (String, String);
+
+/// The model, its name, and what says so, the most reliable first.
+fn preemption_model(host: &Host) -> Option<(Preemption, String, Source)> {
+    const VERSION: &str = "/proc/sys/kernel/version";
+    let found = |name: &str, source: &str, value: &str| {
+        Some((by_name(name)?, name.to_owned(), (source.to_owned(), value.to_owned())))
+    };
+    let list = host.text(PREEMPT);
+    if let Some((_, rest)) = list.split_once('(') {
+        return found(rest.split(')').next().unwrap_or_default(), PREEMPT, &list);
+    }
+    let version = host.text(VERSION);
+    if version.contains("PREEMPT_RT") {
+        return found("full", VERSION, &version);
+    }
+    let dynamic = version.contains("PREEMPT_DYNAMIC");
+    if let Some(name) = host.boot_parameter("preempt").filter(|_| dynamic) {
+        return found(&name, "/proc/cmdline", &format!("preempt={name}"));
+    }
+    for (option, name) in [
+        ("PREEMPT_NONE", "none"),
+        ("PREEMPT_VOLUNTARY", "voluntary"),
+        ("PREEMPT_LAZY", "lazy"),
+        ("PREEMPT", "full"),
+    ] {
+        if let Some((true, source)) = host.config(option) {
+            return found(name, &source, &format!("CONFIG_{option}=y"));
+        }
+    }
+    // Without the configuration a kernel that cannot choose still names itself, if it is preemptible.
+    match (dynamic, version.split_whitespace().any(|word| word == "PREEMPT")) {
+        (false, true) => found("full", VERSION, &version),
+        (false, false) if !version.is_empty() => found("none or voluntary", VERSION, &version),
+        _ => None,
+    }
+}
+
+fn by_name(name: &str) -> Option<Preemption> {
+    match name {
+        "none" => Some(Preemption::None),
+        "voluntary" | "none or voluntary" => Some(Preemption::Voluntary),
+        "full" | "lazy" => Some(Preemption::AtOnce),
+        _ => None,
+    }
+}

@@ -1,0 +1,342 @@
+//! `docs/results.md`, `docs/validation.md` and the figures in the README, made of `bench/results/*.json` and nothing else.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::summary;
+use quell_bench::colocate::Lc;
+use quell_report::BenchReport;
+use quell_report::plot;
+use quell_report::table::{Table, number};
+use quell_study::validation;
+
+/// Where reports lie, below the repository's root.
+const RESULTS: &str = "bench/results";
+/// Where plots go, below the repository's root.
+const PLOTS: &str = "docs/plots";
+/// The benchmark that has a report for each service.
+const COLOCATE: &str = "colocate";
+/// The generated page.
+const PAGE: &str = "docs/results.md";
+/// The page of what was simulated.
+const SIMULATED_PAGE: &str = "docs/validation.md";
+/// Files whose marked figures are replaced.
+const MARKED: [&str; 5] = [
+    "README.md",
+    "docs/check-guests.md",
+    "docs/check.md",
+    "docs/record.md",
+    "docs/runtime-bench.md",
+];
+const OPEN: &str = "<!-- bench: ";
+const CLOSE: &str = "<!-- /bench -->";
+
+/// Writes `docs/results.md`, the plots, and the marked figures of the README. Returns what it wrote.
+///
+/// # Errors
+/// When a report does not read, a marker names a figure that does not exist, or a file cannot be written.
+pub fn generate(root: &Path) -> Result<Vec<PathBuf>> {
+    let reports = reports(root)?;
+    let mut written = Vec::new();
+    for report in &reports {
+        let folder = root.join(PLOTS);
+        written.extend(plot::latencies(report, &folder)?.into_iter().map(|(_, path)| path));
+        for picture in &report.plots {
+            plot::panels(picture, &folder)?;
+            written.push(folder.join(format!("{}.svg", picture.name)));
+        }
+    }
+    let mut write = |path: PathBuf, text: String| -> Result<()> {
+        if fs::read_to_string(&path).ok().as_deref() != Some(&text) {
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        }
+        written.push(path);
+        Ok(())
+    };
+    for (name, text) in pages(&reports) {
+        write(root.join(name), text)?;
+    }
+    for name in MARKED {
+        let path = root.join(name);
+        if let Ok(text) = fs::read_to_string(&path) {
+            let filled = fill(&text, &reports).with_context(|| path.display().to_string())?;
+            write(path, filled)?;
+        }
+    }
+    Ok(written)
+}
+
+/// What in the generated files differs from what the reports say now; empty when all is in step.
+///
+/// # Errors
+/// As [`generate`].
+pub fn stale(root: &Path) -> Result<Vec<PathBuf>> {
+    let reports = reports(root)?;
+    let mut stale = Vec::new();
+    for (name, text) in pages(&reports) {
+        let path = root.join(name);
+        if fs::read_to_string(&path).unwrap_or_default() != text {
+            stale.push(path);
+        }
+    }
+    for name in MARKED {
+        let path = root.join(name);
+        if let Ok(text) = fs::read_to_string(&path)
+            && fill(&text, &reports).with_context(|| path.display().to_string())? != text
+        {
+            stale.push(path);
+        }
+    }
+    Ok(stale)
+}
+
+/// All reports, by name.
+fn reports(root: &Path) -> Result<Vec<BenchReport>> {
+    let folder = root.join(RESULTS);
+    let mut paths: Vec<PathBuf> = match fs::read_dir(&folder) {
+        Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+        Err(_) => Vec::new(),
+    };
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    // A first look is not for quoting.
+    paths.retain(|path| path.file_name().is_some_and(|name| name != "demo.json"));
+    paths.sort_unstable();
+    paths.iter().map(|path| BenchReport::read(path)).collect()
+}
+
+/// The generated pages: where each is, and its text. What was simulated has a page of its own.
+fn pages(reports: &[BenchReport]) -> Vec<(&'static str, String)> {
+    let (simulated, measured): (Vec<BenchReport>, Vec<BenchReport>) =
+        reports.iter().cloned().partition(|report| report.bench == validation::BENCH);
+    let simulated = simulated.iter().map(|report| (SIMULATED_PAGE, validation::page(report)));
+    [(PAGE, page(&measured))].into_iter().chain(simulated).collect()
+}
+
+/// The page as Markdown.
+fn page(reports: &[BenchReport]) -> String {
+    let mut out = "# Measured results\n\n\
+        <!-- Generated from bench/results/*.json by `quell bench report`; do not edit. -->\n\n\
+        Every figure is the median over interleaved rounds in one run. Ratios are taken within each \
+        round, and their intervals are seeded bootstrap 95 % intervals. The JSON files beside this page \
+        keep the value of every round.\n"
+        .to_owned();
+    let measured = reports.iter().map(|report| (report.bench.clone(), chapter(report)));
+    let missing = Lc::ALL.iter().filter_map(|&lc| not_measured(lc, reports));
+    let chapters: BTreeMap<String, String> = missing.chain(measured).collect();
+    out.extend(chapters.into_values());
+    out
+}
+
+/// What stands where a service has no co-location yet: the name of the chapter and its text.
+fn not_measured(lc: Lc, reports: &[BenchReport]) -> Option<(String, String)> {
+    let bench = lc.report_name(COLOCATE);
+    if reports.iter().any(|report| report.bench == bench) {
+        return None;
+    }
+    let text = format!(
+        "\n## {bench}\n\nNot measured yet. This does it: `quell bench {COLOCATE} --lc {} --json \
+         {RESULTS}/{bench}.json`\n",
+        lc.name()
+    );
+    Some((bench, text))
+}
+
+fn chapter(report: &BenchReport) -> String {
+    let mut out = format!(
+        "\n## {}\n\nMake it again: `{}` (measured at commit `{}`).{}\n\n{}",
+        report.bench,
+        report.command,
+        report.commit,
+        report.service().map(|name| format!(" The service is {name}.")).unwrap_or_default(),
+        machine(report).markdown()
+    );
+    for section in summary::sections(report) {
+        out += &format!("\n### {}\n\n{}", section.title, section.table.markdown());
+        if report.curves.iter().any(|curve| curve.case == section.title) {
+            let name = format!("{}-{}", report.bench, section.title);
+            out +=
+                &format!("\n![latency distribution beside {}](plots/{name}.svg)\n", section.title);
+        }
+    }
+    if !report.notes.is_empty() {
+        out += &format!("\nNotes of the run:\n\n{}", notes(report));
+    }
+    out
+}
+
+fn notes(report: &BenchReport) -> String {
+    report.notes.iter().map(|note| format!("- {note}\n")).collect()
+}
+
+fn machine(report: &BenchReport) -> Table {
+    let machine = &report.machine;
+    let mut table = Table::new(["machine", ""]);
+    table.row(["processor".to_owned(), machine.cpu.clone()]);
+    table.row([
+        "cores".to_owned(),
+        format!("{} (SMT {}), {} node(s)", machine.cores, machine.smt, machine.nodes),
+    ]);
+    table.row(["memory".to_owned(), format!("{} MiB", machine.memory_mib)]);
+    table.row(["kernel".to_owned(), machine.kernel.clone()]);
+    table.row(["preemption".to_owned(), machine.preemption.clone()]);
+    table.row(["hypervisor".to_owned(), machine.hypervisor.clone()]);
+    table.row(["governor, idle".to_owned(), format!("{}, {}", machine.governor, machine.idle)]);
+    let lacking: Vec<String> = report
+        .capabilities
+        .iter()
+        .filter(|(_, can)| *can != "yes")
+        .map(|(name, why)| format!("{name} ({why})"))
+        .collect();
+    if !lacking.is_empty() {
+        table.row(["lacks".to_owned(), lacking.join(", ")]);
+    }
+    table
+}
+
+/// Replaces what stands between `<!-- bench: WHAT -->` and `<!-- /bench -->`. WHAT is one of
+///
+/// * `ratio BENCH CASE SYSTEM METRIC`: the ratio with its interval,
+/// * `value BENCH CASE SYSTEM METRIC`: the median,
+/// * `percent BENCH CASE SYSTEM METRIC`: the median of a share, in percent,
+/// * `table BENCH CASE`: the table of a case,
+/// * `table BENCH`: the headline of a co-location,
+/// * `notes BENCH`: the notes of the run.
+///
+/// A benchmark without a report is `not measured yet`; a report without the figure is an error.
+fn fill(text: &str, reports: &[BenchReport]) -> Result<String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(OPEN) {
+        let (before, marked) = rest.split_at(at);
+        let Some((what, after)) = marked[OPEN.len()..].split_once("-->") else {
+            bail!("a `{OPEN}` marker is not closed by `-->`");
+        };
+        let Some((_, after)) = after.split_once(CLOSE) else {
+            bail!("the figure `{}` is not closed by `{CLOSE}`", what.trim());
+        };
+        out += before;
+        out += &format!("{OPEN}{}-->{}{CLOSE}", what, figure(what.trim(), reports)?);
+        rest = after;
+    }
+    Ok(out + rest)
+}
+
+fn figure(what: &str, reports: &[BenchReport]) -> Result<String> {
+    let words: Vec<&str> = what.split_whitespace().collect();
+    let missing = || format!("no report under {RESULTS} has the figure `{what}`");
+    let report = |name: &str| reports.iter().find(|report| report.bench == name);
+    if let [_, bench, ..] = words[..]
+        && report(bench).is_none()
+    {
+        return Ok("not measured yet".to_owned());
+    }
+    match words[..] {
+        ["ratio", bench, case, system, metric] => {
+            let ratio = report(bench).and_then(|report| report.ratio(case, system, metric));
+            let ratio = ratio.with_context(missing)?;
+            let interval = format!("{} to {}", number(ratio.low), number(ratio.high));
+            Ok(format!("{} ({interval})", number(ratio.median)))
+        }
+        ["value", bench, case, system, metric] => {
+            let row = report(bench).and_then(|report| report.row(case, system, metric));
+            Ok(number(row.with_context(missing)?.median))
+        }
+        ["percent", bench, case, system, metric] => {
+            let row = report(bench).and_then(|report| report.row(case, system, metric));
+            Ok(format!("{:.0} %", row.with_context(missing)?.median * 100.0))
+        }
+        ["table", bench, case] => {
+            let report = report(bench).with_context(missing)?;
+            let mut sections = summary::sections(report).into_iter();
+            let section = sections.find(|section| section.title == case).with_context(missing)?;
+            Ok(format!("\n{}", section.table.markdown()))
+        }
+        ["table", bench] => {
+            let report = report(bench).with_context(missing)?;
+            Ok(format!("\n{}", summary::headline(report).markdown()))
+        }
+        ["notes", bench] => Ok(format!("\n\n{}\n", notes(report(bench).with_context(missing)?))),
+        _ => {
+            bail!(
+                "`{what}` is no figure: use ratio, value, percent, table or notes with their names"
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> BenchReport {
+        let mut report = BenchReport::new("colocate", "quell bench colocate");
+        report.push("stream", "quell", "lc_p999_us", vec![110.0, 90.0, 100.0]);
+        report.push("stream", "quell", "be_share_of_leftover", vec![0.93]);
+        report.compare("stream", ("quell", &[1.0]), ("alone-idle-poll", &[0.8]), "lc_p999_us");
+        report
+    }
+
+    #[test]
+    fn figures_are_filled_in_and_stay_filled_in() {
+        let text = "p99.9 is <!-- bench: ratio colocate stream quell lc_p999_us -->?<!-- /bench --> \
+                    of alone, BE <!-- bench: percent colocate stream quell be_share_of_leftover --><!-- /bench -->.";
+        let filled = fill(text, &[sample()]).unwrap();
+        assert!(filled.contains("-->1.25 (1.25 to 1.25)<!--"), "{filled}");
+        assert!(filled.contains("-->93 %<!--"), "{filled}");
+        assert_eq!(fill(&filled, &[sample()]).unwrap(), filled);
+
+        let noted =
+            BenchReport { notes: vec!["seen".to_owned(), "not seen".to_owned()], ..sample() };
+        let list = fill("<!-- bench: notes colocate --><!-- /bench -->", &[noted]).unwrap();
+        assert!(list.contains("-->\n\n- seen\n- not seen\n\n<!--"), "{list}");
+    }
+
+    #[test]
+    fn a_figure_that_was_not_measured_is_an_error() {
+        for text in [
+            "<!-- bench: value colocate stream nobody lc_p999_us --><!-- /bench -->",
+            "<!-- bench: opinion --><!-- /bench -->",
+            "<!-- bench: table colocate stream -->",
+            "<!-- bench: table colocate stream",
+        ] {
+            assert!(fill(text, &[sample()]).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_page_is_written_from_the_reports_and_then_in_step() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("docs")).unwrap();
+        sample().write(&root.path().join(RESULTS).join("colocate.json")).unwrap();
+        assert_eq!(stale(root.path()).unwrap().len(), 1);
+        generate(root.path()).unwrap();
+        assert!(stale(root.path()).unwrap().is_empty());
+        let page = fs::read_to_string(root.path().join(PAGE)).unwrap();
+        assert!(page.contains("## colocate") && page.contains("`quell bench colocate`"), "{page}");
+    }
+
+    #[test]
+    fn services_that_were_not_measured_are_named_and_those_that_were_are_not() {
+        let mut nginx = sample();
+        nginx.bench = "colocate-nginx".into();
+        nginx.push("load", "nginx", "peak_rps", vec![30_000.0]);
+        let page = page(&[nginx, sample()]);
+        let chapters: Vec<&str> = page.lines().filter(|line| line.starts_with("## ")).collect();
+        assert_eq!(chapters, ["## colocate", "## colocate-nginx", "## colocate-redis"]);
+        assert!(page.contains("The service is nginx."));
+        assert_eq!(page.matches("Not measured yet").count(), 1);
+        let redis = &page[page.find("## colocate-redis").unwrap()..];
+        assert!(redis.contains("--lc redis --json bench/results/colocate-redis.json"), "{redis}");
+    }
+
+    /// The committed page and README say what the committed reports say.
+    #[test]
+    fn the_documents_of_this_repository_are_in_step() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let stale = stale(&root).unwrap();
+        assert!(stale.is_empty(), "run `quell bench report` and commit {stale:?}");
+    }
+}

@@ -1,0 +1,7 @@
+//! The load generator against real servers.
+
+mod antagonists;
+mod common;
+mod memcached;
+mod services;
+mod synthetic;

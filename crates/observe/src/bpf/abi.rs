@@ -1,0 +1,368 @@
+//! What the BPF programs and user space share: the mirror of `bpf/quell.h`.
+//!
+//! Every field is an atomic, since a BPF program may write it at any time. The loader compares the sizes
+//! with those that the programs were compiled with.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use quell_model::Nanos;
+
+use super::BpfConfig;
+use super::shared::coherent;
+use crate::fields::word;
+use quell_os::{ThreadRef, Tid};
+
+pub(super) const SETS: usize = 16;
+pub(super) const BUCKETS: usize = 208;
+pub(super) const BUCKET_MIN_LOG2: u32 = 8;
+
+pub(super) const RUNNING: u32 = 1;
+pub(super) const WAITING: u32 = 2;
+pub(super) const SLEEPING: u32 = 3;
+/// The state of a slot that no event and no look has told about yet.
+pub(super) const UNKNOWN: u32 = 0;
+
+pub(super) const KIND_IDLE: u32 = 1;
+pub(super) const KIND_LC: u32 = 2;
+pub(super) const KIND_BE: u32 = 3;
+
+/// `NSEC_PER_SEC / USER_HZ`: from the boot clock in ns to field 22 of a `stat` file.
+const NANOS_PER_TICK: u64 = 10_000_000;
+
+/// How often a read is tried again while a writer is at it: one holds a slot for some 100 ns.
+const READ_TRIES: u32 = 1_000;
+
+/// What the scheduler of a lane waits for: [`Task::lane`].
+pub(super) const LANE_SLEEPS: u32 = 1;
+pub(super) const LANE_WAKES: u32 = 2;
+
+/// Data that lives in a mapped BPF array.
+///
+/// # Safety
+/// The type consists of atomics alone, so that any bit pattern is valid, and its layout is that of the C
+/// structure that the map holds.
+pub(super) unsafe trait Shared {}
+
+// SAFETY: a word.
+unsafe impl Shared for AtomicU64 {}
+
+/// A watched thread.
+#[repr(C)]
+pub(super) struct Slot {
+    seq: AtomicU32,
+    state: AtomicU32,
+    since: AtomicU64,
+    awake_since: AtomicU64,
+    ran: AtomicU64,
+    waited: AtomicU64,
+    transitions: AtomicU64,
+    core: AtomicU32,
+    task: AtomicU32,
+    lc: AtomicU8,
+    children: AtomicU8,
+    woken: AtomicU8,
+    counted: AtomicU8,
+    used: AtomicU32,
+    pending: AtomicU64,
+    start_boottime: AtomicU64,
+    generation: AtomicU32,
+    tid: AtomicU32,
+    tgid: AtomicU32,
+    parent_tid: AtomicU32,
+    guest: AtomicU32,
+    member: AtomicU32,
+    reserved: [AtomicU64; 3],
+}
+
+// SAFETY: atomics alone; `bpf/quell.h: struct slot`.
+unsafe impl Shared for Slot {}
+
+/// A coherent copy of a [`Slot`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotCopy {
+    pub state: u32,
+    pub since: Nanos,
+    pub awake_since: Nanos,
+    pub ran: Nanos,
+    pub waited: Nanos,
+    pub transitions: u64,
+    pub core: u32,
+    pub task: u32,
+    pub generation: u32,
+    pub lc: bool,
+    pub woken: bool,
+    pub guest: bool,
+    pub member: u32,
+    /// How often the slot was freed.
+    pub used: u32,
+    /// `None`: the slot is free.
+    pub thread: Option<ThreadRef>,
+    pub parent: Tid,
+}
+
+impl Slot {
+    /// What a missed switch leaves behind: the thread is said to wait since then.
+    #[cfg(test)]
+    pub fn plant_wait(&self, since: Nanos) {
+        self.state.store(WAITING, Ordering::Relaxed);
+        self.since.store(since.0, Ordering::Relaxed);
+    }
+
+    /// Grows with each write; odd while one is under way.
+    pub fn sequence(&self) -> u32 {
+        // Acquire: pairs with the exchange that ends a write, as in `coherent`.
+        self.seq.load(Ordering::Acquire)
+    }
+
+    /// A coherent copy, and how often it had to be tried again. `None` if a writer never left.
+    pub fn read(&self) -> (Option<SlotCopy>, u32) {
+        coherent(&self.seq, READ_TRIES, || SlotCopy {
+            state: load(&self.state),
+            since: Nanos(load_wide(&self.since)),
+            awake_since: Nanos(load_wide(&self.awake_since)),
+            ran: Nanos(load_wide(&self.ran)),
+            waited: Nanos(load_wide(&self.waited)),
+            transitions: load_wide(&self.transitions),
+            core: load(&self.core),
+            task: load(&self.task),
+            generation: load(&self.generation),
+            lc: self.lc.load(Ordering::Relaxed) != 0,
+            woken: self.woken.load(Ordering::Relaxed) != 0,
+            guest: load(&self.guest) != 0,
+            member: load(&self.member),
+            used: load(&self.used),
+            thread: identity(load(&self.tid), load(&self.tgid), load_wide(&self.start_boottime)),
+            parent: Tid(load(&self.parent_tid) as i32),
+        })
+    }
+}
+
+/// A core.
+#[repr(C)]
+pub(super) struct Core {
+    seq: AtomicU32,
+    kind: AtomicU32,
+    since: AtomicU64,
+    total: [AtomicU64; 4],
+    slot: AtomicU32,
+    used: AtomicU32,
+    task: AtomicU32,
+    generation: AtomicU32,
+    idles: AtomicU64,
+    be_from: AtomicU64,
+    be_until: AtomicU64,
+    be_task: AtomicU32,
+    sets: AtomicU32,
+    steal: AtomicU64,
+    running: AtomicU32,
+    reserved0: AtomicU32,
+    reserved: [AtomicU64; 2],
+}
+
+// SAFETY: atomics alone; `bpf/quell.h: struct core`.
+unsafe impl Shared for Core {}
+
+/// A coherent copy of a [`Core`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CoreCopy {
+    pub kind: u32,
+    pub since: Nanos,
+    /// Time spent in each kind before `since`.
+    pub total: [Nanos; 4],
+    pub task: u32,
+    pub generation: u32,
+    /// How often it fell idle.
+    pub idles: u64,
+    /// The hypervisor's steal clock of this core.
+    pub steal: Nanos,
+}
+
+impl Core {
+    /// What a missed switch leaves behind: another thread, not watched, is said to have the core.
+    #[cfg(test)]
+    pub fn plant_stranger(&self) {
+        self.slot.store(0, Ordering::Relaxed);
+        self.running.store(u32::MAX, Ordering::Relaxed);
+    }
+
+    /// As [`Slot::read`].
+    pub fn read(&self) -> (Option<CoreCopy>, u32) {
+        coherent(&self.seq, READ_TRIES, || CoreCopy {
+            kind: load(&self.kind),
+            since: Nanos(load_wide(&self.since)),
+            total: std::array::from_fn(|kind| Nanos(load_wide(&self.total[kind]))),
+            task: load(&self.task),
+            generation: load(&self.generation),
+            idles: load_wide(&self.idles),
+            steal: Nanos(load_wide(&self.steal)),
+        })
+    }
+}
+
+/// What user space wants of a core.
+#[repr(C)]
+pub(super) struct CoreOrder {
+    pub sets: AtomicU32,
+    pub told_idle: AtomicU32,
+    reserved: [AtomicU64; 7],
+}
+
+// SAFETY: atomics alone; `bpf/quell.h: struct core_order`.
+unsafe impl Shared for CoreOrder {}
+
+/// A set of managed cores that some LC tasks may use.
+#[repr(C)]
+pub(super) struct SetOfCores {
+    pub word: AtomicU64,
+    pub cores: AtomicU32,
+    reserved0: AtomicU32,
+    reserved: [AtomicU64; 6],
+}
+
+// SAFETY: atomics alone; `bpf/quell.h: struct core_set`.
+unsafe impl Shared for SetOfCores {}
+
+/// A task's sums.
+#[repr(C)]
+pub(super) struct Task {
+    pub set: AtomicU32,
+    pub told_queued: AtomicU32,
+    pub waited: AtomicU64,
+    pub unserved: AtomicU32,
+    pub lane: AtomicU32,
+    pub ring: AtomicU32,
+    reserved0: AtomicU32,
+    pub changes: AtomicU64,
+    reserved: [AtomicU64; 3],
+}
+
+// SAFETY: atomics alone; `bpf/quell.h: struct task`.
+unsafe impl Shared for Task {}
+
+/// A task's wake-to-run times.
+#[repr(C)]
+pub(super) struct Histograms {
+    pub own: [AtomicU32; BUCKETS],
+    pub caused: [AtomicU32; BUCKETS],
+}
+
+// SAFETY: atomics alone; `bpf/quell.h: struct histograms`.
+unsafe impl Shared for Histograms {}
+
+/// What user space wants of the observer.
+#[repr(C)]
+pub(super) struct Control {
+    pub wake_on_events: AtomicU32,
+    pub idle_wanted: AtomicU32,
+    pub self_tgid: AtomicU32,
+    pub armed: AtomicU32,
+    pub wake_gap: AtomicU64,
+    pub words: AtomicU32,
+    pub tasks: AtomicU32,
+    pub stall_min: AtomicU64,
+    reserved: [AtomicU64; 3],
+}
+
+// SAFETY: atomics alone; `bpf/quell.h: struct control`.
+unsafe impl Shared for Control {}
+
+impl Control {
+    /// Set before the programs are attached.
+    pub fn configure(&self, config: &BpfConfig, words: u32, tasks: u32) {
+        self.wake_gap.store(config.wake_gap.0, Ordering::Relaxed);
+        self.stall_min.store(config.stall_min.0, Ordering::Relaxed);
+        self.words.store(words, Ordering::Relaxed);
+        self.tasks.store(tasks, Ordering::Relaxed);
+        self.self_tgid.store(std::process::id(), Ordering::Relaxed);
+        self.armed.store(1, Ordering::Relaxed);
+    }
+}
+
+/// Sums over all cores, and what went wrong.
+#[repr(C)]
+pub(super) struct Totals {
+    pub idle_while_waiting: AtomicU64,
+    pub active: AtomicU64,
+    pub last_wake: AtomicU64,
+    reserved: [AtomicU64; 5],
+    pub table_full: AtomicU64,
+    pub storage_failed: AtomicU64,
+    pub events_dropped: AtomicU64,
+    pub contended: AtomicU64,
+    pub missed_wakes: AtomicU64,
+    pub watched: AtomicU64,
+    pub missed_switches: AtomicU64,
+    reserved1: AtomicU64,
+}
+
+// SAFETY: atomics alone; `bpf/quell.h: struct totals`.
+unsafe impl Shared for Totals {}
+
+/// The argument of the `watch`, `seed` and `unwatch` programs.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct WatchArgs {
+    pub tid: i32,
+    pub task: u32,
+    pub start_ticks: u64,
+    pub generation: u32,
+    pub lc: u32,
+    pub children: u32,
+    pub state: u32,
+    pub core: u32,
+    pub member: u32,
+}
+
+impl WatchArgs {
+    pub const BYTES: usize = 40;
+
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let words = [self.generation, self.lc, self.children, self.state, self.core, self.member];
+        bytes[0..4].copy_from_slice(&self.tid.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.task.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.start_ticks.to_ne_bytes());
+        for (to, from) in bytes[16..].chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&from.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// The state and the core that the program wrote back.
+    pub fn answer(bytes: &[u8; Self::BYTES]) -> (u32, u32) {
+        (word(bytes, 28), word(bytes, 32))
+    }
+}
+
+/// The thread with these numbers; `None` where there is none.
+pub(super) fn identity(tid: u32, tgid: u32, start_boottime: u64) -> Option<ThreadRef> {
+    (tid != 0).then_some(ThreadRef {
+        tid: Tid(tid as i32),
+        tgid: Tid(tgid as i32),
+        start_ticks: start_boottime / NANOS_PER_TICK,
+    })
+}
+
+fn load(word: &AtomicU32) -> u32 {
+    word.load(Ordering::Relaxed)
+}
+
+fn load_wide(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_of_the_header() {
+        assert_eq!(size_of::<Slot>(), 128);
+        assert_eq!(size_of::<Core>(), 128);
+        for size in [size_of::<CoreOrder>(), size_of::<SetOfCores>(), size_of::<Task>()] {
+            assert_eq!(size, 64);
+        }
+        assert_eq!((size_of::<Control>(), size_of::<Totals>()), (64, 128));
+        assert_eq!(size_of::<WatchArgs>(), WatchArgs::BYTES);
+    }
+}

@@ -1,0 +1,309 @@
+//! The watched threads as last read, and what they add up to.
+//!
+//! The slots that changed are named by the dirty bitmap; only those are copied. Each tick then walks the
+//! threads that are awake, so that its cost follows what happens and not how many threads are watched.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quell_model::{Absence, CoreId, Nanos, Signal, Snapshot, TaskId};
+
+use super::abi::{RUNNING, SLEEPING, Slot, SlotCopy, WAITING};
+use super::lane::SlotPlace;
+use super::shared::take_marks;
+use crate::{ThreadState, ThreadView};
+use quell_os::ThreadRef;
+
+/// The position of a slot without a view.
+const NONE: u32 = u32::MAX;
+
+/// What a view needs beside what everybody may see.
+#[derive(Clone, Copy)]
+struct Private {
+    slot: u32,
+    used: u32,
+    /// Totals up to `since`; the view adds the stretch in progress.
+    ran: Nanos,
+    waited: Nanos,
+    /// It ran since it woke up.
+    has_run: bool,
+    /// A process of an LC task that is treated as BE: not one of the task's threads.
+    guest: bool,
+}
+
+/// A task as it was at the last tick, to tell what crossed a threshold.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Before {
+    congested: bool,
+    runnable: bool,
+    members: u32,
+}
+
+/// The watched threads.
+pub(super) struct Views {
+    views: Vec<ThreadView>,
+    private: Vec<Private>,
+    /// Where a slot's view is.
+    at: Vec<u32>,
+    /// One bit for each slot whose thread does not sleep.
+    awake: Vec<u64>,
+    /// Threads by task place, guests not counted.
+    members: Vec<u32>,
+    before: Vec<Before>,
+    /// Threads whose number or start time changed when they replaced their program.
+    renamed: Vec<ThreadRef>,
+    /// The word of `awake` where the last look at long waits ended.
+    asked: usize,
+    /// Where the next look at long sleeps begins.
+    asked_asleep: usize,
+    /// Reads that were tried again because a writer was at it, and those given up.
+    pub retries: u64,
+    pub torn: u64,
+    /// Slots that were copied.
+    pub changes: u64,
+}
+
+impl Views {
+    pub fn new(slots: usize, tasks: usize) -> Views {
+        Views {
+            views: Vec::with_capacity(slots.min(1024)),
+            private: Vec::with_capacity(slots.min(1024)),
+            at: vec![NONE; slots],
+            awake: vec![0; slots.div_ceil(64)],
+            members: vec![0; tasks],
+            before: vec![Before::default(); tasks],
+            renamed: Vec::new(),
+            asked: 0,
+            asked_asleep: 0,
+            retries: 0,
+            torn: 0,
+            changes: 0,
+        }
+    }
+
+    /// Where the thread at this position of [`Views::all`] has its slot.
+    pub fn place(&self, position: usize) -> Option<SlotPlace> {
+        let private = self.private.get(position)?;
+        Some(SlotPlace { slot: private.slot, used: private.used })
+    }
+
+    pub fn all(&self) -> &[ThreadView] {
+        &self.views
+    }
+
+    /// The identities that threads had before they replaced their program, since the last call.
+    pub fn take_renamed(&mut self) -> Option<ThreadRef> {
+        self.renamed.pop()
+    }
+
+    /// Copies the slots that changed since the last call.
+    pub fn refresh(&mut self, dirty: &[AtomicU64], slots: &[Slot]) {
+        for (at, word) in dirty.iter().enumerate() {
+            let mut bits = take_marks(word);
+            while bits != 0 {
+                let slot = at * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let (copy, retries) = slots[slot].read();
+                self.retries += u64::from(retries);
+                match copy {
+                    Some(copy) => self.update(slot as u32, &copy),
+                    None => {
+                        // Looked at again next time.
+                        self.torn += 1;
+                        word.fetch_or(1 << (slot % 64), Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    }
+
+    fn update(&mut self, slot: u32, copy: &SlotCopy) {
+        self.changes += 1;
+        let known = self.at[slot as usize];
+        if known != NONE && self.private[known as usize].used != copy.used {
+            self.remove(slot);
+        }
+        let Some(thread) = copy.thread else {
+            self.remove(slot);
+            return;
+        };
+        let view = view(thread, copy);
+        let private = Private {
+            slot,
+            used: copy.used,
+            ran: copy.ran,
+            waited: copy.waited,
+            has_run: !copy.woken,
+            guest: copy.guest,
+        };
+        match self.at[slot as usize] {
+            NONE => {
+                self.at[slot as usize] = self.views.len() as u32;
+                self.views.push(view);
+                self.private.push(private);
+                self.count(view.task, private.guest, 1);
+            }
+            at => {
+                let at = at as usize;
+                let (old, old_private) = (self.views[at], self.private[at]);
+                if old.thread != thread {
+                    self.renamed.push(old.thread);
+                }
+                if (old.task, old_private.guest) != (view.task, private.guest) {
+                    self.count(old.task, old_private.guest, -1);
+                    self.count(view.task, private.guest, 1);
+                }
+                self.views[at] = view;
+                self.private[at] = private;
+            }
+        }
+        let bit = 1 << (slot % 64);
+        match view.state {
+            ThreadState::Running | ThreadState::Waiting => self.awake[slot as usize / 64] |= bit,
+            ThreadState::Sleeping | ThreadState::Unknown => self.awake[slot as usize / 64] &= !bit,
+        }
+    }
+
+    fn remove(&mut self, slot: u32) {
+        let at = std::mem::replace(&mut self.at[slot as usize], NONE);
+        if at == NONE {
+            return;
+        }
+        self.awake[slot as usize / 64] &= !(1 << (slot % 64));
+        let view = self.views.swap_remove(at as usize);
+        let private = self.private.swap_remove(at as usize);
+        self.count(view.task, private.guest, -1);
+        if let Some(moved) = self.private.get(at as usize) {
+            self.at[moved.slot as usize] = at;
+        }
+    }
+
+    fn count(&mut self, task: TaskId, guest: bool, change: i32) {
+        if let Some(members) = self.members.get_mut(task.at()).filter(|_| !guest) {
+            *members = members.saturating_add_signed(change);
+        }
+    }
+
+    /// Threads that wait since before then: about `most` of them, and others with the next call.
+    pub fn waiting_since_before(&mut self, then: Nanos, most: usize) -> Vec<ThreadRef> {
+        let mut found = Vec::new();
+        let words = self.awake.len();
+        for _ in 0..words {
+            self.asked = (self.asked + 1) % words;
+            let mut bits = self.awake[self.asked];
+            while bits != 0 {
+                let slot = self.asked * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let view = &self.views[self.at[slot] as usize];
+                if view.state == ThreadState::Waiting && view.since < then {
+                    found.push(view.thread);
+                }
+            }
+            if found.len() >= most {
+                break;
+            }
+        }
+        found.truncate(most);
+        found
+    }
+
+    /// Threads that sleep since before then, of the next so many: others with the next call.
+    pub fn sleeping_since_before(
+        &mut self,
+        then: Nanos,
+        most: usize,
+    ) -> impl Iterator<Item = ThreadRef> {
+        let from = if self.asked_asleep < self.views.len() { self.asked_asleep } else { 0 };
+        let to = self.views.len().min(from + most);
+        self.asked_asleep = to;
+        let sleeps =
+            move |view: &&ThreadView| view.state == ThreadState::Sleeping && view.since < then;
+        self.views[from..to].iter().filter(sleeps).map(|view| view.thread)
+    }
+
+    /// Fills in the observed fields of the Snapshot's tasks. Returns whether any thread waits.
+    pub fn summarise(&mut self, now: Nanos, seen: &mut Snapshot) -> bool {
+        for (at, task) in seen.tasks.iter_mut().enumerate() {
+            (task.running, task.waiting) = (0, 0);
+            task.sleeping = self.members.get(at).copied().filter(|_| task.alive).unwrap_or(0);
+            task.running_on = quell_model::CoreSet::EMPTY;
+            task.queueing_delay = Signal::Absent(Absence::NotApplicable);
+            task.longest_run = Signal::Absent(Absence::NotApplicable);
+        }
+        let mut waits = false;
+        for (word, &bits) in self.awake.iter().enumerate() {
+            let mut bits = bits;
+            while bits != 0 {
+                let slot = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let at = self.at[slot] as usize;
+                let (view, private) = (&mut self.views[at], &self.private[at]);
+                let stretch = now.since(view.since);
+                waits |= view.state == ThreadState::Waiting;
+                match view.state {
+                    ThreadState::Running => view.ran = private.ran + stretch,
+                    _ => view.waited = private.waited + stretch,
+                }
+                let task = seen.tasks.get_mut(view.task.at());
+                let Some(task) = task.filter(|task| task.alive && task.id == view.task) else {
+                    continue;
+                };
+                if private.guest {
+                    continue;
+                }
+                task.sleeping = task.sleeping.saturating_sub(1);
+                if view.state == ThreadState::Running {
+                    task.running += 1;
+                    task.running_on.insert(view.core);
+                } else {
+                    task.waiting += 1;
+                    task.queueing_delay = longer(task.queueing_delay, stretch);
+                }
+                if private.has_run {
+                    task.longest_run = longer(task.longest_run, now.since(view.awake_since));
+                }
+            }
+        }
+        self.tell_crossings(seen);
+        waits
+    }
+
+    fn tell_crossings(&mut self, seen: &mut Snapshot) {
+        for (at, task) in seen.tasks.iter().enumerate() {
+            let Some(before) = self.before.get_mut(at) else { break };
+            let after = Before {
+                congested: task.is_congested(),
+                runnable: task.runnable() > 0,
+                members: self.members[at],
+            };
+            if after != *before && task.alive && !seen.dirty.contains(&(at as u32)) {
+                seen.dirty.push(at as u32);
+            }
+            *before = after;
+        }
+    }
+}
+
+fn longer(known: Signal<Nanos>, found: Nanos) -> Signal<Nanos> {
+    Signal::Measured(known.value().map_or(found, |known| known.max(found)))
+}
+
+fn view(thread: ThreadRef, copy: &SlotCopy) -> ThreadView {
+    ThreadView {
+        thread,
+        task: TaskId { index: copy.task, generation: copy.generation },
+        lc: copy.lc,
+        member: copy.member as u8,
+        state: match copy.state {
+            RUNNING => ThreadState::Running,
+            WAITING => ThreadState::Waiting,
+            SLEEPING => ThreadState::Sleeping,
+            _ => ThreadState::Unknown,
+        },
+        since: copy.since,
+        awake_since: copy.awake_since,
+        core: CoreId(copy.core as u16),
+        ran: copy.ran,
+        waited: copy.waited,
+        transitions: copy.transitions,
+    }
+}

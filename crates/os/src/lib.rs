@@ -1,0 +1,24 @@
+//! Safe wrappers of the system calls that several crates need: the clock, shared mappings, handles on threads and
+//! processes, scheduling attributes, and settings of the calling thread.
+//!
+//! Nothing here changes another thread or process: only the crate `act` does.
+
+mod child;
+pub mod clock;
+mod exists;
+mod group;
+mod handle;
+mod map;
+pub mod own;
+mod peer;
+pub mod pidfd;
+pub mod sched;
+mod thread;
+mod thread_clock;
+
+pub use exists::exists;
+pub use group::id as group_id;
+pub use handle::ThreadHandle;
+pub use map::{MapAccess, SharedMap, SharedWords};
+pub use peer::credentials as peer_credentials;
+pub use thread::{ThreadRef, ThreadStat, Tid};

@@ -1,0 +1,6 @@
+//! Uthreads, their locks, sockets and files, and the servers that are built of them.
+
+mod io;
+mod keyvalue;
+mod sync;
+mod uthreads;

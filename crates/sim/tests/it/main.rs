@@ -1,0 +1,11 @@
+//! Policies in a closed loop on simulated hosts.
+
+mod backend;
+mod closed_loop;
+mod common;
+mod controllers;
+mod digests;
+mod hunt;
+mod machine;
+mod own_policy;
+mod replay;

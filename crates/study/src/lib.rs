@@ -1,0 +1,8 @@
+//! Many simulations: sweeps, the randomised search, the oracle, figures that others published, a host's measurements
+//! simulated, and how fast the simulator is.
+
+pub mod plot;
+pub mod simhost;
+pub mod simspeed;
+pub mod simulate;
+pub mod validation;

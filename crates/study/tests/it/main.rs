@@ -1,0 +1,3 @@
+//! The published figures in their short form.
+
+mod validation;

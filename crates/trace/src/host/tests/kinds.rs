@@ -1,0 +1,231 @@
+//! The kinds of differences that are explained, each by a predicate; their reasons are in
+//! `docs/host-state-differences.md`.
+
+use std::collections::BTreeSet;
+
+use super::differential::{Case, Machine, Subject, said_by};
+use super::*;
+
+/// A kind of difference.
+pub(super) struct Kind {
+    pub name: &'static str,
+    pub is: fn(&Case<'_>) -> bool,
+}
+
+/// The explained kinds of differences.
+pub(super) const KINDS: &[Kind] = &[
+    Kind { name: "lost-events", is: |case| case.history.is_lost },
+    Kind { name: "waking-is-not-waiting", is: waking_is_not_waiting },
+    Kind { name: "waking-without-wakeups", is: waking_without_wakeups },
+    Kind { name: "core-unknown-at-first", is: core_unknown_at_first },
+    Kind { name: "idle-switch-empties-queue", is: idle_switch_empties_queue },
+    Kind { name: "queued-core-is-not-idle", is: queued_core_is_not_idle },
+    Kind { name: "kernel-counts-decide", is: kernel_counts_decide },
+    Kind { name: "simulated-queues-are-shared", is: simulated_queues_are_shared },
+    Kind { name: "keyframe-is-taken", is: keyframe_is_taken },
+    Kind { name: "one-place-for-a-thread", is: one_place_for_a_thread },
+    Kind { name: "contradicting-events", is: contradicting_events },
+    Kind { name: "reused-tid", is: reused_tid },
+    Kind { name: "wakeup-in-flight", is: wakeup_in_flight },
+    Kind { name: "waking-of-a-waiting-thread", is: waking_of_a_waiting_thread },
+    Kind { name: "missed-switches", is: missed_switches },
+    Kind { name: "why-reads-no-keyframes", is: why_reads_no_keyframes },
+    Kind { name: "why-reads-no-wakeups", is: why_reads_no_wakeups },
+    Kind { name: "follows-from-its-threads", is: follows_from_its_threads },
+    Kind { name: "why-knows-no-losses", is: why_knows_no_losses },
+];
+
+fn state_of(case: &Case<'_>) -> Option<ThreadState> {
+    let Subject::Waiting(tid) = case.subject else { return None };
+    case.host.thread_by_tid(tid).map(|thread| thread.state)
+}
+
+/// Stats and why have a thread wait from `sched_waking`, the host state from `sched_wakeup`.
+fn waking_is_not_waiting(case: &Case<'_>) -> bool {
+    match case.subject {
+        Subject::Waiting(_) => {
+            case.machine != Machine::Check && state_of(case) == Some(ThreadState::Waking)
+        }
+        _ => false,
+    }
+}
+
+/// In a stream without `sched_wakeup`, the host state has threads wait from `sched_waking`; check never does.
+fn waking_without_wakeups(case: &Case<'_>) -> bool {
+    let is_waiting = state_of(case) == Some(ThreadState::Waiting);
+    match case.subject {
+        Subject::Waiting(tid) => {
+            is_waiting && (!case.history.has_wakeups || case.history.woken_early.contains(&tid))
+        }
+        // Check has it waking still when the core has idled meanwhile.
+        Subject::Idle(core) => case
+            .history
+            .woken_early
+            .iter()
+            .any(|tid| case.host.thread_by_tid(*tid).is_some_and(|thread| thread.core == core)),
+        Subject::Running(_) => false,
+    }
+}
+
+/// Before its first event, and when it comes online, nothing is known of a core; stats takes it for idle.
+fn core_unknown_at_first(case: &Case<'_>) -> bool {
+    match case.subject {
+        Subject::Running(core) | Subject::Idle(core) => {
+            case.host.cores()[core].running == Running::Unknown
+                && !case.history.switched.contains(&core)
+        }
+        Subject::Waiting(_) => false,
+    }
+}
+
+/// A kernel with a runnable thread in the queue does not switch to the idle thread.
+fn idle_switch_empties_queue(case: &Case<'_>) -> bool {
+    let idles =
+        |event: &Event| matches!(&event.what, What::Switch { next, .. } if next.thread == 0);
+    state_of(case) == Some(ThreadState::Unknown) && case.step.iter().any(idles)
+}
+
+/// A core in whose queue a thread is, or for which one is on its way, is not idle.
+fn queued_core_is_not_idle(case: &Case<'_>) -> bool {
+    let Subject::Idle(core) = case.subject else { return false };
+    let core = &case.host.cores()[core];
+    case.old == Some(1) && (core.waiting + core.waking > 0 || core.wake_pending)
+}
+
+/// Where the kernel's count is current it decides whether a core is idle; stats does not read it.
+fn kernel_counts_decide(case: &Case<'_>) -> bool {
+    let Subject::Idle(core) = case.subject else { return false };
+    case.machine == Machine::Stats && case.host.cores()[core].runnable.is_some()
+}
+
+/// Simulated cores idle whatever is filed under them.
+fn simulated_queues_are_shared(case: &Case<'_>) -> bool {
+    matches!(case.subject, Subject::Idle(_)) && case.host.queues() == Queues::Shared
+}
+
+/// A keyframe is taken for the truth; why does not read keyframes, and where entries of one contradict each other
+/// the core's own decides.
+fn keyframe_is_taken(case: &Case<'_>) -> bool {
+    case.step.iter().any(|event| matches!(event.what, What::Keyframe(_)))
+}
+
+/// A thread that is elsewhere by now does not run on the core that still names it; that core is unknown.
+fn one_place_for_a_thread(case: &Case<'_>) -> bool {
+    let core = match case.subject {
+        Subject::Running(core) | Subject::Idle(core) => core,
+        Subject::Waiting(_) => return false,
+    };
+    case.host.cores()[core].running == Running::Unknown
+        && case.history.contradicted_cores.contains(&core)
+}
+
+/// Events that contradict what is known of a thread: a switch away from a thread that did not run there, the move
+/// or the switch-in of a running thread.
+fn contradicting_events(case: &Case<'_>) -> bool {
+    match case.subject {
+        Subject::Waiting(tid) => case.history.contradicted.contains(&tid),
+        Subject::Running(core) | Subject::Idle(core) => {
+            case.history.contradicted_cores.contains(&core)
+                || case.old.is_some_and(|tid| case.history.contradicted.contains(&(tid as i32)))
+        }
+    }
+}
+
+/// A reused tid is a new thread.
+fn reused_tid(case: &Case<'_>) -> bool {
+    let Subject::Waiting(tid) = case.subject else { return false };
+    case.step.iter().any(|event| match &event.what {
+        What::Fork { child, .. } => child.thread == tid,
+        What::Woken { thread, is_new: true, .. } => thread.thread == tid,
+        What::Exit { thread } => *thread == tid,
+        _ => false,
+    })
+}
+
+/// A wake-up that meets its thread on the way to sleep goes on; check and stats forget it, why keeps 50 us.
+fn wakeup_in_flight(case: &Case<'_>) -> bool {
+    match case.subject {
+        Subject::Waiting(_) => {
+            let state = state_of(case);
+            let sleeps = [ThreadState::Sleeping, ThreadState::Blocked, ThreadState::Stopped];
+            let is_asleep = state.is_some_and(|state| sleeps.contains(&state));
+            case.machine == Machine::Why && (is_asleep || state == Some(ThreadState::Waking))
+        }
+        // It is in flight to another core already when it is woken again.
+        Subject::Idle(core) => {
+            let is_again = |event: &Event| match &event.what {
+                What::Waking { thread, target, .. } => {
+                    let thread = case.host.thread_by_tid(thread.thread);
+                    target.index() == core
+                        && thread.is_some_and(|thread| thread.state == ThreadState::Waking)
+                }
+                _ => false,
+            };
+            case.host.cores()[core].waking > 0 || case.step.iter().any(is_again)
+        }
+        Subject::Running(_) => false,
+    }
+}
+
+/// The wake-up of a thread that waits changes nothing; stats moves it to where it was to be woken.
+fn waking_of_a_waiting_thread(case: &Case<'_>) -> bool {
+    let Subject::Waiting(tid) = case.subject else { return false };
+    let is_woken =
+        |event: &Event| matches!(&event.what, What::Waking { thread, .. } if thread.thread == tid);
+    case.machine == Machine::Stats
+        && state_of(case) == Some(ThreadState::Waiting)
+        && case.step.iter().any(is_woken)
+}
+
+/// Why knows of a missed switch before it shows, since it reads to the end: the next switch of that core is away
+/// from a thread that nothing had put there.
+fn missed_switches(case: &Case<'_>) -> bool {
+    if case.machine != Machine::Why {
+        return false;
+    }
+    match case.subject {
+        Subject::Running(core) => {
+            let here = |event: &&Event| case.host.topology().position(event.core) == Some(core);
+            let switches = case.future.iter().filter(here).filter_map(|event| match &event.what {
+                What::Switch { left, .. } => Some(i64::from(*left)),
+                _ => None,
+            });
+            switches.clone().next() == case.old
+        }
+        Subject::Waiting(tid) => case.old_said.running.contains(&Some(tid)),
+        Subject::Idle(_) => false,
+    }
+}
+
+/// A thread that only a keyframe has shown appears for why with its next switch-in or wake-up.
+fn why_reads_no_keyframes(case: &Case<'_>) -> bool {
+    let Subject::Waiting(tid) = case.subject else { return false };
+    let leaves = |event: &Event| matches!(&event.what, What::Switch { left, .. } if *left == tid);
+    case.machine == Machine::Why
+        && case.old.is_none()
+        && !case.history.known_to_why.contains(&tid)
+        && case.step.iter().any(leaves)
+}
+
+/// Why reads `sched_waking` alone: where that is missing, its thread does not wait.
+fn why_reads_no_wakeups(case: &Case<'_>) -> bool {
+    let Subject::Waiting(tid) = case.subject else { return false };
+    let is_woken =
+        |event: &Event| matches!(&event.what, What::Woken { thread, .. } if thread.thread == tid);
+    case.machine == Machine::Why && case.old.is_none() && case.step.iter().any(is_woken)
+}
+
+/// A core is idle for one and not for the other where they do not have the same threads run or wait there; that is
+/// a difference of its own.
+fn follows_from_its_threads(case: &Case<'_>) -> bool {
+    let Subject::Idle(core) = case.subject else { return false };
+    let there = case.old_said.waiting.iter().filter(|(_, at)| **at == core);
+    let there: BTreeSet<i32> = there.map(|(tid, _)| *tid).collect();
+    let here: BTreeSet<i32> = case.host.waiters(core).map(HostThread::tid).collect();
+    there != here || case.old_said.running[core] != said_by(case.host).running[core]
+}
+
+/// Why reads neither losses nor keyframes: what a loss hides stays wrong.
+fn why_knows_no_losses(case: &Case<'_>) -> bool {
+    case.machine == Machine::Why && case.history.was_lost
+}

@@ -1,0 +1,4 @@
+//! Traces and recordings, written and read.
+
+mod import;
+mod perfetto;

@@ -1,0 +1,3 @@
+//! What events mean to the viewer.
+
+mod replay;
