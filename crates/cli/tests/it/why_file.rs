@@ -82,26 +82,33 @@ impl Service {
 
     fn ask(&mut self, times: usize) {
         for _ in 0..times {
-            let sent = clock::now();
-            self.client.write_all(b"version\r\n").unwrap();
-            let mut line = [0; 64];
-            assert!(self.client.read(&mut line).unwrap() > 0);
-            self.requests.push((sent, clock::now()));
+            self.ask_while(|| {});
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Asks while something keeps the service from its core, which ends after 60 ms. When that was.
-    fn ask_while(&mut self, end: impl FnOnce() + Send) -> (Nanos, Nanos) {
-        let from = clock::now();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(60));
-                end();
-            });
-            self.ask(1);
+    /// Asks while something keeps the service from its core; `end` ends that once it has the request. When that was.
+    fn ask_while(&mut self, end: impl FnOnce()) -> (Nanos, Nanos) {
+        let sent = clock::now();
+        self.client.write_all(b"version\r\n").unwrap();
+        end();
+        let mut line = [0; 64];
+        assert!(self.client.read(&mut line).unwrap() > 0);
+        let answered = clock::now();
+        self.requests.push((sent, answered));
+        (sent, answered)
+    }
+
+    /// Stops all its threads: the signal reaches one of them, and the others may answer until that one runs.
+    fn stop(&self) {
+        kill_process(Pid::from_raw(self.program.pid()).unwrap(), Signal::STOP).unwrap();
+        eventually("each thread of the service is stopped", || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.program.pid())).unwrap();
+            tasks.map(Result::unwrap).all(|task| {
+                let stat = fs::read_to_string(task.path().join("stat")).unwrap();
+                stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+            })
         });
-        (from, clock::now())
     }
 }
 
@@ -121,11 +128,17 @@ fn recorded_stop_and_hog_are_named_in_their_seconds() {
     });
     service.ask(20);
     let pid = Pid::from_raw(service.program.pid()).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
-    let stopped = service.ask_while(|| kill_process(pid, Signal::CONT).unwrap());
+    service.stop();
+    let stopped = service.ask_while(|| {
+        std::thread::sleep(Duration::from_millis(60));
+        kill_process(pid, Signal::CONT).unwrap();
+    });
     service.ask(20);
     let hog = hog(&["chrt", "-f", "60"], "1");
-    let preempted = service.ask_while(|| drop(hog));
+    let preempted = service.ask_while(|| {
+        std::thread::sleep(Duration::from_millis(60));
+        drop(hog);
+    });
     service.ask(20);
     kill_process(Pid::from_child(&recorder), Signal::INT).unwrap();
     let out = recorder.wait_with_output().unwrap();
