@@ -558,14 +558,16 @@ fn every_policy_runs_busy_members() {
 #[test]
 fn fifo_serves_in_the_order_of_waking_up_and_takes_no_turn_away() {
     let ground = Ground::new();
-    let folder = ground.path().display();
+    // In memory: a worker that slept in a write to a disk would rightly lose its turn.
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let directory = memory.path().display();
     // Woken by a line, each works until a file exists: nothing here depends on how long anything takes.
     let worker = |name: &str| {
-        let pipe = ground.path().join(format!("{name}.pipe"));
+        let pipe = memory.path().join(format!("{name}.pipe"));
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let script = format!(
-            "exec 3<>{folder}/{name}.pipe; while read -r line <&3; do echo {name}+ >>{folder}/order; \
-             until [ -e {folder}/{name}.go ]; do :; done; echo {name}- >>{folder}/order; done"
+            "exec 3<>{directory}/{name}.pipe; while read -r line <&3; do echo {name}+ >>{directory}/order; \
+             until [ -e {directory}/{name}.go ]; do :; done; echo {name}- >>{directory}/order; done"
         );
         start_bound(&["sh", "-c", &script])
     };
@@ -574,12 +576,12 @@ fn fifo_serves_in_the_order_of_waking_up_and_takes_no_turn_away() {
     let mut args = vec!["--core", "1", "--policy", "fifo"];
     pids.iter().for_each(|pid| args.extend(["--pid", pid]));
     let lanes = Lanes::run(&ground, &args);
-    let finish = |name: &str| fs::write(ground.path().join(format!("{name}.go")), "").unwrap();
-    let order = || fs::read_to_string(ground.path().join("order")).unwrap_or_default();
+    let finish = |name: &str| fs::write(memory.path().join(format!("{name}.go")), "").unwrap();
+    let order = || fs::read_to_string(memory.path().join("order")).unwrap_or_default();
     lanes.stand_still();
     for name in ["a", "c", "b"] {
         let looks = lanes.count("decisions");
-        fs::write(ground.path().join(format!("{name}.pipe")), "go\n").unwrap();
+        fs::write(memory.path().join(format!("{name}.pipe")), "go\n").unwrap();
         eventually("the lane knows that it waits", || lanes.count("decisions") > looks);
     }
     eventually("the first one works", || order() == "a+\n");

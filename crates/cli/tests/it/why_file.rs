@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Ground, QUELL, eventually, hog, start_bound};
+use crate::common::{Ground, QUELL, eventually, start_bound};
 use flate2::read::GzDecoder;
 use quell_model::{Event, Nanos};
 use quell_os::clock;
@@ -57,6 +57,36 @@ fn old(directory: &Path, name: &str) -> PathBuf {
     file
 }
 
+/// How long a cause delays a request: much longer than a busy host delays the client, much shorter than the
+/// 950 ms after which the kernel's fair server interrupts a FIFO thread.
+const DELAY: Duration = Duration::from_millis(200);
+
+/// A FIFO thread on core 1 that sleeps until it is woken, and then spins.
+struct SleepingHog {
+    _program: crate::common::Program,
+    pipe: PathBuf,
+}
+
+impl SleepingHog {
+    fn start(directory: &Path) -> SleepingHog {
+        let (pipe, ready) = (directory.join("hog.pipe"), directory.join("hog.ready"));
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let script = format!(
+            "exec 3<>{}; : >{}; read -r _ <&3; while :; do :; done",
+            pipe.display(),
+            ready.display()
+        );
+        let fifo = ["taskset", "-c", "1", "chrt", "-f", "60", "sh", "-c", &script];
+        let program = start_bound(&fifo);
+        eventually("the hog is ready", || ready.exists());
+        SleepingHog { _program: program, pipe }
+    }
+
+    fn wake(&self) {
+        fs::write(&self.pipe, "go\n").unwrap();
+    }
+}
+
 /// A memcached on core 1 and a client that asks for its version, one request after the other.
 struct Service {
     program: crate::common::Program,
@@ -88,13 +118,15 @@ impl Service {
     }
 
     /// Asks while something keeps the service from its core; `end` ends that once it has the request. When that was.
-    fn ask_while(&mut self, end: impl FnOnce()) -> (Nanos, Nanos) {
+    fn ask_while(&mut self, end: impl FnOnce() + Send) -> (Nanos, Nanos) {
         let sent = clock::now();
         self.client.write_all(b"version\r\n").unwrap();
-        end();
-        let mut line = [0; 64];
-        assert!(self.client.read(&mut line).unwrap() > 0);
-        let answered = clock::now();
+        let answered = std::thread::scope(|scope| {
+            scope.spawn(end);
+            let mut line = [0; 64];
+            assert!(self.client.read(&mut line).unwrap() > 0);
+            clock::now()
+        });
         self.requests.push((sent, answered));
         (sent, answered)
     }
@@ -130,13 +162,14 @@ fn recorded_stop_and_hog_are_named_in_their_seconds() {
     let pid = Pid::from_raw(service.program.pid()).unwrap();
     service.stop();
     let stopped = service.ask_while(|| {
-        std::thread::sleep(Duration::from_millis(60));
+        std::thread::sleep(DELAY);
         kill_process(pid, Signal::CONT).unwrap();
     });
     service.ask(20);
-    let hog = hog(&["chrt", "-f", "60"], "1");
+    let hog = SleepingHog::start(ground.path());
+    hog.wake();
     let preempted = service.ask_while(|| {
-        std::thread::sleep(Duration::from_millis(60));
+        std::thread::sleep(DELAY);
         drop(hog);
     });
     service.ask(20);
