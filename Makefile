@@ -35,7 +35,7 @@ test: setup test-unit test-crash test-vm ## Run the tests: on this host, busy or
 # Of a value that was given, that one counts.
 test-all: export QUELL_VM_QUICK := 0
 test-all: CRASH_DEATHS := 200
-test-all: setup test-ignored test-peers test-deb test-crash test-vm ## Run all tests: also those that need a quiet host or take long, and each guest (for hours; docs/testing.md)
+test-all: setup test-ignored test-peers test-deb test-crash test-vm ## Run all tests: also those that need a quiet host or take long, and each guest (for hours; docs/lab/testing.md)
 
 # All that tests run, built once: cargo chooses features by what a command names, and would build most of it again
 # for another choice of packages or targets.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A server that hints: it tells Quell which of its threads serves a request since when, how many wait in its own queue,
- * and since when the oldest does. docs/hints.md is the guide.
+ * and since when the oldest does. docs/reference/hints.md is the guide.
  *
  *     cc -O2 -pthread -Icrates/shm/include -o sums examples/hints/server.c
  *     QUELL_HINTS=/dev/shm/sums.hints ./sums /tmp/sums.sock 4

@@ -106,7 +106,10 @@ quell() {
     stripped "$root/usr/bin/quell"
     generated quell
     # The results are of the machine that measured them, and pictures.
-    find docs -name '*.md' ! -name results.md -exec install -D -m 644 -t "$doc" {} +
+    local group
+    for group in guide reference tools lab; do
+        put 644 "/usr/share/doc/quell/$group" "docs/$group"/*.md
+    done
     put 644 /usr/share/doc/quell/examples examples/*.toml
     put 644 /usr/share/doc/quell/examples/lanes examples/lanes/*
     papers quell

@@ -71,5 +71,5 @@ for series in 6.1 6.12; do
 done
 # Figures are shown, not asserted: time in there is not real.
 scripts/vm/results.sh "${results[@]}" >target/check-guests.json
-echo "vm: the table of bugs and kernels: target/check-guests.json (docs/check-guests.md says what to do with it)"
+echo "vm: the table of bugs and kernels: target/check-guests.json (docs/lab/check-guests.md says what to do with it)"
 echo "vm: passed"

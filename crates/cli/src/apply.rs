@@ -14,7 +14,7 @@ use crate::client::{Daemon, read_config};
 /// twice changes nothing. The [host] table cannot change while the daemon runs.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The configuration (see docs/configuration.md)
+    /// The configuration (see docs/reference/configuration.md)
     file: PathBuf,
     /// Say what would change, and change nothing
     #[arg(long)]

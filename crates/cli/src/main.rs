@@ -68,7 +68,7 @@ enum Command {
     Load(lab::Args),
     /// Simulate a host, its tasks and a policy, as a scenario file describes them (by quell-lab)
     Sim(lab::Args),
-    /// Run a benchmark, or make docs/results.md of what was measured (by quell-lab)
+    /// Run a benchmark, or make the pages of docs/results.md (by quell-lab)
     Bench(lab::Args),
 
     #[command(hide = true)]

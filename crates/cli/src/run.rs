@@ -16,7 +16,7 @@ use quell_terminal::quantity::size;
 /// killed. Needs root (CAP_SYS_NICE, CAP_BPF and CAP_PERFMON).
 #[derive(clap::Args)]
 pub struct Args {
-    /// The configuration (see docs/configuration.md)
+    /// The configuration (see docs/reference/configuration.md)
     file: PathBuf,
     /// Show what would be decided and changed, and change nothing
     #[arg(long)]
@@ -24,7 +24,7 @@ pub struct Args {
     /// Use this policy instead of the file's
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
-    /// Record every decision to FILE, for `quell replay` (see docs/replay.md)
+    /// Record every decision to FILE, for `quell replay` (see docs/tools/replay.md)
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     record_decisions: Option<PathBuf>,
     /// Keep only about the newest SIZE bytes of the recording, e.g. 64M

@@ -98,7 +98,7 @@ impl LanesConfig {
             file: file.to_owned(),
             line,
             what,
-            remedy: "see docs/lanes.md".to_owned(),
+            remedy: "see docs/reference/lanes.md".to_owned(),
         };
         if text.len() > CONFIG_BYTES_MAX {
             return Err(error(None, format!("longer than {CONFIG_BYTES_MAX} bytes")));

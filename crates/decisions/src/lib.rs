@@ -11,7 +11,7 @@
 //! because a policy is nothing but its state and the Snapshots that it is given.
 //!
 //! Where the writer fell behind, decisions are left out and counted; the next keyframe says how many and
-//! makes a new beginning. `docs/replay.md` describes the format for users.
+//! makes a new beginning. `docs/tools/replay.md` describes the format for users.
 
 mod compare;
 mod delta;

@@ -1,12 +1,12 @@
-//! `docs/results.md`, `docs/validation.md` and the figures in the README, made of `bench/results/*.json` and nothing else.
+//! `docs/results.md`, a page of each benchmark in `docs/results/`, and the figures in the README, made of
+//! `bench/results/*.json` and nothing else.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::summary;
+use crate::{bench, summary};
 use quell_bench::colocate::Lc;
 use quell_report::BenchReport;
 use quell_report::plot;
@@ -19,22 +19,22 @@ const RESULTS: &str = "bench/results";
 const PLOTS: &str = "docs/plots";
 /// The benchmark that has a report for each service.
 const COLOCATE: &str = "colocate";
-/// The generated page.
-const PAGE: &str = "docs/results.md";
-/// The page of what was simulated.
-const SIMULATED_PAGE: &str = "docs/validation.md";
+/// The index of the generated pages.
+const INDEX: &str = "docs/results.md";
+/// The generated pages, one per benchmark.
+const PAGES: &str = "docs/results";
 /// Files whose marked figures are replaced.
 const MARKED: [&str; 5] = [
     "README.md",
-    "docs/check-guests.md",
-    "docs/check.md",
-    "docs/record.md",
-    "docs/runtime-bench.md",
+    "docs/lab/check-guests.md",
+    "docs/tools/check.md",
+    "docs/tools/record.md",
+    "docs/lab/runtime-bench.md",
 ];
 const OPEN: &str = "<!-- bench: ";
 const CLOSE: &str = "<!-- /bench -->";
 
-/// Writes `docs/results.md`, the plots, and the marked figures of the README. Returns what it wrote.
+/// Writes `docs/results.md`, the page of each benchmark, the plots, and the marked figures. Returns what it wrote.
 ///
 /// # Errors
 /// When a report does not read, a marker names a figure that does not exist, or a file cannot be written.
@@ -51,6 +51,7 @@ pub fn generate(root: &Path) -> Result<Vec<PathBuf>> {
     }
     let mut write = |path: PathBuf, text: String| -> Result<()> {
         if fs::read_to_string(&path).ok().as_deref() != Some(&text) {
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
             fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
         }
         written.push(path);
@@ -107,62 +108,80 @@ fn reports(root: &Path) -> Result<Vec<BenchReport>> {
     paths.iter().map(|path| BenchReport::read(path)).collect()
 }
 
-/// The generated pages: where each is, and its text. What was simulated has a page of its own.
-fn pages(reports: &[BenchReport]) -> Vec<(&'static str, String)> {
-    let (simulated, measured): (Vec<BenchReport>, Vec<BenchReport>) =
-        reports.iter().cloned().partition(|report| report.bench == validation::BENCH);
-    let simulated = simulated.iter().map(|report| (SIMULATED_PAGE, validation::page(report)));
-    [(PAGE, page(&measured))].into_iter().chain(simulated).collect()
+/// The generated pages: the path of each below the repository's root, and its text.
+fn pages(reports: &[BenchReport]) -> Vec<(String, String)> {
+    let of_reports = reports.iter().map(|report| {
+        let text = match report.bench == validation::BENCH {
+            true => validation::page(report),
+            false => page(report),
+        };
+        (format!("{PAGES}/{}.md", report.bench), text)
+    });
+    std::iter::once((INDEX.to_owned(), index(reports))).chain(of_reports).collect()
 }
 
-/// The page as Markdown.
-fn page(reports: &[BenchReport]) -> String {
-    let mut out = "# Measured results\n\n\
-        <!-- Generated from bench/results/*.json by `quell bench report`; do not edit. -->\n\n\
-        Every figure is the median over interleaved rounds in one run. Ratios are taken within each \
-        round, and their intervals are seeded bootstrap 95 % intervals. The JSON files beside this page \
-        keep the value of every round.\n"
-        .to_owned();
-    let measured = reports.iter().map(|report| (report.bench.clone(), chapter(report)));
-    let missing = Lc::ALL.iter().filter_map(|&lc| not_measured(lc, reports));
-    let chapters: BTreeMap<String, String> = missing.chain(measured).collect();
-    out.extend(chapters.into_values());
-    out
+/// The index as Markdown: a row for each benchmark, and for each service that has no co-location yet.
+fn index(reports: &[BenchReport]) -> String {
+    let mut table = Table::new(["benchmark", "subject", "processor", "commit"]);
+    let measured = reports.iter().map(|report| {
+        let link = format!("[{}](results/{}.md)", report.bench, report.bench);
+        let commit = format!("`{}`", report.commit);
+        (report.bench.clone(), [link, subject(report), report.machine.cpu.clone(), commit])
+    });
+    let missing = Lc::ALL.iter().filter_map(|&lc| {
+        let bench = lc.report_name(COLOCATE);
+        let command =
+            format!("`quell bench {COLOCATE} --lc {} --json {RESULTS}/{bench}.json`", lc.name());
+        let row = [bench.clone(), command, "–".to_owned(), "not measured".to_owned()];
+        (!reports.iter().any(|report| report.bench == bench)).then_some((bench, row))
+    });
+    let mut rows: Vec<(String, [String; 4])> = measured.chain(missing).collect();
+    rows.sort_unstable();
+    rows.into_iter().for_each(|(_, row)| table.row(row));
+    format!(
+        "# Measured results\n\n\
+         <!-- Generated from bench/results/*.json by `quell bench report`; do not edit. -->\n\n\
+         Every figure is the median over interleaved rounds in one run. Ratios are taken within each \
+         round, and their intervals are seeded bootstrap 95 % intervals. The JSON files in `{RESULTS}` \
+         keep the value of every round.\n\n{}",
+        table.markdown()
+    )
 }
 
-/// What stands where a service has no co-location yet: the name of the chapter and its text.
-fn not_measured(lc: Lc, reports: &[BenchReport]) -> Option<(String, String)> {
-    let bench = lc.report_name(COLOCATE);
-    if reports.iter().any(|report| report.bench == bench) {
-        return None;
+/// The subject of a report: what its command says of itself, and the service.
+fn subject(report: &BenchReport) -> String {
+    let about = report.command.split_whitespace().nth(2).and_then(bench::about);
+    let about = about.unwrap_or_else(|| format!("`{}`", report.command));
+    match report.service() {
+        Some(name) => format!("{about}; the service is {name}"),
+        None => about,
     }
-    let text = format!(
-        "\n## {bench}\n\nNot measured yet. This does it: `quell bench {COLOCATE} --lc {} --json \
-         {RESULTS}/{bench}.json`\n",
-        lc.name()
-    );
-    Some((bench, text))
 }
 
-fn chapter(report: &BenchReport) -> String {
+/// The page of a benchmark as Markdown.
+fn page(report: &BenchReport) -> String {
     let mut out = format!(
-        "\n## {}\n\nMake it again: `{}` (measured at commit `{}`).{}\n\n{}",
+        "# Results of {}\n\n\
+         <!-- Generated from {RESULTS}/{}.json by `quell bench report`; do not edit. -->\n\n\
+         {}. Every figure is a median over interleaved rounds ([all results](../results.md)). \
+         Make it again: `{}` (measured at commit `{}`).\n\n{}",
         report.bench,
+        report.bench,
+        subject(report),
         report.command,
         report.commit,
-        report.service().map(|name| format!(" The service is {name}.")).unwrap_or_default(),
         machine(report).markdown()
     );
     for section in summary::sections(report) {
-        out += &format!("\n### {}\n\n{}", section.title, section.table.markdown());
+        out += &format!("\n## {}\n\n{}", section.title, section.table.markdown());
         if report.curves.iter().any(|curve| curve.case == section.title) {
             let name = format!("{}-{}", report.bench, section.title);
             out +=
-                &format!("\n![latency distribution beside {}](plots/{name}.svg)\n", section.title);
+                &format!("\n![latency distribution beside {}](../plots/{name}.svg)\n", section.title);
         }
     }
     if !report.notes.is_empty() {
-        out += &format!("\nNotes of the run:\n\n{}", notes(report));
+        out += &format!("\n## Notes of the run\n\n{}", notes(report));
     }
     out
 }
@@ -307,29 +326,30 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_written_from_the_reports_and_then_in_step() {
+    fn pages_are_written_from_the_reports_and_then_in_step() {
         let root = tempfile::tempdir().unwrap();
-        fs::create_dir_all(root.path().join("docs")).unwrap();
         sample().write(&root.path().join(RESULTS).join("colocate.json")).unwrap();
-        assert_eq!(stale(root.path()).unwrap().len(), 1);
+        assert_eq!(stale(root.path()).unwrap().len(), 2);
         generate(root.path()).unwrap();
         assert!(stale(root.path()).unwrap().is_empty());
-        let page = fs::read_to_string(root.path().join(PAGE)).unwrap();
-        assert!(page.contains("## colocate") && page.contains("`quell bench colocate`"), "{page}");
+        let page = fs::read_to_string(root.path().join("docs/results/colocate.md")).unwrap();
+        assert!(page.contains("# Results of colocate") && page.contains("`quell bench colocate`"));
+        let index = fs::read_to_string(root.path().join(INDEX)).unwrap();
+        assert!(index.contains("| [colocate](results/colocate.md) "), "{index}");
     }
 
     #[test]
-    fn services_that_were_not_measured_are_named_and_those_that_were_are_not() {
+    fn index_names_measured_and_missing_services() {
         let mut nginx = sample();
         nginx.bench = "colocate-nginx".into();
         nginx.push("load", "nginx", "peak_rps", vec![30_000.0]);
-        let page = page(&[nginx, sample()]);
-        let chapters: Vec<&str> = page.lines().filter(|line| line.starts_with("## ")).collect();
-        assert_eq!(chapters, ["## colocate", "## colocate-nginx", "## colocate-redis"]);
-        assert!(page.contains("The service is nginx."));
-        assert_eq!(page.matches("Not measured yet").count(), 1);
-        let redis = &page[page.find("## colocate-redis").unwrap()..];
-        assert!(redis.contains("--lc redis --json bench/results/colocate-redis.json"), "{redis}");
+        let index = index(&[nginx, sample()]);
+        let rows: Vec<&str> = index.lines().filter(|line| line.contains("colocate")).collect();
+        assert_eq!(rows.len(), 3, "{index}");
+        assert!(rows[0].starts_with("| [colocate](results/colocate.md)"), "{index}");
+        assert!(rows[1].contains("the service is nginx"), "{index}");
+        assert!(rows[2].contains("--lc redis --json bench/results/colocate-redis.json"), "{index}");
+        assert_eq!(index.matches("not measured").count(), 1, "{index}");
     }
 
     /// The committed page and README say what the committed reports say.

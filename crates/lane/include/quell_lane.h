@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A lane inside a program: its own threads take turns on one core, in an order that the program decides. Header only;
- * C11 and C++11, GCC or Clang, Linux. docs/lanes.md of Quell is the guide, examples/lanes/request-server.c a program.
+ * C11 and C++11, GCC or Clang, Linux. docs/reference/lanes.md of Quell is the guide, examples/lanes/request-server.c a program.
  *
  * Four levels of SCHED_FIFO order the threads of a lane, lowest first:
  *

@@ -3,7 +3,7 @@
 //! Four levels of `SCHED_FIFO` order the threads of a lane, lowest first: parked workers, a dispatcher that chooses
 //! among them, the chosen worker ("running"), and a switcher that sleeps on a timer and ends turns ([`Level`]).
 //! Threads enter ([`Lane::enter`]) and leave; while they are in, any thread of the program may raise and lower them
-//! by their [`Member`]s. `include/quell_lane.h` is the same for C and C++; `docs/lanes.md` is the guide.
+//! by their [`Member`]s. `include/quell_lane.h` is the same for C and C++; `docs/reference/lanes.md` is the guide.
 //!
 //! Only threads of the own process are changed, and the kernel forgets what it knew of them when they end: whatever
 //! ends the program, nothing is left behind, so no journal and no guardian is needed. Nothing here panics or ends

@@ -175,7 +175,7 @@ impl Builder {
     /// ([`preempt::off`](crate::preempt::off)) around: functions of C that are not reentrant, `malloc` among them; what std locks
     /// by thread (`print!` and its kin, `stdout().lock()`); references into a `thread_local!`, a borrowed `RefCell` above all.
     /// Its signal, `SIGRTMIN + 7`, must not be blocked or handled by anyone else.
-    /// `docs/runtime-preemption.md` says what follows from this and why nothing else is needed.
+    /// `docs/reference/runtime-preemption.md` says what follows from this and why nothing else is needed.
     pub unsafe fn preempt_every(mut self, quantum: Nanos) -> Builder {
         self.config.preempt_every = Some(quantum);
         self

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Hints of a service to Quell: when the request that a thread serves began, and what waits in the service's own
- * queues. Header only; C11 and C++11, GCC or Clang, Linux. docs/hints.md of Quell is the guide.
+ * queues. Header only; C11 and C++11, GCC or Clang, Linux. docs/reference/hints.md of Quell is the guide.
  *
  *     struct quell_hints hints;
  *     quell_hints_open(&hints, NULL, 64);        // once; NULL: the path in $QUELL_HINTS

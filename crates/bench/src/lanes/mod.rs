@@ -155,7 +155,7 @@ fn notes(spec: &LanesSpec) -> Vec<String> {
     ];
     if spec.place.prototype.is_none() {
         notes.push(
-            "prototype: n/a: no --prototype PROGRAM was given (docs/lanes.md says how to build it)"
+            "prototype: n/a: no --prototype PROGRAM was given (docs/reference/lanes.md says how to build it)"
                 .to_owned(),
         );
     } else {

@@ -11,7 +11,7 @@ use clap::Subcommand;
 /// Have threads take turns on a core, microseconds each, as a policy says
 ///
 /// A lane is the run queue that Quell keeps for one core in user space. Its members are programs that it starts,
-/// processes that run, or single threads (pthreads, QEMU's vCPUs): nothing in them has to change. See docs/lanes.md.
+/// processes that run, or single threads (pthreads, QEMU's vCPUs): nothing in them has to change. See docs/reference/lanes.md.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]

@@ -30,7 +30,7 @@ use quell_terminal::quantity::seconds;
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// Lanes from this file instead of flags (see docs/lanes.md)
+    /// Lanes from this file instead of flags (see docs/reference/lanes.md)
     file: Option<PathBuf>,
     /// The lane's core [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "file")]

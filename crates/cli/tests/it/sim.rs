@@ -175,7 +175,7 @@ fn what_is_wrong_is_one_line_with_file_line_and_remedy() {
         refused(&args.iter().map(String::as_str).collect::<Vec<_>>(), &[part]);
     }
     std::fs::write(&file, FILE.replace("200000", "\"many\"")).unwrap();
-    refused(&["sim", &file], &["small.toml:8:", "docs/sim.md"]);
+    refused(&["sim", &file], &["small.toml:8:", "docs/lab/sim.md"]);
 }
 
 #[test]

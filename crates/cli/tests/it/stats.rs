@@ -57,7 +57,7 @@ fn what_is_no_trace_is_refused_in_one_line() {
     assert!(error.contains("Cargo.toml: line 1: this is no trace"), "{error}");
 }
 
-/// What a reader of texts may hold, as docs/formats.md says, in bytes.
+/// What a reader of texts may hold, as docs/reference/formats.md says, in bytes.
 const MEMORY: u64 = 32 << 20;
 
 /// Two cores on which 4,000 threads take turns, as ftrace tells it, up to so many bytes.

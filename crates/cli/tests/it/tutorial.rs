@@ -110,8 +110,8 @@ fn is_accepted(arguments: &[String]) -> bool {
 #[test]
 fn quell_accepts_each_command_of_the_tutorials() {
     for page in [
-        include_str!("../../../../docs/tutorial.md"),
-        include_str!("../../../../docs/find-a-wasted-core.md"),
+        include_str!("../../../../docs/guide/tutorial.md"),
+        include_str!("../../../../docs/guide/find-a-wasted-core.md"),
     ] {
         let commands = commands(page);
         assert!(commands.len() > 10, "{commands:?}");
@@ -146,7 +146,7 @@ impl Drop for Shell<'_> {
 fn every_command_of_the_tutorial_succeeds() {
     let page = Page {
         name: "tutorial.md",
-        text: include_str!("../../../../docs/tutorial.md"),
+        text: include_str!("../../../../docs/guide/tutorial.md"),
         // A client that had no core to itself says so. On a busy machine that is no fault of the page.
         answer: "load1",
     };
@@ -158,7 +158,7 @@ fn every_command_of_the_tutorial_succeeds() {
 fn every_command_of_find_a_wasted_core_succeeds_and_its_verdicts_are_those_of_the_page() {
     let page = Page {
         name: "find-a-wasted-core.md",
-        text: include_str!("../../../../docs/find-a-wasted-core.md"),
+        text: include_str!("../../../../docs/guide/find-a-wasted-core.md"),
         // Violated.
         answer: "check1",
     };

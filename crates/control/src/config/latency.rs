@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn every_key_is_documented() {
-        let page = include_str!("../../../../docs/configuration.md");
+        let page = include_str!("../../../../docs/reference/configuration.md");
         for key in
             ["percentile", "command", "url", "metric", "unit", "load", "interval_ms", "latency_us"]
         {

@@ -183,7 +183,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigError> {
         file: file.to_owned(),
         line: err.span().map(|span| place.line(span.start)),
         what: renamed_in(err.message(), &RENAMED).unwrap_or_else(|| one_line(err.message())),
-        remedy: "docs/configuration.md lists every key".to_owned(),
+        remedy: "docs/reference/configuration.md lists every key".to_owned(),
     })?;
     if let Some(version) = raw.version.as_ref().filter(|version| *version.get_ref() != VERSION) {
         let what = format!("format version {} is not known", version.get_ref());

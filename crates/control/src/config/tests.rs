@@ -162,7 +162,7 @@ fn the_examples_are_right_and_fit_a_small_host() {
 
 #[test]
 fn every_key_is_documented() {
-    let page = include_str!("../../../../docs/configuration.md");
+    let page = include_str!("../../../../docs/reference/configuration.md");
     let raw = include_str!("raw.rs").lines();
     let raw = raw.take_while(|line| !line.starts_with("/// Where in which file"));
     let memory = include_str!("memory.rs").lines();

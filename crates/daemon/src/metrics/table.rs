@@ -1,4 +1,4 @@
-//! The one table of metrics: what is served, what `/schema` says, and what docs/metrics.md lists.
+//! The one table of metrics: what is served, what `/schema` says, and what docs/reference/metrics.md lists.
 
 use quell_control::protocol::{CongestionCause, Counters, RuntimeStatus, TaskStatus};
 use quell_model::CoreSet;

@@ -183,7 +183,7 @@ fn a_storm_of_scrapes_asks_the_daemon_seldom() {
 
 #[test]
 fn the_documentation_lists_every_metric() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
     let page = std::fs::read_to_string(path).unwrap();
     let (begin, end) = ("<!-- begin: table -->\n", "<!-- end: table -->\n");
     let (before, rest) = page.split_once(begin).unwrap();
@@ -204,6 +204,6 @@ fn the_documentation_lists_every_metric() {
     }
     assert!(
         page == wanted,
-        "run this test with QUELL_WRITE_DOCS=1 to bring docs/metrics.md in step"
+        "run this test with QUELL_WRITE_DOCS=1 to bring docs/reference/metrics.md in step"
     );
 }

@@ -32,7 +32,7 @@ pub struct Args {
     /// How long each run takes [default: 1s, quick: 200ms]
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     duration: Option<Duration>,
-    /// The article's own scheduler, `trick`, built from its README; see docs/lanes.md
+    /// The article's own scheduler, `trick`, built from its README; see docs/reference/lanes.md
     #[arg(long, value_name = "PROGRAM")]
     prototype: Option<PathBuf>,
 }

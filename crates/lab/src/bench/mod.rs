@@ -1,4 +1,4 @@
-//! `quell bench`: every benchmark, and the page of results.
+//! `quell bench`: every benchmark, and the pages of results.
 
 mod check;
 mod colocate;
@@ -23,7 +23,7 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use quell_report::BenchReport;
 
-/// Run a benchmark, or make docs/results.md of what was measured
+/// Run a benchmark, or make the pages of docs/results.md from the results
 ///
 /// Everything is measured side by side in one run and reported with its spread, the machine's facts and the
 /// command that makes it again. Keep the machine quiet meanwhile.
@@ -68,6 +68,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Validation(args) => validation::run(args),
         Command::Report(args) => report::run(args),
     }
+}
+
+/// The first line of a benchmark's help, by its name on the command line.
+pub fn about(name: &str) -> Option<String> {
+    let all = Command::augment_subcommands(clap::Command::new("bench"));
+    all.find_subcommand(name)?.get_about().map(ToString::to_string)
 }
 
 /// Flags of every benchmark.

@@ -1,4 +1,4 @@
-//! `quell bench report`: docs/results.md and docs/validation.md from bench/results/*.json.
+//! `quell bench report`: docs/results.md and docs/results/*.md from bench/results/*.json.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::docs;
 use anyhow::Result;
 
-/// Make docs/results.md, docs/validation.md, their plots and the README's figures from bench/results/*.json
+/// Make docs/results.md, docs/results/*.md, their plots and the README's figures from bench/results/*.json
 #[derive(clap::Args)]
 pub struct Args {
     /// The repository

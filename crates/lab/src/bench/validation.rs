@@ -10,7 +10,7 @@ use quell_terminal::{Live, Stop};
 
 /// Caladan's published figures, made again in the simulator, each beside the paper's numbers
 ///
-/// Prints paper, here and verdict for each target. With --json, `quell bench report` makes docs/validation.md of it. Needs no
+/// Prints paper, here and verdict for each target. With --json, `quell bench report` makes docs/results/validation.md of it. Needs no
 /// root, and any machine gives the same figures.
 #[derive(clap::Args)]
 pub struct Args {

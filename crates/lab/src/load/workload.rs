@@ -26,7 +26,7 @@ pub struct Common {
     #[arg(long, value_delimiter = ',', value_parser = step)]
     steps: Vec<Step>,
     /// When requests are due: `poisson`, `uniform`, `bursts:RATE:SECONDS:SECONDS` (in bursts, from one to the
-    /// next, how long each; --rate holds between them) or `trace:FILE` (docs/load.md has the format)
+    /// next, how long each; --rate holds between them) or `trace:FILE` (docs/lab/load.md has the format)
     #[arg(long, default_value = "poisson", value_parser = arrivals)]
     arrivals: Arrivals,
     /// TCP connections

@@ -1,7 +1,7 @@
 //! Rivals: other ways to share a host, to run beside ours and compare. They promise no invariant; their Plans are
 //! well-formed ([`crate::invariants::Rule::Shape`]), and what they break is what a comparison shows.
 //!
-//! The functions here write Plans; `docs/policies.md` uses them for a policy of one's own.
+//! The functions here write Plans; `docs/reference/policies.md` uses them for a policy of one's own.
 
 mod elfen;
 mod kernel;

@@ -1,4 +1,4 @@
-//! The lane policy of docs/lanes.md, as it stands there.
+//! The lane policy of docs/reference/lanes.md, as it stands there.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -94,6 +94,6 @@ fn the_guide_shows_this_very_code() {
     let code = this.split("// guide: begin\n").nth(1).unwrap();
     let code = code.split("// guide: end\n").next().unwrap();
     assert!(code.lines().count() <= 50, "{}", code.lines().count());
-    let guide = include_str!("../../../../docs/lanes.md");
-    assert!(guide.contains(code.trim_end()), "docs/lanes.md shows another policy");
+    let guide = include_str!("../../../../docs/reference/lanes.md");
+    assert!(guide.contains(code.trim_end()), "docs/reference/lanes.md shows another policy");
 }

@@ -1,7 +1,7 @@
 //! Where asynchronous preemption must not happen.
 //!
 //! By default uthreads are switched at calls of this library alone, and nothing here matters. With
-//! [`Builder::preempt_every`](crate::Builder::preempt_every) they are interrupted anywhere: see there and `docs/runtime-preemption.md`.
+//! [`Builder::preempt_every`](crate::Builder::preempt_every) they are interrupted anywhere: see there and `docs/reference/runtime-preemption.md`.
 
 mod allocator;
 pub(crate) mod tick;

@@ -1,6 +1,6 @@
 //! The asynchronous quantum: a timer of each kthread interrupts the uthread that runs, wherever it is.
 //!
-//! `docs/runtime-preemption.md` has the rule and why it is sound. All of the signal handling is here.
+//! `docs/reference/runtime-preemption.md` has the rule and why it is sound. All of the signal handling is here.
 
 use std::io;
 use std::mem::MaybeUninit;

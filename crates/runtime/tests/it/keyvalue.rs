@@ -344,9 +344,9 @@ fn the_guide_shows_the_difference_between_the_two_programs() {
         .unwrap();
     let diff = String::from_utf8(diff.stdout).unwrap();
     assert!(diff.contains("+use quell_runtime::"), "{diff}");
-    let guide = std::fs::read_to_string(root.join("docs/guide-port-a-server.md")).unwrap();
+    let guide = std::fs::read_to_string(root.join("docs/guide/port-a-server.md")).unwrap();
     assert!(
         guide.contains(&diff),
-        "docs/guide-port-a-server.md shows another difference than\n{diff}"
+        "docs/guide/port-a-server.md shows another difference than\n{diff}"
     );
 }

@@ -180,7 +180,7 @@ fn so_do_cpp_and_rust() {
 
 #[test]
 fn the_guides_example_serves_with_hints_and_without() {
-    let guide = include_str!("../../../../docs/hints.md");
+    let guide = include_str!("../../../../docs/reference/hints.md");
     let example = guide.split("```c\n").nth(1).unwrap().split("\n```").next().unwrap();
     let dir = TempDir::new_in("/dev/shm").unwrap();
     let program = compile(dir.path(), "cc", "c11", &format!("{example}\n"));

@@ -1,7 +1,7 @@
 //! Scenarios as TOML files.
 //!
 //! A file is hostile until it is parsed: every key is known, every number has bounds, and what is wrong is said
-//! with file, line and remedy. `docs/sim.md` is the reference.
+//! with file, line and remedy. `docs/lab/sim.md` is the reference.
 
 mod build;
 mod costs;

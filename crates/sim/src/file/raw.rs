@@ -269,7 +269,7 @@ pub(super) fn parse(place: &Place) -> Result<RawFile, FileError> {
     let raw: RawFile = toml::from_str(place.text).map_err(|err| {
         let offset = err.span().map(|span| span.start);
         let what = renamed_in(err.message(), &RENAMED).unwrap_or_else(|| err.message().to_owned());
-        place.error_at(offset, what, "docs/sim.md lists the keys")
+        place.error_at(offset, what, "docs/lab/sim.md lists the keys")
     })?;
     if *raw.version.get_ref() != VERSION {
         let what = format!("version {} of the format", raw.version.get_ref());

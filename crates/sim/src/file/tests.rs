@@ -73,7 +73,7 @@ fn what_is_wrong_is_said_with_line_and_remedy() {
         ("\"caladan\"", "\"calidan\"", 5, "choose one of: caladan"),
         ("\"memcached\"", "\"memcache\"", 8, "choose one of: memcached"),
         ("guaranteed = 4", "guaranteed = 40", 9, "between 0 and 22"),
-        ("guaranteed = 4", "garanteed = 4", 9, "docs/sim.md"),
+        ("guaranteed = 4", "garanteed = 4", 9, "docs/lab/sim.md"),
         ("[50, 800000]", "[0, 800000]", 10, "ascending"),
         ("name = \"stream\"", "name = \"cache\"", 12, "name of its own"),
         ("threads = 22", "threads = 22\nrate = 5", 11, "batch work takes none"),

@@ -1,4 +1,4 @@
-//! The guide's policy and advisor (`docs/policies.md`) compile, run, and are what the guide shows.
+//! The guide's policy and advisor (`docs/reference/policies.md`) compile, run, and are what the guide shows.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot build its scene fails")]
 
@@ -45,11 +45,11 @@ fn with_the_advisor_no_invariant_is_broken() {
 
 #[test]
 fn the_guide_shows_what_is_tested() {
-    let guide = include_str!("../../../../docs/policies.md");
+    let guide = include_str!("../../../../docs/reference/policies.md");
     for file in [
         include_str!("../../../../examples/policy/by_demand.rs"),
         include_str!("../../../../examples/policy/quiet_node.rs"),
     ] {
-        assert!(guide.contains(file), "docs/policies.md differs from examples/policy");
+        assert!(guide.contains(file), "docs/reference/policies.md differs from examples/policy");
     }
 }

@@ -1,4 +1,4 @@
-//! Replay is exact over an hour under load, hotplug and task churn. The hour is simulated; `docs/replay.md` tells
+//! Replay is exact over an hour under load, hotplug and task churn. The hour is simulated; `docs/tools/replay.md` tells
 //! how to record a real one.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot build its scene fails")]

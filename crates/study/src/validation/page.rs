@@ -1,4 +1,4 @@
-//! `docs/validation.md`.
+//! `docs/results/validation.md`.
 
 use super::{BENCH, FIGURES, Figure, TARGETS, Use, Verdict, misses, parameters, verdicts};
 use quell_report::BenchReport;
@@ -9,7 +9,7 @@ const HEAD: &str = "# Caladan's evaluation, simulated
 <!-- Generated from bench/results/validation.json by `quell bench report`; do not edit. -->
 
 What Caladan's authors published (OSDI'20, and the scripts of its artefact), beside what the simulator makes of the same experiments with \
-the policies of `quell run`. The [simulator](sim.md) is a model: where both agree, it explains the published figure; where they do not, the table \
+the policies of `quell run`. The [simulator](../lab/sim.md) is a model: where both agree, it explains the published figure; where they do not, the table \
 says so, and why as far as it is known.
 
 - The targets, their bounds and their use were written down before any figure was run: *open* ones may be used to choose parameters, those \
@@ -75,7 +75,7 @@ fn chapter(report: &BenchReport, figure: &Figure) -> String {
     let mut out = format!("\n## {}\n\n{}: {}\n", figure.name, figure.title, figure.about);
     let plot = format!("{BENCH}-{}", figure.name);
     if report.plots.iter().any(|it| it.name == plot) {
-        out += &format!("\n![{}](plots/{plot}.svg)\n", figure.title);
+        out += &format!("\n![{}](../plots/{plot}.svg)\n", figure.title);
     }
     out += &format!("\n{}", verdict_table(report, figure.name).markdown());
     for verdict in verdicts(report).iter().filter(|it| it.target.figure == figure.name) {

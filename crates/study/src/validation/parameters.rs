@@ -141,7 +141,7 @@ fn values() -> Vec<(&'static str, &'static str, String)> {
     all.push(("kernel module", "grant, preempt, idle", actions));
     let Costs { switch, preempt, .. } = Costs::KERNEL;
     all.push(("Linux", "switch, actions", [switch, preempt].map(time).join(", ")));
-    all.push(("siblings", "slow-down", "[table](sim.md#the-model)".to_owned()));
+    all.push(("siblings", "slow-down", "[table](../lab/sim.md#the-model)".to_owned()));
     let network = format!("lognormal, median {} us, sigma {}", client::MEDIAN_US, client::SIGMA);
     all.push(("client", "network and client", network));
     for model in &MODELS {

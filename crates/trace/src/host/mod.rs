@@ -3,7 +3,7 @@
 //! [`HostState`] takes [`Event`]s and reports changes to a [`HostVisitor`]; [`WastedTime`] integrates how much time
 //! of idle cores was wasted. `check`, `stats`, `why`, `view` and the importers of texts all read these two.
 //!
-//! The rules that earlier versions of these readers did not agree on (`docs/host-state-differences.md` lists them):
+//! The rules that earlier versions of these readers did not agree on (`docs/lab/host-state-differences.md` lists them):
 //! - A wakeup latency starts at `sched_waking`, waiting in a queue at `sched_wakeup`. A stream without
 //!   `sched_wakeup` (`perf sched record` of recent kernels) has both at `sched_waking`.
 //! - A thread whose first event is a switch-in was *unknown* before.

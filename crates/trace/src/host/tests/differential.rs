@@ -1,7 +1,7 @@
 //! The host state beside each machine that it replaces, over recordings and random streams.
 //!
 //! Each adapter says what its machine knows at the end of an instant. A difference has to be one of the kinds of
-//! [`KINDS`], whose reasons are in `docs/host-state-differences.md`, when it begins; it may last until both agree
+//! [`KINDS`], whose reasons are in `docs/lab/host-state-differences.md`, when it begins; it may last until both agree
 //! again.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
 //! The kinds of differences that are explained, each by a predicate; their reasons are in
-//! `docs/host-state-differences.md`.
+//! `docs/lab/host-state-differences.md`.
 
 use std::collections::BTreeSet;
 
