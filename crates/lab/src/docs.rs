@@ -176,8 +176,10 @@ fn page(report: &BenchReport) -> String {
         out += &format!("\n## {}\n\n{}", section.title, section.table.markdown());
         if report.curves.iter().any(|curve| curve.case == section.title) {
             let name = format!("{}-{}", report.bench, section.title);
-            out +=
-                &format!("\n![latency distribution beside {}](../plots/{name}.svg)\n", section.title);
+            out += &format!(
+                "\n![latency distribution beside {}](../plots/{name}.svg)\n",
+                section.title
+            );
         }
     }
     if !report.notes.is_empty() {
