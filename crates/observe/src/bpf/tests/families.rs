@@ -105,7 +105,7 @@ fn thousands_of_short_threads_are_all_seen_and_all_given_back() {
     observer.watch(told.recv().unwrap(), LC, true, Children::Adopt).unwrap();
     go.send(()).unwrap();
     let (mut forked, mut exited) = (Vec::new(), Vec::new());
-    let mut look = |observer: &mut BpfObserver| {
+    let look = |observer: &mut BpfObserver, forked: &mut Vec<i32>, exited: &mut Vec<i32>| {
         for event in events(observer) {
             match event {
                 HostEvent::Forked { child, watched: true, new_process: false, .. } => {
@@ -118,13 +118,14 @@ fn thousands_of_short_threads_are_all_seen_and_all_given_back() {
         observer.read(&mut snapshot());
     };
     while !bomb.is_finished() {
-        look(&mut observer);
+        look(&mut observer, &mut forked, &mut exited);
         std::thread::sleep(Duration::from_millis(1));
     }
     let tids = bomb.join().unwrap();
-    eventually("every slot is free again", || {
-        look(&mut observer);
-        observer.health().watched == 0 && observer.threads().is_empty()
+    // The event of an exit comes after its slot is free.
+    eventually("every slot is free again, and every exit is told", || {
+        look(&mut observer, &mut forked, &mut exited);
+        observer.health().watched == 0 && observer.threads().is_empty() && exited.len() > THREADS
     });
     assert_eq!(forked, tids);
     assert_eq!(exited.len(), THREADS + 1, "the creator ends as well");
