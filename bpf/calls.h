@@ -135,7 +135,7 @@ int watch(struct watch_args *args)
 		return -ESRCH;
 	handle = handle_of(p);
 	s = slot_of(handle);
-	if (s && s->use == handle_use(handle)) {
+	if (s && s->reuse_count == handle_use(handle)) {
 		slot_retask(s, handle, args, now);
 	} else {
 		m.task = args->task;

@@ -83,7 +83,7 @@ __noinline int core_turn(struct core *core, __u32 cpu, __u32 sets_now, struct tu
 	core->kind = turn->kind;
 	core->since = now;
 	core->slot = turn->handle ? handle_slot(turn->handle) + 1 : 0;
-	core->use = handle_use(turn->handle);
+	core->reuse_count = handle_use(turn->handle);
 	core->task = turn->task;
 	core->generation = turn->generation;
 	core->sets = sets_now;

@@ -14,29 +14,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define LEVELS_MAX 32
 #define GROUPS_MAX 1024
 
-/* crates/observe/src/domains.rs mirrors these. */
-enum record_kind {
-	/* A core; what follows is about it. `mask`: its root domain's cores on line. */
-	QUELL_CORE = 1,
-	/* The next higher domain. `mask`: its span. */
-	QUELL_DOMAIN,
-	/* The next group of the domain. `mask`: its cores; `balance`: who balances for it. */
-	QUELL_GROUP,
-};
-
-struct record {
-	__u32 kind;
-	__u32 core;
-	__u32 flags;
-	__u32 interval;
-	__u32 failed;
-	__u32 reserved;
-	__u64 last;
-	char name[16];
-	__u64 mask[QUELL_MASK_WORDS];
-	__u64 balance[QUELL_MASK_WORDS];
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1);
@@ -50,9 +27,9 @@ struct {
 	__type(value, __u64);
 } told SEC(".maps");
 
-static __always_inline struct record *begin(__u32 kind, __u32 core)
+static __always_inline struct domain_record *begin(__u32 kind, __u32 core)
 {
-	struct record *r = reserve(&records, sizeof(*r));
+	struct domain_record *r = reserve(&records, sizeof(*r));
 
 	if (r) {
 		r->kind = kind;
@@ -70,7 +47,7 @@ struct walk {
 static long put_group(__u64 turn, struct walk *w)
 {
 	struct sched_group *sg = w->group;
-	struct record *r = begin(QUELL_GROUP, w->core);
+	struct domain_record *r = begin(QUELL_GROUP, w->core);
 
 	if (!r)
 		return 1;
@@ -84,7 +61,7 @@ static long put_group(__u64 turn, struct walk *w)
 static long put_domain(__u64 turn, struct walk *w)
 {
 	struct sched_domain *sd = w->sd;
-	struct record *r = begin(QUELL_DOMAIN, w->core);
+	struct domain_record *r = begin(QUELL_DOMAIN, w->core);
 
 	if (!r)
 		return 1;
@@ -110,7 +87,7 @@ int walk_cores(struct bpf_iter__task *ctx)
 	struct task_struct *p = ctx->task;
 	struct rq *rq = p ? queue_of(p) : NULL;
 	struct walk w = {};
-	struct record *r;
+	struct domain_record *r;
 	__u64 *last;
 
 	if (!rq || !bpf_core_field_exists(rq->sd))

@@ -50,6 +50,29 @@ struct sched_domain {
 
 #pragma clang attribute pop
 
+/* crates/observe/src/domains.rs mirrors this. */
+enum record_kind {
+	/* A core; what follows is about it. `mask`: its root domain's cores on line. */
+	QUELL_CORE = 1,
+	/* The next higher domain. `mask`: its span. */
+	QUELL_DOMAIN,
+	/* The next group of the domain. `mask`: its cores; `balance`: who balances for it. */
+	QUELL_GROUP,
+};
+
+struct domain_record {
+	__u32 kind;
+	__u32 core;
+	__u32 flags;
+	__u32 interval;
+	__u32 failed;
+	__u32 reserved;
+	__u64 last;
+	char name[16];
+	__u64 mask[QUELL_MASK_WORDS];
+	__u64 balance[QUELL_MASK_WORDS];
+};
+
 /* 64-bit words of this host's masks: set by the loader from its possible cores. */
 const volatile __u32 mask_words = 1;
 

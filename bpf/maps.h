@@ -266,7 +266,7 @@ static __always_inline bool slot_lock(struct slot *s, __u64 handle, __u32 *seq)
 			continue;
 		if (atomic_cmpxchg(&s->seq, seen, seen + 1) != seen)
 			continue;
-		if (s->use == handle_use(handle)) {
+		if (s->reuse_count == handle_use(handle)) {
 			*seq = seen;
 			return true;
 		}
@@ -274,7 +274,7 @@ static __always_inline bool slot_lock(struct slot *s, __u64 handle, __u32 *seq)
 		return false;
 	}
 	if (slot_wait(s, &seen)) {
-		if (s->use == handle_use(handle)) {
+		if (s->reuse_count == handle_use(handle)) {
 			*seq = seen;
 			return true;
 		}

@@ -248,7 +248,7 @@ static __always_inline void leave_unseen(struct slot *s, __u64 handle, __u32 cpu
 
 static __always_inline __u64 handle_on(struct core *core)
 {
-	return core->slot ? make_handle(core->slot - 1, core->use) : 0;
+	return core->slot ? make_handle(core->slot - 1, core->reuse_count) : 0;
 }
 
 /*
@@ -358,7 +358,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	struct event *e;
 	int err;
 
-	if (!s || s->use != handle_use(handle))
+	if (!s || s->reuse_count != handle_use(handle))
 		return 0;
 	now = bpf_ktime_get_ns();
 	process = child->tgid != parent->tgid;

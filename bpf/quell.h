@@ -2,8 +2,8 @@
 /*
  * What the BPF programs and user space share.
  *
- * crates/observe/src/bpf/abi.rs mirrors these structures; the loader
- * compares the sizes. All times are CLOCK_MONOTONIC nanoseconds, except
+ * crates/observe/src/bpf/abi.rs mirrors these structures; its test compares
+ * each field by layout.bpf.c. All times are CLOCK_MONOTONIC nanoseconds, except
  * start_boottime, which counts from boot and includes suspends.
  */
 #ifndef QUELL_H
@@ -74,7 +74,7 @@ struct slot {
 	/* 1 + the set that counts this thread as waiting, or 0. */
 	__u8 counted;
 	/* How often the slot was freed: a handle with another count is stale. */
-	__u32 use;
+	__u32 reuse_count;
 
 	/* When sched_waking was seen while the slot said running. */
 	__u64 pending;
@@ -100,7 +100,7 @@ struct core {
 	__u64 total[QUELL_KINDS];
 	/* 1 + the slot of the watched thread that runs, or 0. */
 	__u32 slot;
-	__u32 use;
+	__u32 reuse_count;
 	__u32 task;
 	__u32 generation;
 

@@ -22,16 +22,6 @@ struct {
 	__uint(max_entries, 1);
 } records SEC(".maps");
 
-/* What a core keeps of itself. */
-struct own {
-	__u64 sequence;
-	__u64 steal;
-	/* Who got the core last, as it was told. */
-	__s32 running;
-	__u32 is_known;
-	__u64 reserved[5];
-};
-
 /* A max_entries of 1 stands for the possible cores. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -100,4 +100,14 @@ struct record_allowed {
 	__u64 mask[QUELL_MASK_WORDS];
 };
 
+/* What a core keeps of itself; user space reads the sequence. */
+struct own {
+	__u64 sequence;
+	__u64 steal;
+	/* Who got the core last, as it was told. */
+	__s32 running;
+	__u32 is_known;
+	__u64 reserved[5];
+};
+
 #endif

@@ -232,7 +232,7 @@ static __always_inline void slot_retire(struct slot *s, __u64 handle, __u32 seq)
 	count_lane_change(s);
 	s->state = QUELL_UNKNOWN;
 	s->tid = 0;
-	s->use++;
+	s->reuse_count++;
 	slot_unlock(s, seq);
 	mark_dirty(handle);
 	slot_free(handle_slot(handle));
@@ -269,7 +269,7 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 	if (!s)
 		return 0;
 	atomic_add(&t->watched, 1);
-	handle = make_handle(at, s->use);
+	handle = make_handle(at, s->reuse_count);
 	stored = bpf_task_storage_get(&handles, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!stored || !slot_lock(s, handle, &seq)) {
 		atomic_add(&t->storage_failed, 1);

@@ -185,7 +185,8 @@ struct Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.shared.seats[self.kind].fetch_sub(1, Ordering::Relaxed);
+        let before = self.shared.seats[self.kind].fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "more connections ended than there were");
     }
 }
 

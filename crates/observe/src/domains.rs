@@ -15,15 +15,15 @@ use quell_model::{
 };
 
 use super::bpf::object::{self, refused};
-use super::fields::{MASK_WORDS, cores, wide, word};
+use super::layout::{MASK_WORDS, bpf_record};
 use super::{ObserveError, topology};
 
 static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/domains.bpf.o"));
 const SOURCE: &str = "bpf/domains.bpf.c";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 
-/// The size of `struct record`.
-const BYTES: usize = 48 + 2 * 8 * MASK_WORDS;
+/// The size of a [`DomainRecord`].
+const BYTES: usize = size_of::<DomainRecord>();
 /// Readings that may disagree with the one before. A rebuild takes milliseconds.
 const TRIES: usize = 20;
 
@@ -127,7 +127,28 @@ fn ring_bytes(possible: usize) -> usize {
     (possible * (possible + 64) * BYTES).clamp(1 << 16, 1 << 26).next_power_of_two()
 }
 
-/// What `struct record` tells.
+bpf_record! {
+    /// `struct domain_record`.
+    "domain_record" struct DomainRecord {
+        kind: u32,
+        core: u32,
+        flags: u32,
+        interval: u32,
+        failed: u32,
+        reserved: u32,
+        last: u64,
+        name: [u8; 16],
+        mask: [u64; MASK_WORDS],
+        balance: [u64; MASK_WORDS],
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn layouts() -> Vec<crate::layout::Layout> {
+    vec![DomainRecord::LAYOUT]
+}
+
+/// What a [`DomainRecord`] tells.
 #[derive(Clone, Debug, PartialEq)]
 enum Record {
     Core { core: CoreId, root: CoreSet },
@@ -136,22 +157,21 @@ enum Record {
 }
 
 fn parse(bytes: &[u8]) -> Option<Record> {
-    let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
-    let (first, second) = bytes[48..].split_at(8 * MASK_WORDS);
-    let (first, second) = (cores(first), cores(second));
-    let word = |at| word(bytes, at);
-    match word(0) {
-        1 => Some(Record::Core { core: CoreId(word(4).try_into().ok()?), root: first }),
-        2 => {
-            let (last_jiffies, interval_ms, failed) = (wide(bytes, 24), word(12), word(16));
-            Some(Record::Domain(Domain {
-                name: ThreadName::new(&bytes[32..48]).to_string(),
-                span: first,
-                groups: Vec::new(),
-                flags: Some(word(8)),
-                balance: Some(BalanceState { last_jiffies, interval_ms, failed }),
-            }))
-        }
+    let record = DomainRecord::parse(bytes).filter(|_| bytes.len() == BYTES)?;
+    let (first, second) = (CoreSet::from_words(&record.mask), CoreSet::from_words(&record.balance));
+    match record.kind {
+        1 => Some(Record::Core { core: CoreId(record.core.try_into().ok()?), root: first }),
+        2 => Some(Record::Domain(Domain {
+            name: ThreadName::new(&record.name).to_string(),
+            span: first,
+            groups: Vec::new(),
+            flags: Some(record.flags),
+            balance: Some(BalanceState {
+                last_jiffies: record.last,
+                interval_ms: record.interval,
+                failed: record.failed,
+            }),
+        })),
         3 => Some(Record::Group(DomainGroup { cores: first, balance: second })),
         _ => None,
     }

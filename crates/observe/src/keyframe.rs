@@ -12,7 +12,7 @@ use quell_model::{
 };
 
 use super::bpf::object::{self, refused};
-use super::fields::{MASK_WORDS, cores, half, wide, word};
+use super::layout::{Field as _, MASK_WORDS, bpf_record, cores};
 use super::recorder::rank;
 use super::{ObserveError, topology};
 use quell_os::clock;
@@ -20,8 +20,45 @@ use quell_os::clock;
 static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/keyframe.bpf.o"));
 const SOURCE: &str = "bpf/keyframe.bpf.c";
 
-/// The size of `struct keyframe_core` and of `struct keyframe_thread`.
-const HEAD_BYTES: usize = 40;
+bpf_record! {
+    /// `struct keyframe_core`.
+    "keyframe_core" struct CoreRecord {
+        kind: u16,
+        core: u16,
+        running: i32,
+        queued: u32,
+        runnable: u32,
+        weight: u64,
+        average: u64,
+        online: u32,
+        wake_pending: u32,
+    }
+}
+
+bpf_record! {
+    /// `struct keyframe_thread`.
+    "keyframe_thread" struct ThreadRecord {
+        kind: u16,
+        core: u16,
+        thread: i32,
+        process: i32,
+        priority: u16,
+        policy: u16,
+        activity: u16,
+        bound: u16,
+        reserved: u32,
+        comm: [u8; 16],
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn layouts() -> Vec<crate::layout::Layout> {
+    vec![CoreRecord::LAYOUT, ThreadRecord::LAYOUT]
+}
+
+/// Both records have one size; a mask follows.
+const HEAD_BYTES: usize = size_of::<CoreRecord>();
+const _: () = assert!(HEAD_BYTES == size_of::<ThreadRecord>());
 
 /// Reads [`Keyframe`]s of this host.
 pub struct KeyframeReader {
@@ -99,9 +136,11 @@ fn parse(bytes: &[u8], mask_words: usize) -> Keyframe {
     let mut keyframe = Keyframe::default();
     for record in bytes.chunks_exact(HEAD_BYTES + 8 * mask_words) {
         let (head, mask) = record.split_at(HEAD_BYTES);
-        match half(head, 0) {
-            1 => keyframe.cores.extend(core(head, mask)),
-            2 => keyframe.threads.extend(thread(head, mask)),
+        match u16::from_bytes(head) {
+            1 => keyframe.cores.extend(CoreRecord::parse(head).and_then(|it| core(&it, mask))),
+            2 => {
+                keyframe.threads.extend(ThreadRecord::parse(head).and_then(|it| thread(&it, mask)))
+            }
             _ => {}
         }
     }
@@ -109,26 +148,25 @@ fn parse(bytes: &[u8], mask_words: usize) -> Keyframe {
     keyframe
 }
 
-/// One `struct keyframe_core`; `None` if the core is off line.
-fn core(head: &[u8], mask: &[u8]) -> Option<CoreState> {
-    let id = CoreId(half(head, 2));
+/// The core of a record; `None` if it is offline.
+fn core(record: &CoreRecord, mask: &[u8]) -> Option<CoreState> {
+    let id = CoreId(record.core);
     let domain = cores(mask);
-    (word(head, 32) != 0).then(|| CoreState {
+    (record.online != 0).then(|| CoreState {
         core: id,
-        running: word(head, 4) as i32,
-        queued: word(head, 8),
-        runnable: word(head, 12),
-        weight: wide(head, 16),
-        average: wide(head, 24),
-        wake_pending: word(head, 36) != 0,
+        running: record.running,
+        queued: record.queued,
+        runnable: record.runnable,
+        weight: record.weight,
+        average: record.average,
+        wake_pending: record.wake_pending != 0,
         domain: if domain.is_empty() { CoreSet::of(id) } else { domain },
     })
 }
 
-/// One `struct keyframe_thread`.
-fn thread(head: &[u8], mask: &[u8]) -> Option<ThreadState> {
-    let id = word(head, 4) as i32;
-    let state = match half(head, 16) {
+/// The thread of a record.
+fn thread(record: &ThreadRecord, mask: &[u8]) -> Option<ThreadState> {
+    let state = match record.activity {
         1 => Activity::Running,
         2 => Activity::Waiting,
         3 => Activity::Throttled,
@@ -139,15 +177,15 @@ fn thread(head: &[u8], mask: &[u8]) -> Option<ThreadState> {
     };
     Some(ThreadState {
         thread: Runner {
-            thread: id,
-            process: word(head, 8) as i32,
-            rank: rank(id, half(head, 12), half(head, 14)),
-            name: ThreadName::new(&head[24..]),
+            thread: record.thread,
+            process: record.process,
+            rank: rank(record.thread, record.priority, record.policy),
+            name: ThreadName::new(&record.comm),
         },
-        core: CoreId(half(head, 2)),
+        core: CoreId(record.core),
         state,
         allowed: cores(mask),
-        bound: half(head, 18) != 0,
+        bound: record.bound != 0,
     })
 }
 

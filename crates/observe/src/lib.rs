@@ -12,8 +12,8 @@ use quell_os::ThreadRef;
 
 pub mod bpf;
 pub mod domains;
-mod fields;
 pub mod keyframe;
+mod layout;
 pub mod memory;
 pub mod perf;
 pub mod proc;

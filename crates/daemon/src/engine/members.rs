@@ -56,6 +56,7 @@ impl Member {
     /// Its part of what its place counted.
     pub fn part_of(&self, counted: Option<TaskTimes>) -> Option<TaskTimes> {
         let (counted, before) = (counted?, self.before.as_ref()?);
+        debug_assert_eq!(counted.ran_on.len(), before.ran_on.len(), "{}: cores counted", self.name);
         let ran_on = counted.ran_on.iter().zip(&before.ran_on);
         Some(TaskTimes {
             ran_on: ran_on.map(|(&now, &before)| now.since(before)).collect(),
@@ -95,17 +96,34 @@ impl Members {
         if member.problems.len() > PROBLEMS_KEPT {
             member.problems.pop_front();
         }
+        debug_assert!(member.problems.len() <= PROBLEMS_KEPT, "{}", member.name);
     }
 
     fn join(&mut self, member: impl FnOnce(TaskId) -> Member) -> TaskId {
         if let Some(free) = self.places.iter_mut().find(|place| place.member.is_none()) {
             free.id.generation += 1;
             free.member = Some(member(free.id));
-            return free.id;
+            let id = free.id;
+            self.debug_check();
+            return id;
         }
         let id = TaskId { index: self.places.len() as u32, generation: 0 };
         self.places.push(Place { id, member: Some(member(id)) });
+        self.debug_check();
         id
+    }
+
+    /// Identities lead to their own places, and a name to one task. Release builds compile this to nothing.
+    fn debug_check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for (index, place) in self.places.iter().enumerate() {
+            debug_assert_eq!(place.id.at(), index, "a task's identity leads to another place");
+        }
+        let mut names: Vec<&str> = self.iter().map(|(_, member)| member.name.as_str()).collect();
+        names.sort_unstable();
+        debug_assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "a name twice: {names:?}");
     }
 
     fn leave(&mut self, id: TaskId) {
@@ -137,9 +155,20 @@ impl Engine {
         });
         let view = TaskView::new(id, newcomer.limits);
         match self.seen.tasks.get_mut(id.at()) {
-            Some(place) => *place = view,
-            None => self.seen.tasks.push(view),
+            Some(place) => {
+                debug_assert!(
+                    !place.alive,
+                    "task {id} joins in the place of {}, which is alive",
+                    place.id
+                );
+                *place = view;
+            }
+            None => {
+                debug_assert_eq!(self.seen.tasks.len(), id.at(), "the Snapshot lacks a place");
+                self.seen.tasks.push(view);
+            }
         }
+        debug_assert!(!self.runtimes.has(id), "task {id} is a runtime before it registered");
         if let Some(recorder) = &mut self.parts.recorder {
             recorder.name(id, &self.members.name(id));
         }
@@ -190,6 +219,7 @@ impl Engine {
         if let Some(contract) = contract {
             self.runtimes.add(id, contract, quell_os::clock::now());
         }
+        debug_assert_eq!(self.runtimes.has(id), registers, "runtime of task {id}");
         before
     }
 
@@ -240,6 +270,12 @@ impl Engine {
         }
         self.members.leave(id);
         self.hints.set(id, None);
+        debug_assert_eq!(
+            self.seen.tasks[id.at()].id,
+            id,
+            "another task has the place of one that leaves"
+        );
+        debug_assert!(!self.runtimes.has(id), "task {id} left, and its runtime holds grants");
         self.seen.tasks[id.at()].alive = false;
         self.seen.dirty.push(id.index);
         self.events.tell(format!("task {name} left; {} changes taken back", report.restored.len()));

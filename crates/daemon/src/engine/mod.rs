@@ -159,6 +159,11 @@ impl Engine {
         self.take_events();
         self.look_at_cores(now);
         self.drop_stale_readings(now);
+        debug_assert!(
+            self.seen.now <= now,
+            "the clock runs backwards: {now} after {}",
+            self.seen.now
+        );
         self.seen.now = now;
         self.parts.sight.observer().read(&mut self.seen);
         self.take_hints();
@@ -167,10 +172,12 @@ impl Engine {
         }
         for outcome in self.parts.back_end.outcomes() {
             if let Some(at) = self.parts.host.topology.position(outcome.core) {
+                debug_assert_eq!(self.seen.cores[at].id, outcome.core, "outcome of another core");
                 self.seen.cores[at].outcome = outcome.outcome;
             }
         }
         let wake = self.parts.policy.decide(now, &self.seen, &mut self.plan);
+        self.debug_check_plan();
         self.record(now, wake);
         self.check_invariants();
         self.watch_congestion();
@@ -183,6 +190,23 @@ impl Engine {
         }
         self.seen.dirty.clear();
         wake
+    }
+
+    /// The Plan is about the tasks and cores of the Snapshot. Release builds compile this to nothing.
+    fn debug_check_plan(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for (index, task) in self.plan.tasks.iter().enumerate() {
+            debug_assert_eq!(task.id.at(), index, "the Plan has a task in the place of another");
+        }
+        let managed = &self.parts.host.managed;
+        for core in &self.plan.cores {
+            let alive = |id| self.members.get(id).is_some();
+            debug_assert!(core.owner.is_none_or(alive), "core {} is of a task that left", core.id);
+            let may = core.owner.is_none() || managed.contains(core.id);
+            debug_assert!(may, "core {} has an owner and is not managed", core.id);
+        }
     }
 
     /// After the observer: it tells where the threads run.

@@ -30,6 +30,7 @@ impl Ticks {
 
     /// How long the last tick took.
     pub fn took(&mut self, ns: u64) {
+        debug_assert!(self.by_event <= self.ticks, "{} of {} ticks", self.by_event, self.ticks);
         self.last_ns = ns;
         self.spent_ns += ns;
         self.max_ns = self.max_ns.max(ns);

@@ -101,6 +101,7 @@ fn dealt(before: Bytes, last: Bytes, passed: Nanos, span: Nanos) -> Signal<Bytes
         return Signal::Measured(last);
     };
     let part = u128::from(grown) * u128::from(passed.0) / u128::from(span.0);
+    debug_assert!(part <= u128::from(grown), "{part} dealt out of {grown}");
     let value = Bytes(before.0 + u64::try_from(part).unwrap_or(grown));
     Signal::Estimated { value, how: Estimate::Interpolated }
 }

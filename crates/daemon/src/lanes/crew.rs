@@ -270,6 +270,11 @@ impl Crew {
         let mut threads = 0;
         for view in self.observer.threads().iter().filter(|view| view.task.at() == lane) {
             threads += 1;
+            debug_assert!(
+                view.task.generation <= u32::from(u8::MAX),
+                "{} is no member of a lane",
+                view.task
+            );
             if view.state != ThreadState::Sleeping {
                 runnable.insert(member_of(view));
             }
@@ -289,6 +294,7 @@ impl Crew {
             }
         }
         let lane = &mut self.lanes[at];
+        debug_assert!(lane.turn.is_none(), "{next:?} begins, and a turn of another is not over");
         lane.raised = Some(next);
         let now = clock::now();
         lane.turn = Some((next, now));

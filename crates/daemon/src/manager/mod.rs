@@ -180,6 +180,30 @@ impl Manager {
     }
 
     /// The place of the task with this name.
+    /// Tasks and registrations fit together. Release builds compile this to nothing.
+    fn debug_check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for (at, task) in self.tasks.iter().enumerate() {
+            let again = self.tasks[at + 1..].iter().any(|other| other.id == task.id);
+            debug_assert!(!again, "two tasks are {}", task.id);
+            let again = self.tasks[at + 1..].iter().any(|other| other.name() == task.name());
+            debug_assert!(!again, "two tasks are named {}", task.name());
+        }
+        for (at, registration) in self.registrations.iter().enumerate() {
+            let known = self.tasks.iter().any(|task| task.id == registration.task);
+            debug_assert!(
+                known,
+                "a runtime is registered for task {}, which left",
+                registration.task
+            );
+            let later = &self.registrations[at + 1..];
+            let again = later.iter().any(|other| other.task == registration.task);
+            debug_assert!(!again, "task {} has two runtimes", registration.task);
+        }
+    }
+
     fn task(&self, name: &str) -> Result<usize, String> {
         self.tasks.iter().position(|task| task.name() == name).ok_or_else(|| {
             let known: Vec<&str> = self.tasks.iter().map(Task::name).collect();
@@ -191,6 +215,7 @@ impl Manager {
     /// belong to a task. Walking /proc is the daemon's largest cost, so nothing is looked for that an
     /// event would tell.
     pub fn look(&mut self) {
+        self.debug_check();
         self.tasks.iter_mut().for_each(Task::notice_end);
         // Relaxed: a flag alone; the look that follows reads /proc anew.
         let lost = self.sweep_due.swap(false, Ordering::Relaxed);

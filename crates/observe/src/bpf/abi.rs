@@ -1,15 +1,18 @@
 //! What the BPF programs and user space share: the mirror of `bpf/quell.h`.
 //!
-//! Every field is an atomic, since a BPF program may write it at any time. The loader compares the sizes
-//! with those that the programs were compiled with.
+//! Every field of a mapped structure is an atomic, since a BPF program may write it at any time. A test compares each
+//! field with the compiled structure ([`crate::layout`]), and the loader the sizes.
 
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use quell_model::Nanos;
 
 use super::BpfConfig;
 use super::shared::coherent;
-use crate::fields::word;
+#[cfg(test)]
+use crate::layout::Layout;
+use crate::layout::{Field as _, bpf_record, bpf_struct};
 use quell_os::{ThreadRef, Tid};
 
 pub(super) const SETS: usize = 16;
@@ -46,32 +49,33 @@ pub(super) unsafe trait Shared {}
 // SAFETY: a word.
 unsafe impl Shared for AtomicU64 {}
 
-/// A watched thread.
-#[repr(C)]
-pub(super) struct Slot {
-    seq: AtomicU32,
-    state: AtomicU32,
-    since: AtomicU64,
-    awake_since: AtomicU64,
-    ran: AtomicU64,
-    waited: AtomicU64,
-    transitions: AtomicU64,
-    core: AtomicU32,
-    task: AtomicU32,
-    lc: AtomicU8,
-    children: AtomicU8,
-    woken: AtomicU8,
-    counted: AtomicU8,
-    used: AtomicU32,
-    pending: AtomicU64,
-    start_boottime: AtomicU64,
-    generation: AtomicU32,
-    tid: AtomicU32,
-    tgid: AtomicU32,
-    parent_tid: AtomicU32,
-    guest: AtomicU32,
-    member: AtomicU32,
-    reserved: [AtomicU64; 3],
+bpf_struct! {
+    /// A watched thread.
+    "slot" pub(super) struct Slot {
+        seq: AtomicU32,
+        state: AtomicU32,
+        since: AtomicU64,
+        awake_since: AtomicU64,
+        ran: AtomicU64,
+        waited: AtomicU64,
+        transitions: AtomicU64,
+        core: AtomicU32,
+        task: AtomicU32,
+        lc: AtomicU8,
+        children: AtomicU8,
+        woken: AtomicU8,
+        counted: AtomicU8,
+        reuse_count: AtomicU32,
+        pending: AtomicU64,
+        start_boottime: AtomicU64,
+        generation: AtomicU32,
+        tid: AtomicU32,
+        tgid: AtomicU32,
+        parent_tid: AtomicU32,
+        guest: AtomicU32,
+        member: AtomicU32,
+        reserved: [AtomicU64; 3],
+    }
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct slot`.
@@ -130,33 +134,34 @@ impl Slot {
             woken: self.woken.load(Ordering::Relaxed) != 0,
             guest: load(&self.guest) != 0,
             member: load(&self.member),
-            used: load(&self.used),
+            used: load(&self.reuse_count),
             thread: identity(load(&self.tid), load(&self.tgid), load_wide(&self.start_boottime)),
             parent: Tid(load(&self.parent_tid) as i32),
         })
     }
 }
 
-/// A core.
-#[repr(C)]
-pub(super) struct Core {
-    seq: AtomicU32,
-    kind: AtomicU32,
-    since: AtomicU64,
-    total: [AtomicU64; 4],
-    slot: AtomicU32,
-    used: AtomicU32,
-    task: AtomicU32,
-    generation: AtomicU32,
-    idles: AtomicU64,
-    be_from: AtomicU64,
-    be_until: AtomicU64,
-    be_task: AtomicU32,
-    sets: AtomicU32,
-    steal: AtomicU64,
-    running: AtomicU32,
-    reserved0: AtomicU32,
-    reserved: [AtomicU64; 2],
+bpf_struct! {
+    /// A core.
+    "core" pub(super) struct Core {
+        seq: AtomicU32,
+        kind: AtomicU32,
+        since: AtomicU64,
+        total: [AtomicU64; 4],
+        slot: AtomicU32,
+        reuse_count: AtomicU32,
+        task: AtomicU32,
+        generation: AtomicU32,
+        idles: AtomicU64,
+        be_from: AtomicU64,
+        be_until: AtomicU64,
+        be_task: AtomicU32,
+        sets: AtomicU32,
+        steal: AtomicU64,
+        running: AtomicU32,
+        reserved0: AtomicU32,
+        reserved: [AtomicU64; 2],
+    }
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct core`.
@@ -199,68 +204,73 @@ impl Core {
     }
 }
 
-/// What user space wants of a core.
-#[repr(C)]
-pub(super) struct CoreOrder {
-    pub sets: AtomicU32,
-    pub told_idle: AtomicU32,
-    reserved: [AtomicU64; 7],
+bpf_struct! {
+    /// What user space wants of a core.
+    "core_order" pub(super) struct CoreOrder {
+        pub sets: AtomicU32,
+        pub told_idle: AtomicU32,
+        reserved: [AtomicU64; 7],
+    }
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct core_order`.
 unsafe impl Shared for CoreOrder {}
 
-/// A set of managed cores that some LC tasks may use.
-#[repr(C)]
-pub(super) struct SetOfCores {
-    pub word: AtomicU64,
-    pub cores: AtomicU32,
-    reserved0: AtomicU32,
-    reserved: [AtomicU64; 6],
+bpf_struct! {
+    /// A set of managed cores that some LC tasks may use.
+    "core_set" pub(super) struct SetOfCores {
+        pub word: AtomicU64,
+        pub cores: AtomicU32,
+        reserved0: AtomicU32,
+        reserved: [AtomicU64; 6],
+    }
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct core_set`.
 unsafe impl Shared for SetOfCores {}
 
-/// A task's sums.
-#[repr(C)]
-pub(super) struct Task {
-    pub set: AtomicU32,
-    pub told_queued: AtomicU32,
-    pub waited: AtomicU64,
-    pub unserved: AtomicU32,
-    pub lane: AtomicU32,
-    pub ring: AtomicU32,
-    reserved0: AtomicU32,
-    pub changes: AtomicU64,
-    reserved: [AtomicU64; 3],
+bpf_struct! {
+    /// A task's sums.
+    "task" pub(super) struct Task {
+        pub set: AtomicU32,
+        pub told_queued: AtomicU32,
+        pub waited: AtomicU64,
+        pub unserved: AtomicU32,
+        pub lane: AtomicU32,
+        pub ring: AtomicU32,
+        reserved0: AtomicU32,
+        pub changes: AtomicU64,
+        reserved: [AtomicU64; 3],
+    }
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct task`.
 unsafe impl Shared for Task {}
 
-/// A task's wake-to-run times.
-#[repr(C)]
-pub(super) struct Histograms {
-    pub own: [AtomicU32; BUCKETS],
-    pub caused: [AtomicU32; BUCKETS],
+bpf_struct! {
+    /// A task's wake-to-run times.
+    "histograms" pub(super) struct Histograms {
+        pub own: [AtomicU32; BUCKETS],
+        pub caused: [AtomicU32; BUCKETS],
+    }
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct histograms`.
 unsafe impl Shared for Histograms {}
 
-/// What user space wants of the observer.
-#[repr(C)]
-pub(super) struct Control {
-    pub wake_on_events: AtomicU32,
-    pub idle_wanted: AtomicU32,
-    pub self_tgid: AtomicU32,
-    pub armed: AtomicU32,
-    pub wake_gap: AtomicU64,
-    pub words: AtomicU32,
-    pub tasks: AtomicU32,
-    pub stall_min: AtomicU64,
-    reserved: [AtomicU64; 3],
+bpf_struct! {
+    /// What user space wants of the observer.
+    "control" pub(super) struct Control {
+        pub wake_on_events: AtomicU32,
+        pub idle_wanted: AtomicU32,
+        pub self_tgid: AtomicU32,
+        pub armed: AtomicU32,
+        pub wake_gap: AtomicU64,
+        pub words: AtomicU32,
+        pub tasks: AtomicU32,
+        pub stall_min: AtomicU64,
+        reserved: [AtomicU64; 3],
+    }
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct control`.
@@ -278,59 +288,111 @@ impl Control {
     }
 }
 
-/// Sums over all cores, and what went wrong.
-#[repr(C)]
-pub(super) struct Totals {
-    pub idle_while_waiting: AtomicU64,
-    pub active: AtomicU64,
-    pub last_wake: AtomicU64,
-    reserved: [AtomicU64; 5],
-    pub table_full: AtomicU64,
-    pub storage_failed: AtomicU64,
-    pub events_dropped: AtomicU64,
-    pub contended: AtomicU64,
-    pub missed_wakes: AtomicU64,
-    pub watched: AtomicU64,
-    pub missed_switches: AtomicU64,
-    reserved1: AtomicU64,
+bpf_struct! {
+    /// Sums over all cores, and what went wrong.
+    "totals" pub(super) struct Totals {
+        pub idle_while_waiting: AtomicU64,
+        pub active: AtomicU64,
+        pub last_wake: AtomicU64,
+        reserved: [AtomicU64; 5],
+        pub table_full: AtomicU64,
+        pub storage_failed: AtomicU64,
+        pub events_dropped: AtomicU64,
+        pub contended: AtomicU64,
+        pub missed_wakes: AtomicU64,
+        pub watched: AtomicU64,
+        pub missed_switches: AtomicU64,
+        reserved1: AtomicU64,
+    }
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct totals`.
 unsafe impl Shared for Totals {}
 
-/// The argument of the `watch`, `seed` and `unwatch` programs.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(super) struct WatchArgs {
-    pub tid: i32,
-    pub task: u32,
-    pub start_ticks: u64,
-    pub generation: u32,
-    pub lc: u32,
-    pub children: u32,
-    pub state: u32,
-    pub core: u32,
-    pub member: u32,
+bpf_record! {
+    /// The argument of the `watch`, `seed` and `unwatch` programs.
+    #[derive(Default)]
+    "watch_args" pub(super) struct WatchArgs {
+        pub tid: i32,
+        pub task: u32,
+        pub start_ticks: u64,
+        pub generation: u32,
+        pub lc: u32,
+        pub children: u32,
+        /// Written by the program, as `core`.
+        pub state: u32,
+        pub core: u32,
+        pub member: u32,
+    }
 }
 
 impl WatchArgs {
-    pub const BYTES: usize = 40;
+    pub const BYTES: usize = size_of::<WatchArgs>();
 
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        let words = [self.generation, self.lc, self.children, self.state, self.core, self.member];
-        bytes[0..4].copy_from_slice(&self.tid.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&self.task.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&self.start_ticks.to_ne_bytes());
-        for (to, from) in bytes[16..].chunks_exact_mut(4).zip(words) {
-            to.copy_from_slice(&from.to_ne_bytes());
-        }
+        let mut put = |offset: usize, value: &[u8]| {
+            bytes[offset..offset + value.len()].copy_from_slice(value);
+        };
+        put(offset_of!(Self, tid), &self.tid.to_ne_bytes());
+        put(offset_of!(Self, task), &self.task.to_ne_bytes());
+        put(offset_of!(Self, start_ticks), &self.start_ticks.to_ne_bytes());
+        put(offset_of!(Self, generation), &self.generation.to_ne_bytes());
+        put(offset_of!(Self, lc), &self.lc.to_ne_bytes());
+        put(offset_of!(Self, children), &self.children.to_ne_bytes());
+        put(offset_of!(Self, state), &self.state.to_ne_bytes());
+        put(offset_of!(Self, core), &self.core.to_ne_bytes());
+        put(offset_of!(Self, member), &self.member.to_ne_bytes());
         bytes
     }
 
     /// The state and the core that the program wrote back.
     pub fn answer(bytes: &[u8; Self::BYTES]) -> (u32, u32) {
-        (word(bytes, 28), word(bytes, 32))
+        let args = WatchArgs::from_bytes(bytes);
+        (args.state, args.core)
+    }
+}
+
+bpf_record! {
+    /// `struct identity`.
+    "identity" pub(super) struct Identity {
+        tid: u32,
+        tgid: u32,
+        start_boottime: u64,
+    }
+}
+
+impl Identity {
+    /// The thread; `None` where there is none.
+    pub fn thread(&self) -> Option<ThreadRef> {
+        identity(self.tid, self.tgid, self.start_boottime)
+    }
+
+    /// The numbers alone, of an event whose subject is not a thread.
+    pub fn tgid(&self) -> Tid {
+        Tid(self.tgid as i32)
+    }
+
+    /// As [`Identity::tgid`].
+    pub fn tid(&self) -> Tid {
+        Tid(self.tid as i32)
+    }
+}
+
+bpf_record! {
+    /// An event of the ring.
+    "event" pub(super) struct Event {
+        pub kind: u32,
+        pub core: u32,
+        pub task: u32,
+        pub generation: u32,
+        pub subject: Identity,
+        pub parent: Identity,
+        pub flags: u32,
+        reserved: u32,
+        pub from: u64,
+        pub to: u64,
+        pub stolen: u64,
     }
 }
 
@@ -352,17 +414,33 @@ fn load_wide(word: &AtomicU64) -> u64 {
 }
 
 #[cfg(test)]
+pub(crate) fn layouts() -> Vec<Layout> {
+    vec![
+        Slot::LAYOUT,
+        Core::LAYOUT,
+        CoreOrder::LAYOUT,
+        SetOfCores::LAYOUT,
+        Task::LAYOUT,
+        Histograms::LAYOUT,
+        Control::LAYOUT,
+        Totals::LAYOUT,
+        WatchArgs::LAYOUT,
+        Identity::LAYOUT,
+        Event::LAYOUT,
+    ]
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_those_of_the_header() {
-        assert_eq!(size_of::<Slot>(), 128);
-        assert_eq!(size_of::<Core>(), 128);
-        for size in [size_of::<CoreOrder>(), size_of::<SetOfCores>(), size_of::<Task>()] {
-            assert_eq!(size, 64);
-        }
-        assert_eq!((size_of::<Control>(), size_of::<Totals>()), (64, 128));
-        assert_eq!(size_of::<WatchArgs>(), WatchArgs::BYTES);
+    fn arguments_are_written_as_they_are_read() {
+        let args =
+            WatchArgs { tid: 1, task: 2, start_ticks: 3, generation: 4, ..Default::default() };
+        let args = WatchArgs { lc: 5, children: 6, state: 7, core: 8, member: 9, ..args };
+        let read = WatchArgs::parse(&args.to_bytes()).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{args:?}"));
+        assert_eq!(WatchArgs::answer(&args.to_bytes()), (7, 8));
     }
 }

@@ -8,13 +8,9 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use quell_model::{CoreId, Nanos, TaskId};
 
 use super::Stall;
-use super::abi::identity;
-use crate::fields::{wide, word};
+use super::abi::Event;
 use crate::{HostEvent, ObserveError};
 use quell_os::{ThreadRef, Tid};
-
-/// The size of `struct event` in `bpf/quell.h`.
-const EVENT_BYTES: usize = 80;
 
 /// Stalls kept for a reader; of more, the oldest are forgotten.
 const STALLS_MAX: usize = 65_536;
@@ -99,36 +95,32 @@ impl Events {
 }
 
 fn parse(bytes: &[u8]) -> Option<Raw> {
-    if bytes.len() < EVENT_BYTES {
-        return None;
-    }
-    let who = |at: usize| identity(word(bytes, at), word(bytes, at + 4), wide(bytes, at + 8));
-    let core = CoreId(word(bytes, 4) as u16);
-    let task = TaskId { index: word(bytes, 8), generation: word(bytes, 12) };
-    let flags = word(bytes, 48);
-    let event = match word(bytes, 0) {
+    let event = Event::parse(bytes)?;
+    let core = CoreId(event.core as u16);
+    let task = TaskId { index: event.task, generation: event.generation };
+    let raw = match event.kind {
         1 => Raw::Host(HostEvent::Forked {
-            parent: who(32)?,
-            child: who(16)?,
+            parent: event.parent.thread()?,
+            child: event.subject.thread()?,
             task,
-            new_process: flags & 1 != 0,
-            watched: flags & 2 != 0,
+            new_process: event.flags & 1 != 0,
+            watched: event.flags & 2 != 0,
         }),
-        2 => Raw::Host(HostEvent::Exited(who(16)?)),
-        3 => Raw::Execed(who(16)?, Tid(word(bytes, 32) as i32)),
+        2 => Raw::Host(HostEvent::Exited(event.subject.thread()?)),
+        3 => Raw::Execed(event.subject.thread()?, event.parent.tid()),
         4 => Raw::Host(HostEvent::LcQueued(task)),
         5 => Raw::Host(HostEvent::CoreIdle(core)),
         6 => Raw::Stall(Stall {
             core,
-            from: Nanos(wide(bytes, 56)),
-            to: Nanos(wide(bytes, 64)),
-            stolen: Nanos(wide(bytes, 72)),
-            process: Tid(word(bytes, 20) as i32),
+            from: Nanos(event.from),
+            to: Nanos(event.to),
+            stolen: Nanos(event.stolen),
+            process: event.subject.tgid(),
         }),
         7 => Raw::Lane,
         _ => return None,
     };
-    Some(event)
+    Some(raw)
 }
 
 #[cfg(test)]
@@ -145,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_is_no_event_is_left_out() {
-        assert_eq!(parse(&[0; EVENT_BYTES]), None);
+        assert_eq!(parse(&[0; size_of::<Event>()]), None);
         assert_eq!(parse(&[4, 0, 0, 0]), None);
     }
 }

@@ -20,6 +20,8 @@
 //! free again at its thread's last switch.
 
 mod abi;
+#[cfg(test)]
+pub(crate) use self::abi::layouts;
 pub(crate) mod calls;
 mod cores;
 mod events;

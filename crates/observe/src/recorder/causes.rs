@@ -7,7 +7,7 @@ use std::io::{self, BufRead, BufReader};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use quell_model::MoveCause;
 
-use crate::fields::wide;
+use crate::layout::Field as _;
 
 /// Functions that name a cause when they are on the stack, the innermost first. Load balancing was renamed in
 /// Linux 6.10. `pick_next_task_fair` and `balance_fair` are there for compilers that inline the balancer of a core
@@ -85,7 +85,7 @@ impl Causes {
         let Ok(Some(frames)) = self.stacks.lookup(&stack.to_ne_bytes(), MapFlags::ANY) else {
             return MoveCause::Unknown;
         };
-        let cause = cause(&self.functions, frames.chunks_exact(8).map(|frame| wide(frame, 0)));
+        let cause = cause(&self.functions, frames.chunks_exact(8).map(u64::from_bytes));
         self.known.insert(stack, cause);
         cause
     }

@@ -23,6 +23,9 @@ use libbpf_rs::{Iter, Link, MapCore, MapFlags, MapHandle, Object, OpenObject, Ri
 use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Source, What};
 
 pub use self::hooks::Events;
+use self::record::OwnCounts;
+#[cfg(test)]
+pub(crate) use self::record::layouts;
 pub(crate) use self::record::rank;
 
 use self::causes::Causes;
@@ -31,8 +34,8 @@ use self::merge::Merge;
 use super::bpf::calls;
 use super::bpf::object::{self, refused};
 use super::bpf::{Measurement, ProgramCost};
-use super::fields::{MASK_WORDS, wide};
 use super::keyframe::KeyframeReader;
+use super::layout::MASK_WORDS;
 use super::{ObserveError, topology};
 use quell_os::{Tid, clock};
 
@@ -288,7 +291,7 @@ impl Recorder {
     /// How many numbers a core gave.
     fn numbers(&self, core: CoreId) -> u64 {
         let own = self.cores.lookup(&u32::from(core.0).to_ne_bytes(), MapFlags::ANY);
-        own.ok().flatten().filter(|own| own.len() >= 8).map_or(0, |own| wide(&own, 0))
+        own.ok().flatten().and_then(|own| OwnCounts::parse(&own)).map_or(0, |own| own.sequence)
     }
 }
 

@@ -1,92 +1,190 @@
 //! The records of `bpf/recorder.h`.
 
-use quell_model::{CoreId, Event, Left, MoveCause, Nanos, Rank, Runner, ThreadName, What};
+use quell_model::{CoreId, CoreSet, Event, Left, MoveCause, Nanos, Rank, Runner, ThreadName, What};
 
-use crate::fields::{MASK_WORDS, cores, half, wide, word};
+use crate::layout::{MASK_WORDS, bpf_record};
 
-/// The sizes of `struct record` and of those that begin with it.
-const HEAD_BYTES: usize = 24;
-const THREAD_BYTES: usize = 64;
-const SHORT_BYTES: usize = 40;
-const LOAD_BYTES: usize = 40;
-const ALLOWED_BYTES: usize = HEAD_BYTES + 8 * MASK_WORDS;
+bpf_record! {
+    /// `struct record`: the beginning of each record, and all of one about a softirq or an interrupt.
+    "record" pub(super) struct Head {
+        at: u64,
+        sequence: u64,
+        core: u16,
+        kind: u16,
+        subject: u32,
+    }
+}
+
+bpf_record! {
+    /// Switch, wake-up, fork, exec.
+    "record_thread" pub(super) struct ThreadRecord {
+        head: Head,
+        thread: i32,
+        process: i32,
+        priority: u16,
+        policy: u16,
+        state: u32,
+        stolen: u32,
+        target: u32,
+        comm: [u8; 16],
+    }
+}
+
+bpf_record! {
+    /// Exit, migration, run queue size, hotplug.
+    "record_short" pub(super) struct ShortRecord {
+        head: Head,
+        from: u16,
+        to: u16,
+        stack: i32,
+        queued: u32,
+        runnable: u32,
+    }
+}
+
+bpf_record! {
+    /// Load of a run queue.
+    "record_load" pub(super) struct LoadRecord {
+        head: Head,
+        weight: u64,
+        average: u64,
+    }
+}
+
+bpf_record! {
+    /// Cores that a thread may use.
+    "record_allowed" pub(super) struct AllowedRecord {
+        head: Head,
+        mask: [u64; MASK_WORDS],
+    }
+}
+
+bpf_record! {
+    /// What a core counts of itself: the value of the map `cores`.
+    "own" pub(super) struct OwnCounts {
+        pub sequence: u64,
+        steal: u64,
+        running: i32,
+        is_known: u32,
+        reserved: [u64; 5],
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn layouts() -> Vec<crate::layout::Layout> {
+    vec![
+        Head::LAYOUT,
+        ThreadRecord::LAYOUT,
+        ShortRecord::LAYOUT,
+        LoadRecord::LAYOUT,
+        AllowedRecord::LAYOUT,
+        OwnCounts::LAYOUT,
+    ]
+}
+
+const HEAD_BYTES: usize = size_of::<Head>();
+const THREAD_BYTES: usize = size_of::<ThreadRecord>();
+const SHORT_BYTES: usize = size_of::<ShortRecord>();
+const LOAD_BYTES: usize = size_of::<LoadRecord>();
+const ALLOWED_BYTES: usize = size_of::<AllowedRecord>();
 
 /// `enum quell_record`.
 const MIGRATE: u16 = 8;
 const MIGRATE_EXEC: u16 = 9;
+const LOAD: u16 = 11;
+const ALLOWED: u16 = 13;
 const UNSEEN: u16 = 14;
+
+// Records of these two have one length, and differ by their kind.
+const _: () = assert!(SHORT_BYTES == LOAD_BYTES);
 
 /// Whether it tells a switch that was missed.
 pub(super) fn is_unseen(bytes: &[u8]) -> bool {
-    bytes.len() == THREAD_BYTES && half(bytes, 18) == UNSEEN
+    bytes.len() == THREAD_BYTES && Head::parse(bytes).is_some_and(|head| head.kind == UNSEEN)
 }
 
 /// One record, numbered as its core numbered it. `cause` names who is behind a stack of the stack map.
 pub(super) fn parse(bytes: &[u8], cause: impl FnOnce(i32) -> MoveCause) -> Option<Event> {
-    if bytes.len() < HEAD_BYTES {
-        return None;
+    let head = Head::parse(bytes)?;
+    let what = match bytes.len() {
+        HEAD_BYTES => interrupt(&head)?,
+        THREAD_BYTES => about_thread(&ThreadRecord::parse(bytes)?)?,
+        // A load has the size of a short record.
+        SHORT_BYTES if head.kind == LOAD => about_load(&LoadRecord::parse(bytes)?),
+        SHORT_BYTES => short(&ShortRecord::parse(bytes)?, cause)?,
+        ALLOWED_BYTES => allowed(&AllowedRecord::parse(bytes)?)?,
+        _ => return None,
+    };
+    let (at, core) = (Nanos(head.at), CoreId(head.core));
+    Some(Event { at, core, sequence: head.sequence, what })
+}
+
+fn interrupt(head: &Head) -> Option<What> {
+    match head.kind {
+        kind @ (12 | 16) => Some(What::Softirq { vector: head.subject as u8, begins: kind == 12 }),
+        kind @ (17 | 18) => Some(What::Interrupt { irq: head.subject, begins: kind == 17 }),
+        _ => None,
     }
-    let subject = word(bytes, 20);
-    let (number, place) = (subject as i32, CoreId(subject as u16));
-    let what = match (half(bytes, 18), bytes.len()) {
-        (1, THREAD_BYTES) => What::Switch {
-            next: runner(bytes),
+}
+
+fn about_thread(record: &ThreadRecord) -> Option<What> {
+    let (thread, number) = (runner(record), record.head.subject as i32);
+    Some(match record.head.kind {
+        1 => What::Switch {
+            next: thread,
             left: number,
-            how: left(word(bytes, 36)),
-            stolen: Nanos(word(bytes, 40).into()),
+            how: left(record.state),
+            stolen: Nanos(record.stolen.into()),
         },
-        (UNSEEN, THREAD_BYTES) => What::Switch {
-            next: runner(bytes),
-            left: number,
-            how: Left::Sleeping,
-            stolen: Nanos::ZERO,
-        },
-        (2, THREAD_BYTES) => What::Waking {
-            thread: runner(bytes),
-            by: number,
-            target: CoreId(word(bytes, 44) as u16),
-        },
-        (kind @ (3 | 4), THREAD_BYTES) => {
-            What::Woken { thread: runner(bytes), on: place, is_new: kind == 4 }
+        UNSEEN => {
+            What::Switch { next: thread, left: number, how: Left::Sleeping, stolen: Nanos::ZERO }
         }
-        (5, THREAD_BYTES) => What::Fork { parent: number, child: runner(bytes) },
-        (6, THREAD_BYTES) => What::Exec { thread: runner(bytes) },
-        (7, SHORT_BYTES) => What::Exit { thread: number },
-        (kind @ (MIGRATE | MIGRATE_EXEC), SHORT_BYTES) => What::Migrate {
-            thread: number,
-            from: CoreId(half(bytes, 24)),
-            to: CoreId(half(bytes, 26)),
-            cause: match cause(word(bytes, 28) as i32) {
+        2 => What::Waking { thread, by: number, target: CoreId(record.target as u16) },
+        kind @ (3 | 4) => {
+            What::Woken { thread, on: CoreId(record.head.subject as u16), is_new: kind == 4 }
+        }
+        5 => What::Fork { parent: number, child: thread },
+        6 => What::Exec { thread },
+        _ => return None,
+    })
+}
+
+fn short(record: &ShortRecord, cause: impl FnOnce(i32) -> MoveCause) -> Option<What> {
+    let (thread, of) = (record.head.subject as i32, CoreId(record.head.subject as u16));
+    Some(match record.head.kind {
+        7 => What::Exit { thread },
+        kind @ (MIGRATE | MIGRATE_EXEC) => What::Migrate {
+            thread,
+            from: CoreId(record.from),
+            to: CoreId(record.to),
+            cause: match cause(record.stack) {
                 // At exec the stopper moves the thread, as it does for an affinity.
                 MoveCause::Affinity if kind == MIGRATE_EXEC => MoveCause::Exec,
                 cause => cause,
             },
         },
-        (10, SHORT_BYTES) => {
-            What::Queue { of: place, queued: word(bytes, 32), runnable: word(bytes, 36) }
-        }
-        (11, LOAD_BYTES) => {
-            What::Load { of: place, weight: wide(bytes, 24), average: wide(bytes, 32) }
-        }
-        (kind @ (12 | 16), HEAD_BYTES) => {
-            What::Softirq { vector: subject as u8, begins: kind == 12 }
-        }
-        (kind @ (17 | 18), HEAD_BYTES) => What::Interrupt { irq: subject, begins: kind == 17 },
-        (13, ALLOWED_BYTES) => What::Allowed { thread: number, cores: cores(&bytes[HEAD_BYTES..]) },
-        (15, SHORT_BYTES) => What::Online { of: place, online: half(bytes, 26) == 1 },
+        10 => What::Queue { of, queued: record.queued, runnable: record.runnable },
+        15 => What::Online { of, online: record.to == 1 },
         _ => return None,
-    };
-    let (at, sequence, core) = (Nanos(wide(bytes, 0)), wide(bytes, 8), CoreId(half(bytes, 16)));
-    Some(Event { at, core, sequence, what })
+    })
 }
 
-fn runner(bytes: &[u8]) -> Runner {
-    let thread = word(bytes, 24) as i32;
+fn about_load(record: &LoadRecord) -> What {
+    let of = CoreId(record.head.subject as u16);
+    What::Load { of, weight: record.weight, average: record.average }
+}
+
+fn allowed(record: &AllowedRecord) -> Option<What> {
+    let (thread, cores) = (record.head.subject as i32, CoreSet::from_words(&record.mask));
+    (record.head.kind == ALLOWED).then_some(What::Allowed { thread, cores })
+}
+
+fn runner(record: &ThreadRecord) -> Runner {
     Runner {
-        thread,
-        process: word(bytes, 28) as i32,
-        rank: rank(thread, half(bytes, 32), half(bytes, 34)),
-        name: ThreadName::new(&bytes[48..]),
+        thread: record.thread,
+        process: record.process,
+        rank: rank(record.thread, record.priority, record.policy),
+        name: ThreadName::new(&record.comm),
     }
 }
 
@@ -118,7 +216,6 @@ fn left(state: u32) -> Left {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use quell_model::CoreSet;
 
     use super::*;
 

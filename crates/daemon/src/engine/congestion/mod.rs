@@ -87,6 +87,7 @@ impl Congestion {
             if place == self.records.len() {
                 self.records.push(Record::new(view.id));
             }
+            debug_assert_eq!(view.id.at(), place, "the Snapshot has a task in another's place");
             let record = &mut self.records[place];
             if !view.alive || record.id != view.id {
                 *record = Record::new(view.id);
@@ -171,6 +172,12 @@ impl Record {
             // It changed in between, nobody knows when.
             (true, false) | (false, true) => {}
         }
+        debug_assert!(self.level <= bound, "level {} above {bound}", self.level);
+        debug_assert!(
+            !self.lasting || self.finding.is_some(),
+            "congestion that counts has a cause"
+        );
+        debug_assert!(self.since <= now, "congested since {}, and it is {now}", self.since);
         match self.lasting {
             false if self.level == bound => {
                 self.lasting = true;

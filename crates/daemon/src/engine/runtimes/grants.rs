@@ -35,6 +35,7 @@ impl Runtimes {
             runtime.relieve(now, now + self.deadline, pin);
             runtime.revoke(now + self.deadline, pin);
             runtime.grant(topology, now, pin);
+            runtime.debug_check();
         }
     }
 
@@ -168,6 +169,7 @@ impl Runtime {
                 self.kthreads[at].ring = false;
                 continue;
             }
+            debug_assert!(!self.held.contains(core), "core {core} is held and granted again");
             let given = lines.work.offer(&lines.grant, core);
             self.held.insert(core);
             self.grants += 1;
@@ -239,6 +241,7 @@ impl Runtime {
         self.last = now;
         self.load =
             (self.load * (LOAD_WINDOW.0 - weight) + active * weight).div_ceil(LOAD_WINDOW.0);
+        debug_assert!(self.load <= self.kthreads.len() as u64 * 1_000, "load {}", self.load);
         let cores = self.held.len() as u64;
         self.contract.memory.header().told.tell(self.delay, self.load, cores);
     }

@@ -210,6 +210,7 @@ impl Runtimes {
             let _ = epoll::add(asks, contract.asks(), data, flags);
         }
         let kthreads = contract.memory.kthreads();
+        debug_assert!(!self.has(task), "task {task} is a runtime already");
         self.list.push(Runtime {
             task,
             since: now,
@@ -245,6 +246,7 @@ impl Runtimes {
         if let Some(asks) = &self.asks {
             let _ = epoll::delete(asks, runtime.contract.asks());
         }
+        debug_assert!(!self.has(task), "task {task} had two runtimes");
         self.changed = true;
         Some(runtime.contract)
     }
@@ -340,6 +342,40 @@ impl Runtime {
             self.delay = self.delay.max(kthread.copy.delay().min(oldest));
             self.has_work |= kthread.copy.queued > 0 || kthread.copy.delay() > Nanos::ZERO;
         }
+        debug_assert!(self.delay <= oldest, "a wait longer than the runtime is there");
+    }
+
+    /// Grants, as the daemon knows them: a core is held by one kernel thread, which exists, or by none. Release builds
+    /// compile this to nothing.
+    fn debug_check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let mut held = CoreSet::EMPTY;
+        for kthread in &self.kthreads {
+            if let Some(grant) = kthread.held {
+                debug_assert!(!held.contains(grant.core), "core {} is granted twice", grant.core);
+                held.insert(grant.core);
+                debug_assert!(
+                    kthread.thread.is_some(),
+                    "core {} is granted to no thread",
+                    grant.core
+                );
+                debug_assert!(
+                    kthread.leaving.is_none(),
+                    "core {}: a grant amid a revoke",
+                    grant.core
+                );
+            }
+            let bound = kthread.thread.is_some_and(|thread| thread.tgid != self.contract.process);
+            debug_assert!(
+                !bound,
+                "a kernel thread of another process than {}",
+                self.contract.process
+            );
+        }
+        debug_assert_eq!(held, self.held, "cores held by kernel threads and by their runtime");
+        debug_assert!(held.difference(&self.usable).is_empty(), "{held} held of {}", self.usable);
     }
 
     /// Adds it to the Snapshot.
