@@ -28,11 +28,6 @@ impl HostCore {
     pub fn runnable(&self) -> u32 {
         self.waiting + u32::from(self.running != 0)
     }
-
-    /// Whether it is there and nobody wants it.
-    pub fn is_idle(&self) -> bool {
-        self.online && self.runnable() == 0
-    }
 }
 
 /// Where a thread runs or waits.

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use quell_model::{CoreId, CoreSet, Event, Meta, Nanos, Source as Origin, What};
 use quell_trace::check::{self, Checker};
+use quell_trace::host::{HostState, WastedTime};
 use quell_trace::{perfetto, stats};
 use serde::Serialize;
 
@@ -52,6 +53,25 @@ fn recordings_stats_matches_expected() {
         assert!(error.is_none(), "{}: {error:?}", recording.name);
         report
     });
+}
+
+/// Wasted time is what one [`WastedTime`] says beside one [`HostState`], to the nanosecond.
+#[test]
+fn recordings_stats_idle_time_equals_wasted_time() {
+    for recording in recorded::all() {
+        let (meta, events) = read(&recording);
+        let (mut host, mut wasted) = (HostState::new(&meta), WastedTime::default());
+        for event in &events {
+            wasted.advance(&host, event.at);
+            host.push(event, &mut ());
+        }
+        wasted.finish(&host);
+        let (report, _) = stats::read(recording.open().as_mut());
+        assert_eq!(report.idle, *wasted.judged(), "{}", recording.name);
+        assert_eq!(report.data_loss.time_ns, wasted.unjudged_time().0, "{}", recording.name);
+        let time = wasted.judged_time() + wasted.unjudged_time();
+        assert_eq!(report.to.since(report.from), time, "{}", recording.name);
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ mod keyframe;
 mod matching;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod thread;
 mod validate;
 mod visitor;

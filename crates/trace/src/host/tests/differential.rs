@@ -231,7 +231,8 @@ impl Old for StatsHost {
     }
     fn said(&self, _: Nanos) -> Said {
         let waiting = self.0.threads().filter(|place| !place.runs);
-        let idle = self.0.cores().iter().enumerate().filter(|(_, core)| core.is_idle());
+        let is_idle = |core: &old_host::HostCore| core.online && core.runnable() == 0;
+        let idle = self.0.cores().iter().enumerate().filter(|(_, core)| is_idle(core));
         Said {
             running: self.0.cores().iter().map(|core| Some(core.running)).collect(),
             waiting: waiting.map(|place| (place.thread.thread, place.at)).collect(),
