@@ -6,9 +6,9 @@ use anyhow::Result;
 
 use crate::trace_file::TraceFile;
 
-/// Print figures of a trace: wake-up latency, migrations, run queues, wasted time of cores
+/// Print figures of a trace: wakeup latency, migrations, run queues, wasted time of cores
 ///
-/// Wake-up latency by the threads' name, from the wake-up until the thread runs; migrations by cause and by what the two
+/// Wakeup latency by the threads' name, from the wake-up until the thread runs; migrations by cause and by what the two
 /// cores share; how many threads wanted a core, for how much of the time; and how long cores idled while threads
 /// that may use them waited. What a loss hides is left out, and said.
 ///

@@ -13,7 +13,6 @@ pub mod host;
 pub mod import;
 mod kernel;
 pub mod lint;
-mod old_host;
 mod open;
 pub mod perfetto;
 pub mod stats;

@@ -9,8 +9,9 @@ mod why;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use quell_model::{CoreId, CoreSet, Event, Meta, Nanos, Source as Origin, What};
+use quell_model::{Activity, CoreId, CoreSet, Event, Meta, Nanos, Source as Origin, What};
 use quell_trace::check::{self, Checker};
+use quell_trace::host::{HostState, WastedTime};
 use quell_trace::{perfetto, stats};
 use serde::Serialize;
 
@@ -52,6 +53,25 @@ fn recordings_stats_matches_expected() {
         assert!(error.is_none(), "{}: {error:?}", recording.name);
         report
     });
+}
+
+/// Wasted time is what one [`WastedTime`] says beside one [`HostState`], to the nanosecond.
+#[test]
+fn recordings_stats_idle_time_equals_wasted_time() {
+    for recording in recorded::all() {
+        let (meta, events) = read(&recording);
+        let (mut host, mut wasted) = (HostState::new(&meta), WastedTime::default());
+        for event in &events {
+            wasted.advance(&host, event.at);
+            host.push(event, &mut ());
+        }
+        wasted.finish(&host);
+        let (report, _) = stats::read(recording.open().as_mut());
+        assert_eq!(report.idle, *wasted.judged(), "{}", recording.name);
+        assert_eq!(report.data_loss.time_ns, wasted.unjudged_time().0, "{}", recording.name);
+        let time = wasted.judged_time() + wasted.unjudged_time();
+        assert_eq!(report.to.since(report.from), time, "{}", recording.name);
+    }
 }
 
 #[test]
@@ -177,6 +197,22 @@ fn recordings_of_make_have_children_or_only_four_events() {
         assert!(!kinds.contains(&kind), "{kind} is there: {:?}", text.kinds);
     }
     assert!(text.runs("cc1") > 10, "{:?}", text.names);
+}
+
+/// Without `sched_wakeup_new`, most threads of a build appear with a switch-in: nothing says that they waited before.
+#[test]
+fn recording_of_make_without_new_threads_has_no_phantom_waiters() {
+    let (meta, events) = read(&recorded::named("make-j4-ftrace"));
+    let mut host = HostState::new(&meta);
+    let mut most = 0;
+    for event in &events {
+        host.push(event, &mut ());
+        most = most.max(host.cores().iter().map(|core| core.waiting).sum());
+    }
+    assert!((4..=40).contains(&most), "{most} threads wait at once");
+    let What::Keyframe(first) = &events[0].what else { panic!("{:?}", events[0]) };
+    let waits = |one: &&quell_model::ThreadState| one.state == Activity::Waiting;
+    assert_eq!(first.threads.iter().filter(waits).count(), 0);
 }
 
 #[test]

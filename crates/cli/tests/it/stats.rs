@@ -43,7 +43,7 @@ fn a_damaged_trace_gives_what_came_before_and_says_where() {
     std::fs::write(&path, [&whole[..10_000], b"\noops\n"].concat()).unwrap();
     let cut = stats(&[path.to_str().unwrap()]);
     assert_eq!(cut.status.code(), Some(1));
-    assert!(text(&cut.stdout).contains("wake-up latency"));
+    assert!(text(&cut.stdout).contains("wakeup latency"));
     let error = text(&cut.stderr);
     assert!(error.contains("cut.txt: line") && error.contains("came before"), "{error}");
 }

@@ -296,19 +296,16 @@ impl HostState {
                 if V::TRACKS_PLACEMENT && state != ThreadState::Waiting {
                     self.judge_placement(index, on, visitor);
                 }
-                self.note_wakeup_of(index, state);
+                // A wake-up of a thread that waits already is none. A keyframe may have listed a new thread before
+                // its first wake-up was recorded.
+                if state != ThreadState::Waiting || is_new {
+                    self.note_wakeup(index, self.now);
+                }
                 self.set_state(index, ThreadState::Waiting, on, self.now, visitor);
             }
         }
         // The count does not change when a sleeper returns whose dequeue was delayed.
         self.outdate_count(on);
-    }
-
-    /// A wake-up of a thread that waits already is none.
-    fn note_wakeup_of(&mut self, index: ThreadIndex, state: ThreadState) {
-        if state != ThreadState::Waiting {
-            self.note_wakeup(index, self.now);
-        }
     }
 
     /// Whether a thread cannot be the one that is woken for the first time.

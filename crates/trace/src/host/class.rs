@@ -3,7 +3,7 @@
 //! Alike threads share a class, so that what is computed for waiting threads costs the same however many wait.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use quell_model::{CoreSet, Rank};
 
@@ -36,7 +36,7 @@ impl WaiterKey {
 }
 
 impl Hash for WaiterKey {
-    /// A mix of all words: the default hashes of 400 bytes cost more than the rest of an event.
+    /// A mix of the words that are not zero: the default hash of 400 bytes costs more than the rest of an event.
     fn hash<H: Hasher>(&self, state: &mut H) {
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
         let mut sum = u64::from(self.prio.number()) << 1 | u64::from(self.is_pinned);
@@ -44,11 +44,30 @@ impl Hash for WaiterKey {
         let sets = [self.allowed.as_ref(), plan.map(|p| &p.planned), plan.map(|p| &p.original)];
         for set in sets {
             sum = (sum ^ u64::from(set.is_some())).wrapping_mul(FACTOR);
-            for word in set.into_iter().flat_map(|set| set.words()) {
-                sum = (sum ^ word).wrapping_mul(FACTOR).rotate_left(29);
+            let words = set.into_iter().flat_map(|set| set.words()).enumerate();
+            for (index, word) in words.filter(|(_, word)| **word != 0) {
+                sum = (sum ^ word).wrapping_mul(FACTOR).rotate_left(29) ^ index as u64;
             }
         }
-        state.write_u64(sum);
+        state.write_u64(sum.wrapping_mul(FACTOR));
+    }
+}
+
+/// Takes a hash that is mixed already.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        debug_assert!(false, "a key writes one word, not {} bytes", bytes.len());
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
     }
 }
 
@@ -70,7 +89,9 @@ pub(super) struct Classes {
     /// Threads in each class.
     members: Vec<u32>,
     free: Vec<ClassIndex>,
-    by_key: HashMap<WaiterKey, ClassIndex>,
+    by_key: HashMap<WaiterKey, ClassIndex, BuildHasherDefault<Mixed>>,
+    /// The class that was joined last: often all threads of a process change alike, one after the other.
+    last: ClassIndex,
 }
 
 impl Classes {
@@ -83,7 +104,8 @@ impl Classes {
             // One more than it has, so that it stays.
             members: vec![1],
             free: Vec::new(),
-            by_key: HashMap::from([(WaiterKey::DEFAULT, Classes::DEFAULT)]),
+            by_key: HashMap::from_iter([(WaiterKey::DEFAULT, Classes::DEFAULT)]),
+            last: Classes::DEFAULT,
         }
     }
 
@@ -99,12 +121,15 @@ impl Classes {
 
     /// A thread joins the class of this key.
     pub fn join(&mut self, key: &WaiterKey) -> ClassIndex {
-        let class = match self.by_key.get(key) {
-            Some(class) => *class,
-            None => self.add(key),
-        };
-        self.members[class.index()] += 1;
-        class
+        let is_last = self.members[self.last.index()] > 0 && self.key(self.last) == key;
+        if !is_last {
+            self.last = match self.by_key.get(key) {
+                Some(class) => *class,
+                None => self.add(key),
+            };
+        }
+        self.members[self.last.index()] += 1;
+        self.last
     }
 
     /// A thread leaves its class.

@@ -19,7 +19,7 @@ mod keyframe;
 mod matching;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod thread;
 mod validate;
 mod visitor;
@@ -27,7 +27,7 @@ mod wasted;
 
 use std::collections::{BTreeSet, HashMap};
 
-use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Source, Topology};
+use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Runner, Source, Topology};
 
 pub use class::{ClassIndex, PlanCores, WaiterKey};
 pub use core::{HostCore, KernelCounts};
@@ -150,6 +150,17 @@ impl HostState {
         self.advance(at);
         self.resync(keyframe, visitor);
         self.settle(visitor);
+    }
+
+    /// Takes the name, process and priority of a thread, where a source has them beside its events. Of a thread that
+    /// no event has named nothing is kept.
+    pub fn describe<V: HostVisitor>(&mut self, info: &Runner, visitor: &mut V) {
+        if let Some(index) = self.threads.find(info.thread)
+            && self.threads[index].info != *info
+        {
+            self.describe_as(index, info, visitor);
+            self.settle(visitor);
+        }
     }
 
     fn advance(&mut self, at: Nanos) {

@@ -3,7 +3,7 @@
 use quell_model::{CoreSet, Nanos, Rank, Runner, ThreadName};
 
 use super::class::Classes;
-use super::thread::{ThreadIndex, ThreadState, unnamed};
+use super::thread::{HostThread, ThreadIndex, ThreadState, unnamed};
 use super::{HostState, HostVisitor, PlanCores, Queues, Running, WaiterKey};
 
 impl HostState {
@@ -66,7 +66,12 @@ impl HostState {
     }
 
     /// Names a thread, and reports what changed. What names nothing says nothing.
-    fn describe_as<V: HostVisitor>(&mut self, index: ThreadIndex, info: &Runner, visitor: &mut V) {
+    pub(super) fn describe_as<V: HostVisitor>(
+        &mut self,
+        index: ThreadIndex,
+        info: &Runner,
+        visitor: &mut V,
+    ) {
         if info.name == ThreadName::default() {
             return;
         }
@@ -174,13 +179,18 @@ impl HostState {
         visitor: &mut V,
     ) {
         if self.process_plans.insert(tgid, plan) != Some(plan) {
-            self.rekey_all(visitor);
+            self.rekey(|thread| thread.tgid() == tgid, visitor);
         }
     }
 
     fn rekey_all<V: HostVisitor>(&mut self, visitor: &mut V) {
+        self.rekey(|_| true, visitor);
+    }
+
+    /// Gives the threads that this is true of the class that belongs to them now.
+    fn rekey<V: HostVisitor>(&mut self, is_meant: impl Fn(&HostThread) -> bool, visitor: &mut V) {
         for slot in 0..self.threads.slots() {
-            let Some(thread) = self.threads.get(slot) else { continue };
+            let Some(thread) = self.threads.get(slot).filter(|one| is_meant(one)) else { continue };
             let (index, key) = (thread.index, *self.classes.key(thread.class));
             let is_pinned = thread.migration_disabled || self.own.contains(&thread.info.thread);
             let plan = self.plan_of(&thread.info);

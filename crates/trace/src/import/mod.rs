@@ -156,14 +156,10 @@ impl<R: BufRead> Importer<R> {
         }
         let topology =
             topology(options, tally.cores).map_err(|what| lines.wrong(what.to_string()))?;
-        let meta = meta(format, topology.clone());
+        let meta = meta(format, topology);
         let mut early: Vec<&Held> = window.iter().collect();
         early.sort_by(|a, b| b.cmp(a));
-        let infer = Infer::new(
-            topology,
-            format != Origin::WastedCores,
-            early.into_iter().map(|held| &held.raw),
-        );
+        let infer = Infer::new(&meta, early.into_iter().map(|held| &held.raw));
         let mut importer = Importer {
             lines,
             format,

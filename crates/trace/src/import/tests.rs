@@ -2,7 +2,7 @@ use std::io::{BufReader, Read};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use quell_model::{CoreId, Event, Keyframe, Source as Origin, What};
+use quell_model::{Activity, CoreId, Event, Keyframe, Source as Origin, What};
 
 use super::{Importer, Options, WINDOW};
 use crate::stream::{ReadError, Source};
@@ -71,6 +71,51 @@ fn queues_follow_from_switches_wake_ups_and_migrations() {
         let numbers = events.iter().filter(|event| event.core == CoreId(core));
         assert!(numbers.enumerate().all(|(at, event)| event.sequence == at as u64));
     }
+}
+
+#[test]
+fn threads_of_the_first_switches_run_and_none_waits_before() {
+    let line = |core: u16, at: &str, prev: u32, next: u32| {
+        format!(
+            "x-{prev} [00{core}] d..2. {at}: sched_switch: prev_comm=p{prev} prev_pid={prev} prev_prio=120 \
+             prev_state=S ==> next_comm=n{next} next_pid={next} next_prio=120\n"
+        )
+    };
+    let text = [
+        line(0, "10.0", 1, 2),
+        // Core 1 idles before; thread 4 was seen by nothing yet.
+        line(1, "10.1", 0, 4),
+        line(0, "10.2", 2, 5),
+        // Thread 2 ran on core 0 before: that it came to core 2 is not in the text.
+        line(2, "10.3", 2, 6),
+        line(0, "12.0", 5, 7),
+    ];
+    let (events, error) = import(&text.concat());
+    assert!(error.is_none(), "{error:?}");
+    let first = keyframes(&events)[0];
+    let running: Vec<i32> = first.cores.iter().map(|core| core.running).collect();
+    assert_eq!(running, [1, 0, super::NOBODY_KNOWN]);
+    let threads: Vec<_> = first.threads.iter().map(|one| (one.thread.thread, one.state)).collect();
+    assert_eq!(threads, [(1, Activity::Running)]);
+    assert_eq!(first.threads[0].thread.name.to_string(), "p1");
+    let sizes: Vec<u32> = first.cores.iter().map(|core| core.runnable).collect();
+    assert_eq!(sizes, [1, 0, 0]);
+    let last: Vec<i32> = keyframes(&events)[1].cores.iter().map(|core| core.running).collect();
+    assert_eq!(last, [5, 4, 6]);
+}
+
+#[test]
+fn keyframe_lists_thread_on_its_way_to_a_queue() {
+    let text = "\
+     a-1 [000] d..2. 10.000000: sched_wakeup: comm=z pid=9 prio=120 target_cpu=000\n\
+     a-1 [000] d..2. 10.000000: sched_waking: comm=b pid=2 prio=120 target_cpu=001\n\
+     a-1 [000] d..2. 12.000000: sched_waking: comm=c pid=3 prio=120 target_cpu=001\n";
+    let (events, _) = import(text);
+    assert_eq!(queues(&events), [(0, 1)], "a thread that is being woken is in no queue");
+    let second = keyframes(&events)[1];
+    let waits: Vec<_> = second.threads.iter().map(|one| (one.thread.thread, one.core.0)).collect();
+    assert_eq!(waits, [(2, 1), (9, 0)]);
+    assert!(second.threads.iter().all(|one| one.state == Activity::Waiting));
 }
 
 #[test]

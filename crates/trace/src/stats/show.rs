@@ -4,7 +4,8 @@ use std::fmt;
 
 use quell_model::MoveCause;
 
-use super::{Distance, Latency, Report};
+use super::{DEPTHS, DataLoss, Distance, Latency, Report};
+use crate::host::{CoreTimes, WastedSplit};
 use crate::import::UNKNOWN;
 
 /// Names of the table of latencies at most; `--json` has all.
@@ -21,7 +22,7 @@ impl fmt::Display for Report {
         self.latencies(f)?;
         self.moves(f)?;
         self.depths(f)?;
-        self.waste(f, seconds)?;
+        self.idle_beside_waiting(f)?;
         self.gaps(f)?;
         for absent in &self.absent {
             writeln!(f, "not in this trace: {absent}")?;
@@ -35,7 +36,7 @@ impl Report {
         if self.wakeups.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nwake-up latency, us")?;
+        writeln!(f, "\nwakeup latency, us")?;
         writeln!(
             f,
             "{:<16} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}",
@@ -90,43 +91,55 @@ impl Report {
             self.deepest
         )?;
         for (depth, ns) in self.depth_core_ns.iter().enumerate() {
-            let more = if depth + 1 == super::DEPTHS { "+" } else { "" };
+            let more = if depth + 1 == DEPTHS { "+" } else { "" };
             let share = *ns as f64 / all as f64 * 100.0;
             writeln!(f, "{:<16} {share:>9.3}%", format!("{depth}{more}"))?;
         }
         Ok(())
     }
 
-    fn waste(&self, f: &mut fmt::Formatter<'_>, seconds: f64) -> fmt::Result {
-        let told = seconds - self.untold.time_ns as f64 / 1e9;
-        let share = |ns: u64| match told > 0.0 {
-            true => ns as f64 / 1e9 / told * 100.0,
-            false => 0.0,
+    fn idle_beside_waiting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = self.to.since(self.from).0.saturating_sub(self.data_loss.time_ns);
+        let cell = |ns: u64| {
+            let share = if time > 0 { ns as f64 / time as f64 * 100.0 } else { 0.0 };
+            format!("{:.6} ({share:.2} %)", ns as f64 / 1e9)
         };
-        let line = |what: &str, ns: u64, unit: &str| {
-            format!("{what:<46} {:>10.6} {unit} ({:.2} % of the time)", ns as f64 / 1e9, share(ns))
-        };
-        let known = match self.knows_affinity {
+        let threads = match self.knows_affinity {
             true => "threads that may use them",
             false => "threads; affinity is not known, each was taken to be free to move",
         };
-        writeln!(f, "\nwasted: cores that idle beside waiting {known}")?;
-        writeln!(f, "{}", line("any core and any thread", self.wasted.wall_ns, "s"))?;
-        writeln!(f, "{}", line("idle cores, one a crowded core", self.wasted.core_ns, "core-s"))?;
-        writeln!(f, "{}", line("idle cores, one a waiting thread", self.wasted.thread_ns, "core-s"))
+        let WastedSplit { wasted, allowed_by_policy, affinity_unknown } = &self.idle;
+        let mut columns = vec![("WASTED", wasted), ("ALLOWED BY POLICY", allowed_by_policy)];
+        if *affinity_unknown != CoreTimes::default() {
+            columns.push(("AFFINITY UNKNOWN", affinity_unknown));
+        }
+        writeln!(f, "\ncores that idle beside waiting {threads}: seconds, share of the time")?;
+        write!(f, "{:<34}", "TIME")?;
+        columns.iter().try_for_each(|(name, _)| write!(f, " {name:>24}"))?;
+        writeln!(f)?;
+        let names = [
+            "wall: any core and any thread",
+            "core: one for each crowded core",
+            "thread: one for each waiting one",
+        ];
+        for (row, name) in names.iter().enumerate() {
+            write!(f, "{name:<34}")?;
+            for (_, CoreTimes { wall_ns, core_ns, thread_ns }) in &columns {
+                write!(f, " {:>24}", cell([*wall_ns, *core_ns, *thread_ns][row]))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
     }
 
     fn gaps(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let untold = &self.untold;
-        if untold.lost_events > 0 || untold.gaps > 0 {
+        let DataLoss { lost_events, gaps, time_ns, wakeups } = self.data_loss;
+        if lost_events > 0 || gaps > 0 {
             writeln!(
                 f,
-                "\nlost: {} events, and {} gaps in their numbers. The queues of {:.3} s and the end of {} \
-                 wake-ups could not be told and are not in these figures.",
-                untold.lost_events,
-                untold.gaps,
-                untold.time_ns as f64 / 1e9,
-                untold.wakeups
+                "\nlost: {lost_events} events, and {gaps} gaps in their numbers. The queues of {:.3} s and the \
+                 end of {wakeups} wake-ups are not known and not in these figures.",
+                time_ns as f64 / 1e9
             )?;
         }
         Ok(())

@@ -5,7 +5,12 @@ use quell_model::{
     Runner, Source as Origin, ThreadName, ThreadState, Topology, What,
 };
 
+use proptest::prelude::*;
+
+use super::depth::DEPTHS;
 use super::{Collector, Distance, Report};
+use crate::host::tests::{Damage, record, streams};
+use crate::host::{HostState, WastedSplit, WastedTime};
 
 fn meta(source: Origin) -> Meta {
     Meta {
@@ -112,6 +117,39 @@ fn latency_lasts_from_waking_to_the_core() {
 }
 
 #[test]
+fn latency_of_new_thread_in_keyframe_starts_at_its_wakeup() {
+    let woken = What::Woken { thread: runner(5), on: CoreId(0), is_new: true };
+    let report = report(
+        Origin::Simulator,
+        vec![
+            (0, 0, keyframe(vec![thread(5, 0, Activity::Waiting, "0-3")])),
+            (0, 0, woken),
+            (1_000, 1, switch(0, Left::Preempted, 5)),
+        ],
+    );
+    assert_eq!((report.wakeups[0].wakeups, report.wakeups[0].max_ns), (1, 1_003));
+    assert_eq!(report.data_loss.wakeups, 0);
+}
+
+#[test]
+fn wakeup_whose_switch_is_missed_has_no_latency() {
+    let waking = What::Waking { thread: runner(5), by: 0, target: CoreId(0) };
+    let report = report(
+        Origin::Ftrace,
+        vec![
+            (0, 0, switch(0, Left::Preempted, 6)),
+            (1_000, 0, waking.clone()),
+            // It ran, and nothing shows since when.
+            (5_000, 0, switch(5, Left::Sleeping, 6)),
+            (90_000, 0, waking),
+            (91_000, 0, switch(6, Left::Preempted, 5)),
+        ],
+    );
+    assert_eq!((report.wakeups[0].wakeups, report.wakeups[0].max_ns), (1, 1_003));
+    assert_eq!(report.data_loss.wakeups, 1);
+}
+
+#[test]
 fn a_wait_of_any_length_is_measured() {
     let waking = What::Waking { thread: runner(5), by: 0, target: CoreId(0) };
     let hour = 3_600_000_000_000;
@@ -131,7 +169,7 @@ fn waste_counts_only_threads_that_may_use_the_idle_core() {
     };
     let wasted = |allowed| {
         let events = vec![(0, 0, crowded(allowed)), end(1_000)];
-        report(Origin::Recorder, events).wasted
+        report(Origin::Recorder, events).idle.wasted
     };
     let free = wasted("0-3");
     assert_eq!((free.wall_ns, free.core_ns, free.thread_ns), (1_000, 1_000, 2_000));
@@ -142,12 +180,40 @@ fn waste_counts_only_threads_that_may_use_the_idle_core() {
 }
 
 #[test]
+fn report_separates_what_a_policy_allows() {
+    let mut low = thread(6, 1, Activity::Waiting, "0-3");
+    low.thread.rank = Rank::BENEATH;
+    let fair = thread(7, 1, Activity::Waiting, "0-3");
+    let threads = vec![thread(5, 1, Activity::Running, "0-3"), low, fair];
+    let report = report(Origin::Recorder, vec![(0, 0, keyframe(threads)), end(1_000)]);
+    let WastedSplit { wasted, allowed_by_policy, .. } = report.idle;
+    assert_eq!((wasted.wall_ns, wasted.core_ns, wasted.thread_ns), (1_000, 1_000, 1_000));
+    let allowed = allowed_by_policy;
+    assert_eq!((allowed.wall_ns, allowed.core_ns, allowed.thread_ns), (0, 0, 1_000));
+    let text = report.to_string();
+    assert!(text.contains("ALLOWED BY POLICY") && !text.contains("AFFINITY UNKNOWN"), "{text}");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["wasted"]["thread_ns"], 1_000);
+    assert_eq!(json["allowed_by_policy"]["thread_ns"], 1_000);
+}
+
+#[test]
+fn report_has_column_for_unknown_affinity() {
+    let woken = |thread, on| What::Woken { thread: runner(thread), on: CoreId(on), is_new: false };
+    let threads = vec![thread(5, 1, Activity::Running, "0-3")];
+    let events = vec![(0, 0, keyframe(threads)), (200, 1, woken(9, 1)), end(1_000)];
+    let report = report(Origin::Recorder, events);
+    assert_eq!(report.idle.affinity_unknown.wall_ns, 800);
+    assert!(report.to_string().contains("AFFINITY UNKNOWN"));
+}
+
+#[test]
 fn a_thread_on_its_way_to_a_free_core_is_no_waste() {
     let report = report(
         Origin::Recorder,
         vec![(0, 0, keyframe(vec![thread(6, 1, Activity::Waiting, "0-3")])), end(1_000)],
     );
-    assert_eq!(report.wasted.wall_ns, 0);
+    assert_eq!(report.idle.wasted.wall_ns, 0);
 }
 
 #[test]
@@ -177,14 +243,15 @@ fn waste_ends_with_the_move() {
             end(1_000),
         ],
     );
-    assert_eq!(report.wasted.wall_ns, 400);
+    assert_eq!(report.idle.wasted.wall_ns, 400);
     assert_eq!(report.migrations[0].distance, Distance::Further);
 }
 
 #[test]
 fn distance_is_what_the_cores_share() {
     let host = Topology::regular(2, 2, 2).unwrap();
-    let far = |to| Distance::of(&host, CoreId(0), CoreId(to));
+    let index = |core| host.position(CoreId(core)).unwrap();
+    let far = |to| Distance::of(&host, index(0), index(to));
     assert_eq!([far(4), far(1), far(2)], [Distance::Sibling, Distance::Llc, Distance::Further]);
 }
 
@@ -225,8 +292,8 @@ fn nothing_is_concluded_across_a_loss() {
             end(1_500),
         ],
     );
-    assert_eq!((report.untold.lost_events, report.untold.wakeups), (9, 1));
-    assert_eq!((report.untold.time_ns, report.wasted.wall_ns), (1_000, 500));
+    assert_eq!((report.data_loss.lost_events, report.data_loss.wakeups), (9, 1));
+    assert_eq!((report.data_loss.time_ns, report.idle.wasted.wall_ns), (1_000, 500));
     assert!(report.wakeups.is_empty());
     assert!(report.to_string().contains("lost: 9 events"));
 }
@@ -239,7 +306,7 @@ fn a_gap_in_the_numbers_is_a_loss() {
     collector.event(&event(0, 0, keyframe(vec![])));
     collector.event(&event(100, 4, What::Exit { thread: 9 }));
     let report = collector.finish(&meta);
-    assert_eq!((report.untold.gaps, report.untold.time_ns), (1, 100));
+    assert_eq!((report.data_loss.gaps, report.data_loss.time_ns), (1, 100));
 }
 
 #[test]
@@ -249,6 +316,66 @@ fn sizes_of_queues_serve_where_threads_are_not_told() {
         Origin::WastedCores,
         vec![(0, 0, keyframe(vec![])), (0, 1, queue(1, 3)), end(1_000)],
     );
-    assert_eq!((report.wasted.core_ns, report.wasted.thread_ns), (1_000, 2_000));
+    assert_eq!((report.idle.wasted.core_ns, report.idle.wasted.thread_ns), (1_000, 2_000));
     assert!(!report.knows_affinity);
+}
+
+/// The same figures, with every core looked at before each event.
+fn by_hand(meta: &Meta, events: &[Event]) -> (WastedSplit, Vec<u64>) {
+    let (mut host, mut wasted) = (HostState::new(meta), WastedTime::default());
+    let (mut pending, mut judged) = ([0; DEPTHS], [0; DEPTHS]);
+    for event in events {
+        let time = event.at.since(host.now()).0;
+        for core in host.cores().iter().filter(|core| core.is_online) {
+            let runnable = core.counts.map_or(0, |counts| counts.runnable) as usize;
+            if host.origin().is_some() {
+                pending[runnable.min(DEPTHS - 1)] += time;
+            }
+        }
+        wasted.advance(&host, event.at);
+        let interval = host.interval();
+        host.push(event, &mut ());
+        let is_last = std::ptr::eq(event, events.last().unwrap());
+        if interval != host.interval() || is_last {
+            if interval > 0 && host.last_incomplete_interval() != Some(interval) {
+                judged.iter_mut().zip(pending).for_each(|(sum, more)| *sum += more);
+            }
+            pending = [0; DEPTHS];
+        }
+    }
+    wasted.finish(&host);
+    let used = judged.iter().rposition(|time| *time > 0).map_or(0, |last| last + 1);
+    (*wasted.judged(), judged[..used].to_vec())
+}
+
+fn figures(meta: &Meta, events: &[Event]) -> (WastedSplit, Vec<u64>) {
+    let mut collector = Collector::new(meta);
+    events.iter().for_each(|event| collector.event(event));
+    let report = collector.finish(meta);
+    (report.idle, report.depth_core_ns)
+}
+
+#[test]
+fn idle_and_depth_equal_reference_on_random_hosts() {
+    let mut idle = WastedSplit::default();
+    for seed in 0..400 {
+        for damage in [Damage::None, Damage::Losses, Damage::Order, Damage::Missing] {
+            let source = [Origin::Recorder, Origin::Ftrace, Origin::Simulator][seed as usize % 3];
+            let recorded = record(seed, source, damage);
+            let found = figures(&recorded.meta, &recorded.events);
+            assert_eq!(found, by_hand(&recorded.meta, &recorded.events), "{damage:?} {seed}");
+            idle.add(&found.0);
+        }
+    }
+    assert!(idle.wasted.thread_ns > 0, "the hosts waste nothing");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn idle_and_depth_equal_reference_on_any_events(events in streams()) {
+        let meta = crate::host::tests::meta(Origin::Recorder, 3);
+        prop_assert_eq!(figures(&meta, &events), by_hand(&meta, &events));
+    }
 }

@@ -13,7 +13,6 @@ use super::kinds::KINDS;
 use super::toy::{self, Damage, Truth};
 use super::*;
 use crate::check::host as checks;
-use crate::old_host;
 use crate::why::Timeline;
 use crate::why::timeline::State as WhyState;
 
@@ -41,7 +40,6 @@ pub(super) enum Subject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Machine {
     Check,
-    Stats,
     Why,
 }
 
@@ -218,28 +216,6 @@ impl Old for CheckHost {
     }
 }
 
-struct StatsHost(old_host::Host);
-
-impl Old for StatsHost {
-    fn machine(&self) -> Machine {
-        Machine::Stats
-    }
-    fn take(&mut self, event: &Event) {
-        if let Some(here) = self.0.topology().position(event.core) {
-            self.0.follow(here, &event.what);
-        }
-    }
-    fn said(&self, _: Nanos) -> Said {
-        let waiting = self.0.threads().filter(|place| !place.runs);
-        let idle = self.0.cores().iter().enumerate().filter(|(_, core)| core.is_idle());
-        Said {
-            running: self.0.cores().iter().map(|core| Some(core.running)).collect(),
-            waiting: waiting.map(|place| (place.thread.thread, place.at)).collect(),
-            idle: Some(idle.map(|(at, _)| self.0.id(at)).collect()),
-        }
-    }
-}
-
 /// Why's timeline needs all events at once.
 struct WhyTimeline(Timeline, Topology);
 
@@ -302,7 +278,7 @@ fn differences(machine: Machine, old: &Said, new: &Said) -> Vec<(Subject, Option
         // Why has a wait on the core on which it ends.
         let is_same = match machine {
             Machine::Why => before.is_some() == now.is_some(),
-            Machine::Check | Machine::Stats => before == now,
+            Machine::Check => before == now,
         };
         if !is_same {
             found.push((Subject::Waiting(tid), before.map(|core| *core as i64)));
@@ -396,8 +372,6 @@ fn explain_all(
     let queues = checks::Queues::of(meta.source);
     let host = checks::Host::new(cores, BTreeSet::new(), queues);
     explain(name, meta, events, &mut CheckHost(host, meta.topology.clone()), kinds, unexplained);
-    let host = old_host::Host::new(meta.topology.clone());
-    explain(name, meta, events, &mut StatsHost(host), kinds, unexplained);
 }
 
 /// The first differences, one a line.

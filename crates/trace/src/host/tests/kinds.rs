@@ -20,14 +20,12 @@ pub(super) const KINDS: &[Kind] = &[
     Kind { name: "core-unknown-at-first", is: core_unknown_at_first },
     Kind { name: "idle-switch-empties-queue", is: idle_switch_empties_queue },
     Kind { name: "queued-core-is-not-idle", is: queued_core_is_not_idle },
-    Kind { name: "kernel-counts-decide", is: kernel_counts_decide },
     Kind { name: "simulated-queues-are-shared", is: simulated_queues_are_shared },
     Kind { name: "keyframe-is-taken", is: keyframe_is_taken },
     Kind { name: "one-place-for-a-thread", is: one_place_for_a_thread },
     Kind { name: "contradicting-events", is: contradicting_events },
     Kind { name: "reused-tid", is: reused_tid },
     Kind { name: "wakeup-in-flight", is: wakeup_in_flight },
-    Kind { name: "waking-of-a-waiting-thread", is: waking_of_a_waiting_thread },
     Kind { name: "missed-switches", is: missed_switches },
     Kind { name: "why-reads-no-keyframes", is: why_reads_no_keyframes },
     Kind { name: "why-reads-no-wakeups", is: why_reads_no_wakeups },
@@ -40,7 +38,7 @@ fn state_of(case: &Case<'_>) -> Option<ThreadState> {
     case.host.thread_by_tid(tid).map(|thread| thread.state)
 }
 
-/// Stats and why have a thread wait from `sched_waking`, the host state from `sched_wakeup`.
+/// Why has a thread wait from `sched_waking`, the host state from `sched_wakeup`.
 fn waking_is_not_waiting(case: &Case<'_>) -> bool {
     match case.subject {
         Subject::Waiting(_) => {
@@ -67,7 +65,7 @@ fn waking_without_wakeups(case: &Case<'_>) -> bool {
     }
 }
 
-/// Before its first event, and when it comes online, nothing is known of a core; stats takes it for idle.
+/// Before its first event, and when it comes online, nothing is known of a core.
 fn core_unknown_at_first(case: &Case<'_>) -> bool {
     match case.subject {
         Subject::Running(core) | Subject::Idle(core) => {
@@ -90,12 +88,6 @@ fn queued_core_is_not_idle(case: &Case<'_>) -> bool {
     let Subject::Idle(core) = case.subject else { return false };
     let core = &case.host.cores()[core];
     case.old == Some(1) && (core.waiting + core.waking > 0 || core.wake_pending)
-}
-
-/// Where the kernel's count is current it decides whether a core is idle; stats does not read it.
-fn kernel_counts_decide(case: &Case<'_>) -> bool {
-    let Subject::Idle(core) = case.subject else { return false };
-    case.machine == Machine::Stats && case.host.cores()[core].runnable.is_some()
 }
 
 /// Simulated cores idle whatever is filed under them.
@@ -142,7 +134,7 @@ fn reused_tid(case: &Case<'_>) -> bool {
     })
 }
 
-/// A wake-up that meets its thread on the way to sleep goes on; check and stats forget it, why keeps 50 us.
+/// A wake-up that meets its thread on the way to sleep goes on; check forgets it, why keeps 50 us.
 fn wakeup_in_flight(case: &Case<'_>) -> bool {
     match case.subject {
         Subject::Waiting(_) => {
@@ -165,16 +157,6 @@ fn wakeup_in_flight(case: &Case<'_>) -> bool {
         }
         Subject::Running(_) => false,
     }
-}
-
-/// The wake-up of a thread that waits changes nothing; stats moves it to where it was to be woken.
-fn waking_of_a_waiting_thread(case: &Case<'_>) -> bool {
-    let Subject::Waiting(tid) = case.subject else { return false };
-    let is_woken =
-        |event: &Event| matches!(&event.what, What::Waking { thread, .. } if thread.thread == tid);
-    case.machine == Machine::Stats
-        && state_of(case) == Some(ThreadState::Waiting)
-        && case.step.iter().any(is_woken)
 }
 
 /// Why knows of a missed switch before it shows, since it reads to the end: the next switch of that core is away

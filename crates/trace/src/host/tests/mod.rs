@@ -18,7 +18,11 @@ use quell_model::{
 
 use super::*;
 
-pub(super) fn meta(source: Source, cores: u16) -> Meta {
+// Streams for the tests of the readers of the state.
+pub(crate) use properties::streams;
+pub(crate) use toy::{Damage, record};
+
+pub(crate) fn meta(source: Source, cores: u16) -> Meta {
     Meta {
         source,
         topology: Topology::regular(1, cores, 1).unwrap(),

@@ -78,7 +78,7 @@ fn frames() -> impl Strategy<Value = What> {
         .prop_map(|(cores, threads)| What::Keyframe(Arc::new(Keyframe { cores, threads })))
 }
 
-pub(super) fn streams() -> impl Strategy<Value = Vec<Event>> {
+pub(crate) fn streams() -> impl Strategy<Value = Vec<Event>> {
     let event = (0..60_000u64, 0..CORES, prop::bool::weighted(0.03), anything());
     vec(event, 0..120).prop_map(|events| {
         let (mut now, mut sequence) = (1_000, [0; CORES as usize]);

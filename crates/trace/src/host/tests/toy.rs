@@ -34,7 +34,7 @@ impl Dice {
 
 /// What is done to the record of a toy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Damage {
+pub(crate) enum Damage {
     /// Nothing.
     None,
     /// Events are lost: the recorder reports it, or the numbers show it.
@@ -47,7 +47,7 @@ pub(super) enum Damage {
 
 /// What a toy thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Truth {
+pub(crate) enum Truth {
     Sleeping(usize),
     Waking(usize),
     Waiting(usize),
@@ -55,7 +55,7 @@ pub(super) enum Truth {
 }
 
 /// A recorded stream, and after each event what is true then.
-pub(super) struct Recorded {
+pub(crate) struct Recorded {
     pub meta: Meta,
     pub events: Vec<Event>,
     pub truths: Vec<BTreeMap<i32, Truth>>,
@@ -75,7 +75,7 @@ struct Toy {
 }
 
 /// The record of one random run.
-pub(super) fn record(seed: u64, source: Source, damage: Damage) -> Recorded {
+pub(crate) fn record(seed: u64, source: Source, damage: Damage) -> Recorded {
     let mut toy = Toy {
         dice: Dice::new(seed),
         now: 1_000,
