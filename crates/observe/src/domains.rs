@@ -69,7 +69,7 @@ impl Reader {
         Ok(Reader { ring, inbox, lost, link, _object: loaded })
     }
 
-    /// The scheduling domains of all cores on line now.
+    /// The scheduling domains of all cores that are online now.
     ///
     /// # Errors
     /// When the kernel has none that BPF can reach, or they do not stop changing.
@@ -148,7 +148,7 @@ pub(crate) fn layouts() -> Vec<crate::layout::Layout> {
     vec![DomainRecord::LAYOUT]
 }
 
-/// What a [`DomainRecord`] tells.
+/// A parsed [`DomainRecord`].
 #[derive(Clone, Debug, PartialEq)]
 enum Record {
     Core { core: CoreId, root: CoreSet },

@@ -50,6 +50,8 @@ impl Sampler {
 }
 
 impl Watch for Sampler {
+    const FOLLOWS_THREADS: bool = false;
+
     fn size(&mut self, core: usize, at: u64, size: u32) {
         self.reach(at);
         self.now[core] = size.min(u32::from(SIZE_MAX)) as u8;

@@ -21,10 +21,9 @@ pub mod serve;
 mod store;
 pub mod synthetic;
 mod tile;
-mod waste;
 
 pub use findings::Finding;
 pub use palette::{Palette, Theme};
 pub use people::Person;
 pub use picture::{Builder, Index, Level, Picture, Range, RowsIndex, TileIndex, Words};
-pub use replay::{LOST, NOBODY, Note, OFFLINE, Replay, ThreadIndex, WASTED, Wait, Watch};
+pub use replay::{ALLOWED, LOST, NOBODY, Note, OFFLINE, Replay, ThreadIndex, WASTED, Wait, Watch};

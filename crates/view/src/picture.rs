@@ -9,7 +9,9 @@ use serde::Serialize;
 use crate::findings::{Finding, Findings};
 use crate::grid::Grid;
 use crate::people::{People, Person, Rows};
-use crate::replay::{LOST, NOBODY, Note, OFFLINE, Replay, ThreadIndex, WASTED, Wait, Watch};
+use crate::replay::{
+    ALLOWED, LOST, NOBODY, Note, OFFLINE, Replay, ThreadIndex, WASTED, Wait, Watch,
+};
 use crate::store::Store;
 use crate::tile::{self, Pack, Series, Tile};
 
@@ -64,6 +66,8 @@ pub struct Index {
     pub events: u64,
     /// Wasted cores × time.
     pub wasted_ns: u64,
+    /// The same where a policy allows it.
+    pub allowed_ns: u64,
     /// Moves of threads.
     pub moves: u64,
     /// Wake-ups onto a busy core while an allowed one idled.
@@ -197,6 +201,7 @@ struct Collector {
     store: Store,
     people: People,
     findings: Findings,
+    allowed_ns: u64,
     notes: Vec<Words>,
     notes_left_out: u64,
     moves: u64,
@@ -216,6 +221,7 @@ impl Collector {
             store: Store::new()?,
             people: People::new(),
             findings: Findings::default(),
+            allowed_ns: 0,
             notes: Vec::new(),
             notes_left_out: 0,
             moves: 0,
@@ -265,6 +271,7 @@ impl Collector {
     fn flush_marks(&mut self, core: usize, at: u64) {
         let (since, marks) = self.now[core].marks;
         if marks != 0 {
+            self.allowed_ns += if marks & ALLOWED != 0 { at - since } else { 0 };
             self.grid.span(core, since, at, |cell, ns| {
                 cell.wasted += if marks & WASTED != 0 { ns } else { 0.0 };
                 cell.lost += if marks & (LOST | OFFLINE) != 0 { ns } else { 0.0 };
@@ -318,6 +325,7 @@ impl Collector {
             span_ns: span,
             events,
             wasted_ns,
+            allowed_ns: self.allowed_ns,
             moves: self.moves,
             bad_wakeups: self.bad_wakeups,
             episodes,

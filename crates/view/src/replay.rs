@@ -1,32 +1,33 @@
-//! The state of the host while its events go by: who runs, who waits where, what is wasted.
+//! From the one host state to what a picture shows: series of each core, spans of threads, marks of wasted cores.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use quell_model::{
-    Activity, Certainty, CoreId, CoreSet, Event, Keyframe, Left, Meta, MoveCause, Nanos, Runner,
-    Search, Source, TaskNames, ThreadName, What,
-};
+use quell_model::{Certainty, CoreId, CoreSet, Event, Meta, MoveCause, Nanos, Runner, Search};
+use quell_model::{TaskNames, Topology, What};
+use quell_trace::host::{HostCore, HostState, HostThread, HostVisitor, Occupant, ThreadState};
+use quell_trace::host::{WastedCores, WastedTime};
 
-use crate::waste::{Class, Waste};
-
-/// A thread by the order of its appearance; 0 is every core's idle thread. A number of the kernel that is used again
-/// after its thread ended is a thread of its own.
+/// A thread by the order of its appearance; 0 is every core's idle thread. A tid that is used again after its thread
+/// ended is a thread of its own.
 pub type ThreadIndex = u32;
 
-/// The idle thread, and whoever is not known.
+/// The idle thread, and a thread that is not known.
 pub const NOBODY: ThreadIndex = 0;
 
-/// What a reader of a trace wants to know. Times are nanoseconds since the first event and never run backwards;
-/// cores are positions in the topology.
+/// What a reader of a trace wants to know. Times are nanoseconds since the first event. They never run backwards, but for
+/// the begin of a span and for what shows later that switches were missed; nothing reaches back beyond [`Replay::cut`].
+/// Cores are positions in the topology.
 pub trait Watch {
+    /// Whether it wants spans of threads that delay others, and wake-ups beside idle cores: both cost time.
+    const FOLLOWS_THREADS: bool = true;
+
     /// A run queue has a new size: threads that want the core.
     fn size(&mut self, _core: usize, _at: u64, _size: u32) {}
     /// A run queue has a new load: the sum of the weights in it.
     fn load(&mut self, _core: usize, _at: u64, _weight: u64) {}
     /// A core went to another thread.
     fn running(&mut self, _core: usize, _at: u64, _thread: ThreadIndex) {}
-    /// What else is to be said of a core: [`WASTED`], [`LOST`], [`OFFLINE`].
+    /// The marks of a core: [`WASTED`], [`ALLOWED`], [`LOST`], [`OFFLINE`].
     fn marks(&mut self, _core: usize, _at: u64, _marks: u8) {}
     /// Events of a core were lost in this span.
     fn gap(&mut self, _core: usize, _from: u64, _to: u64) {}
@@ -34,7 +35,7 @@ pub trait Watch {
     fn ran(&mut self, _core: usize, _thread: ThreadIndex, _from: u64, _to: u64) {}
     /// A thread waited on one core.
     fn waited(&mut self, _wait: &Wait) {}
-    /// A thread waited, on whichever cores, from its wake-up until it ran.
+    /// A thread got a core at this time, so long after its wake-up began.
     fn latency(&mut self, _thread: ThreadIndex, _at: u64, _ns: u64) {}
     /// One thread ran while another waited for the same core.
     fn delayed(&mut self, _thread: ThreadIndex, _by: ThreadIndex, _from: u64, _to: u64) {}
@@ -66,12 +67,14 @@ pub trait Watch {
     fn named(&mut self, _thread: ThreadIndex, _as: &Runner) {}
 }
 
-/// A mark of a core: it idles while a thread that may use it waits behind another.
+/// A mark of a core: it idles while a thread that may use it waits behind another ([`WastedCores::wasted`]).
 pub const WASTED: u8 = 1;
 /// A mark of a core: events were lost, its state is not known.
 pub const LOST: u8 = 2;
-/// A mark of a core: it is off line.
+/// A mark of a core: it is offline.
 pub const OFFLINE: u8 = 4;
+/// A mark of a core: as [`WASTED`], and a policy allows it ([`WastedCores::allowed_by_policy`]).
+pub const ALLOWED: u8 = 8;
 
 /// What kind of words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,504 +88,271 @@ pub enum Note {
 /// A thread's waiting on one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Who.
+    /// The thread.
     pub thread: ThreadIndex,
-    /// Where.
+    /// Its core, by position.
     pub core: usize,
-    /// Since when, in nanoseconds since the first event.
+    /// Its begin, in nanoseconds since the first event.
     pub from: u64,
-    /// Until when.
+    /// Its end.
     pub to: u64,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum State {
-    Running,
-    /// `on_core` is when it came to its present core.
-    Waiting {
-        since: u64,
-        on_core: u64,
-        woken: bool,
-    },
-    Asleep,
-}
-
-struct Thread {
-    name: ThreadName,
-    core: usize,
-    state: State,
-    /// `None`: it may not leave its core.
-    class: Option<Class>,
-    /// As counted in [`Waste`] while it waits.
-    counted: Option<Class>,
-}
-
-struct Core {
-    id: CoreId,
-    running: ThreadIndex,
-    since: u64,
-    size: u32,
-    load: u64,
-    marks: u8,
-    waiting: Vec<ThreadIndex>,
-    /// The time of its last event and the number that its next one has.
-    seen: (u64, u64),
-}
-
-/// Follows events and tells a [`Watch`] what they mean.
+/// Follows events and reports to a [`Watch`] what they mean.
 pub struct Replay {
-    cores: Vec<Core>,
-    position: HashMap<CoreId, usize>,
-    threads: Vec<Thread>,
-    by_number: HashMap<i32, ThreadIndex>,
-    waste: Waste,
+    host: HostState,
+    wasted: WastedTime,
+    /// The cores that are marked as wasted or allowed.
+    marked: WastedCores,
+    shown: Shown,
     tasks: TaskNames,
-    /// The source knows no threads: whoever waits may run anywhere.
-    anonymous: bool,
-    origin: Option<Nanos>,
-    now: u64,
+}
+
+/// What was reported so far.
+struct Shown {
+    topology: Topology,
+    origin: Nanos,
+    /// By the slot of the host's table.
+    threads: Vec<ThreadIndex>,
+    /// The index of the next thread.
+    next: ThreadIndex,
+    /// By core.
+    marks: Vec<u8>,
 }
 
 impl Replay {
     /// Before the first event of a recording.
     pub fn new(meta: &Meta) -> Replay {
-        let core = |id| Core {
-            id,
-            running: NOBODY,
-            since: 0,
-            size: 0,
-            load: 0,
-            marks: 0,
-            waiting: Vec::new(),
-            seen: (0, 0),
+        let shown = Shown {
+            topology: meta.topology.clone(),
+            origin: Nanos::ZERO,
+            threads: Vec::new(),
+            next: NOBODY + 1,
+            marks: vec![0; meta.topology.len()],
         };
-        let cores: Vec<Core> = meta.topology.cores().iter().map(|one| core(one.id)).collect();
-        let idle = Thread {
-            name: ThreadName::new(b"idle"),
-            core: 0,
-            state: State::Running,
-            class: None,
-            counted: None,
-        };
-        let mut waste = Waste::new(meta.topology.all());
-        cores.iter().for_each(|core| waste.set_idle(core.id, true));
         Replay {
-            position: cores.iter().enumerate().map(|(at, core)| (core.id, at)).collect(),
-            cores,
-            threads: vec![idle],
-            by_number: HashMap::from([(0, NOBODY)]),
-            waste,
+            host: HostState::new(meta),
+            wasted: WastedTime::default(),
+            marked: WastedCores::default(),
+            shown,
             tasks: TaskNames::default(),
-            anonymous: meta.source == Source::WastedCores,
-            origin: None,
-            now: 0,
         }
     }
 
     /// The time of the first event, `None` before it.
     pub fn origin(&self) -> Option<Nanos> {
-        self.origin
+        self.host.origin()
     }
 
     /// The time of the last event, in nanoseconds since the first.
     pub fn now(&self) -> u64 {
-        self.now
+        self.shown.time(self.host.now())
     }
 
     /// Threads seen, the idle one included.
     pub fn threads(&self) -> usize {
-        self.threads.len()
+        self.shown.next as usize
     }
 
     /// Takes the next event. What names a core outside of the topology is passed over.
     pub fn push(&mut self, event: &Event, watch: &mut impl Watch) {
-        let origin = *self.origin.get_or_insert(event.at);
-        // Cores may see a few nanoseconds of skew.
-        self.now = self.now.max(event.at.since(origin).0);
-        let Some(&core) = self.position.get(&event.core) else { return };
-        self.number(core, event, watch);
-        self.apply(core, &event.what, watch);
-        self.settle(watch);
-        self.cores[core].seen.0 = self.now;
+        if self.host.origin().is_none() {
+            self.shown.origin = event.at;
+        }
+        self.mark_wasted(event.at, watch);
+        self.host.push(event, &mut Visitor { watch, shown: &mut self.shown });
+        if let Some(core) = self.host.topology().position(event.core) {
+            self.describe(core, &event.what, watch);
+        }
     }
 
-    /// Tells what has been waited until now, so that what follows is told apart from it.
+    /// Reports what was waited until now, so that what follows is apart from it.
     pub fn cut(&mut self, watch: &mut impl Watch) {
-        for core in 0..self.cores.len() {
-            for at in 0..self.cores[core].waiting.len() {
-                let thread = self.cores[core].waiting[at];
-                self.end_piece(thread, watch);
-                if let State::Waiting { on_core, .. } = &mut self.threads[thread as usize].state {
-                    *on_core = self.now;
-                }
-            }
-        }
+        self.host.cut(&mut Visitor { watch, shown: &mut self.shown });
     }
 
     /// Ends what still runs or waits.
     pub fn finish(&mut self, watch: &mut impl Watch) {
-        for core in 0..self.cores.len() {
-            self.end_run(core, watch);
-        }
-        self.cut(watch);
+        self.host.finish(&mut Visitor { watch, shown: &mut self.shown });
     }
 
-    /// A gap in the numbers of a core is a loss like one that the recorder tells.
-    fn number(&mut self, core: usize, event: &Event, watch: &mut impl Watch) {
-        let next = self.cores[core].seen.1;
-        self.cores[core].seen.1 = event.sequence.saturating_add(1);
-        if next != 0 && event.sequence > next && !matches!(event.what, What::Keyframe(_)) {
-            self.lose(core, watch);
+    /// Lets time pass until `to`: the marks of wasted cores are known once their state has lasted.
+    fn mark_wasted(&mut self, to: Nanos, watch: &mut impl Watch) {
+        if !self.wasted.advance(&self.host, to) {
+            return;
+        }
+        let (before, now) = (self.marked, *self.wasted.cores());
+        self.marked = now;
+        let either = |cores: &WastedCores| cores.wasted.union(&cores.allowed_by_policy);
+        let at = self.shown.time(self.host.now());
+        for id in either(&before).union(&either(&now)).iter() {
+            let Some(core) = self.host.topology().position(id) else { continue };
+            let mut marks = self.shown.marks[core] & !(WASTED | ALLOWED);
+            marks |= if now.wasted.contains(id) { WASTED } else { 0 };
+            marks |= if now.allowed_by_policy.contains(id) { ALLOWED } else { 0 };
+            self.shown.mark(core, marks, at, watch);
         }
     }
 
-    fn apply(&mut self, core: usize, what: &What, watch: &mut impl Watch) {
+    /// What an event says that is no state of the host.
+    fn describe(&mut self, core: usize, what: &What, watch: &mut impl Watch) {
+        let now = self.now();
+        let position = |id: &CoreId| self.host.topology().position(*id);
         match what {
-            What::Switch { next, left, how, .. } => self.switch(core, next, *left, *how, watch),
-            What::Waking { thread, target, .. } => {
-                let thread = self.thread(thread, watch);
-                if let Some(&onto) = self.position.get(target) {
-                    self.wait(thread, onto, true, watch);
-                }
-            }
-            What::Woken { thread, on, .. } => {
-                let thread = self.thread(thread, watch);
-                if let Some(&onto) = self.position.get(on) {
-                    self.judge_wakeup(thread, onto, watch);
-                    self.wait(thread, onto, true, watch);
-                }
-            }
-            What::Migrate { thread, from, to, cause } => {
-                self.migrate(*thread, *from, *to, *cause, watch);
-            }
-            What::Fork { child, .. } => {
-                if child.thread != 0 {
-                    self.by_number.remove(&child.thread);
-                }
-                self.thread(child, watch);
-            }
-            What::Exec { thread } => {
-                self.thread(thread, watch);
-            }
-            What::Exit { thread } => {
-                if *thread != 0
-                    && let Some(gone) = self.by_number.remove(thread)
-                {
-                    self.stop_waiting(gone, watch);
-                }
-            }
-            What::Allowed { thread, cores } => self.allow(*thread, *cores, false),
-            What::Queue { of, runnable, .. } => self.told_size(*of, *runnable, watch),
-            What::Load { of, weight, .. } => self.told_load(*of, *weight, watch),
             What::Considered { by, search, cores, certainty } => {
-                if let Some(&by) = self.position.get(by) {
+                if let Some(by) = position(by) {
                     let observed = *certainty == Certainty::Observed;
-                    watch.considered(self.now, by, *search, observed, cores);
+                    watch.considered(now, by, *search, observed, cores);
                 }
             }
-            What::Online { of, online } => self.told_online(*of, *online, watch),
-            What::Lost { .. } => self.lose(core, watch),
-            What::Keyframe(frame) => self.synchronise(frame, watch),
             What::Task(_) => self.tasks.take(what),
             What::Decision(decision) => {
-                let core = self.position.get(&decision.core).copied().unwrap_or(core);
+                let core = position(&decision.core).unwrap_or(core);
                 let line = decision.line(|id| self.tasks.name(id));
-                watch.note((self.now, self.now), core, Note::Decision, &line.into());
+                watch.note((now, now), core, Note::Decision, &line.into());
             }
-            What::Annotation(text) => {
-                watch.note((self.now, self.now), core, Note::Decision, text);
+            What::Annotation(text) => watch.note((now, now), core, Note::Decision, text),
+            What::Violation(found) => {
+                let at = |time: Nanos| self.shown.time(time).min(now);
+                let core = position(&found.core).unwrap_or(core);
+                let span = (at(found.from), at(found.until));
+                watch.note(span, core, Note::Violation, &found.text);
             }
-            What::Violation(told) => {
-                let at = |time: Nanos| time.since(self.origin.unwrap_or_default()).0.min(self.now);
-                let core = self.position.get(&told.core).copied().unwrap_or(core);
-                watch.note((at(told.from), at(told.until)), core, Note::Violation, &told.text);
-            }
-            What::Softirq { .. } | What::Interrupt { .. } | What::Planned(_) => {}
+            _ => {}
         }
     }
+}
 
-    /// The index of a thread, which is new where its number is.
-    fn thread(&mut self, runner: &Runner, watch: &mut impl Watch) -> ThreadIndex {
-        let index = *self.by_number.entry(runner.thread).or_insert_with(|| {
-            self.threads.push(Thread {
-                name: ThreadName::default(),
-                core: 0,
-                state: State::Asleep,
-                class: Some(Waste::ANYWHERE),
-                counted: None,
-            });
-            (self.threads.len() - 1) as ThreadIndex
-        });
-        let thread = &mut self.threads[index as usize];
-        if index != NOBODY && (thread.name != runner.name) {
-            thread.name = runner.name;
-            watch.named(index, runner);
-        }
+impl Shown {
+    /// A time in nanoseconds since the first event.
+    fn time(&self, at: Nanos) -> u64 {
+        at.since(self.origin).0
+    }
+
+    fn index(&self, thread: &HostThread) -> ThreadIndex {
+        let index = self.threads.get(thread.index.index()).copied().unwrap_or(NOBODY);
+        debug_assert_ne!(index, NOBODY, "thread {} has not appeared", thread.tid());
         index
     }
 
-    fn switch(&mut self, core: usize, next: &Runner, left: i32, how: Left, watch: &mut impl Watch) {
-        self.end_run(core, watch);
-        let left = self.by_number.get(&left).copied().unwrap_or(NOBODY);
-        if left != NOBODY && self.threads[left as usize].state == State::Running {
-            self.threads[left as usize].state = State::Asleep;
-            if how == Left::Preempted {
-                self.wait(left, core, false, watch);
-            }
-        }
-        let next = self.thread(next, watch);
-        self.take(core, next, watch);
+    fn occupant(&self, occupant: Occupant<'_>) -> ThreadIndex {
+        occupant.thread().map_or(NOBODY, |thread| self.index(thread))
     }
 
-    /// A thread gets a core.
-    fn take(&mut self, core: usize, next: ThreadIndex, watch: &mut impl Watch) {
-        if next != NOBODY {
-            let state = self.threads[next as usize].state;
-            self.stop_waiting(next, watch);
-            if let State::Waiting { since, woken: true, .. } = state {
-                watch.latency(next, self.now, self.now - since);
-            }
-            self.threads[next as usize].state = State::Running;
-            self.threads[next as usize].core = core;
+    fn mark(&mut self, core: usize, marks: u8, at: u64, watch: &mut impl Watch) {
+        if std::mem::replace(&mut self.marks[core], marks) != marks {
+            watch.marks(core, at, marks);
         }
-        self.cores[core].running = next;
-        watch.running(core, self.now, next);
-        self.refresh_idle(core);
+    }
+}
+
+/// Translates what the host reports for a [`Watch`].
+struct Visitor<'r, W> {
+    watch: &'r mut W,
+    shown: &'r mut Shown,
+}
+
+impl<W: Watch> HostVisitor for Visitor<'_, W> {
+    const TRACKS_DELAYS: bool = W::FOLLOWS_THREADS;
+    const TRACKS_PLACEMENT: bool = W::FOLLOWS_THREADS;
+
+    fn thread_appeared(&mut self, thread: &HostThread, _at: Nanos) {
+        let slot = thread.index.index();
+        if self.shown.threads.len() <= slot {
+            self.shown.threads.resize(slot + 1, NOBODY);
+        }
+        self.shown.threads[slot] = self.shown.next;
+        self.shown.next += 1;
     }
 
-    fn end_run(&mut self, core: usize, watch: &mut impl Watch) {
-        let now = self.now;
-        let Core { running, since, waiting, .. } = &self.cores[core];
-        if *running != NOBODY && now > *since {
-            watch.ran(core, *running, *since, now);
-            for &waiter in waiting {
-                if let State::Waiting { on_core, .. } = self.threads[waiter as usize].state {
-                    watch.delayed(waiter, *running, on_core.max(*since), now);
-                }
-            }
-        }
-        self.cores[core].since = now;
+    fn thread_described(&mut self, thread: &HostThread, _at: Nanos) {
+        self.watch.named(self.shown.index(thread), &thread.info);
     }
 
-    /// A thread waits from now on, here; one that waits already at most changes its core.
-    fn wait(&mut self, thread: ThreadIndex, core: usize, woken: bool, watch: &mut impl Watch) {
-        if thread == NOBODY {
-            return;
-        }
-        let since = match self.threads[thread as usize].state {
-            // The wake-up of a running thread means nothing.
-            State::Running => return,
-            State::Waiting { .. } if self.threads[thread as usize].core == core => return,
-            State::Waiting { since, woken, .. } => {
-                self.stop_waiting(thread, watch);
-                (since, woken)
-            }
-            State::Asleep => (self.now, woken),
-        };
-        let (since, woken) = since;
-        let state = State::Waiting { since, on_core: self.now, woken };
-        let slot = &mut self.threads[thread as usize];
-        (slot.state, slot.core, slot.counted) = (state, core, slot.class);
-        if let Some(class) = slot.counted {
-            self.waste.begins(self.cores[core].id, class);
-        }
-        self.cores[core].waiting.push(thread);
-    }
-
-    /// Takes a thread out of the queue in which it waits.
-    fn stop_waiting(&mut self, thread: ThreadIndex, watch: &mut impl Watch) {
-        let State::Waiting { .. } = self.threads[thread as usize].state else { return };
-        self.end_piece(thread, watch);
-        let slot = &mut self.threads[thread as usize];
-        slot.state = State::Asleep;
-        let (core, counted) = (slot.core, slot.counted.take());
-        if let Some(class) = counted {
-            self.waste.ends(self.cores[core].id, class);
-        }
-        let waiting = &mut self.cores[core].waiting;
-        if let Some(at) = waiting.iter().position(|one| *one == thread) {
-            waiting.swap_remove(at);
+    fn thread_span(&mut self, thread: &HostThread, until: Nanos) {
+        if thread.state == ThreadState::Waiting {
+            let (from, to) = (self.shown.time(thread.since), self.shown.time(until));
+            let thread_index = self.shown.index(thread);
+            self.watch.waited(&Wait { thread: thread_index, core: thread.core, from, to });
         }
     }
 
-    fn end_piece(&self, thread: ThreadIndex, watch: &mut impl Watch) {
-        let Thread { core, state, .. } = self.threads[thread as usize];
-        let State::Waiting { on_core, .. } = state else { return };
-        let Core { running, since, .. } = self.cores[core];
-        watch.waited(&Wait { thread, core, from: on_core, to: self.now });
-        let from = on_core.max(since);
-        if running != NOBODY && running != thread && self.now > from {
-            watch.delayed(thread, running, from, self.now);
-        }
+    fn wakeup_latency(&mut self, thread: &HostThread, from: Nanos, at: Nanos) {
+        let index = self.shown.index(thread);
+        self.watch.latency(index, self.shown.time(at), at.since(from).0);
     }
 
-    /// Woken onto a core that runs another thread, while one that it may use idles.
-    fn judge_wakeup(&mut self, thread: ThreadIndex, onto: usize, watch: &mut impl Watch) {
-        let Thread { state, class, .. } = self.threads[thread as usize];
-        let Core { running, marks, .. } = self.cores[onto];
-        let (State::Waiting { .. } | State::Asleep, Some(class)) = (state, class) else { return };
-        if running == NOBODY || running == thread || marks != 0 {
-            return;
-        }
-        let idle = self.waste.idle().intersection(self.waste.allowed(class)).first();
-        if let Some(&idle) = idle.and_then(|idle| self.position.get(&idle)) {
-            watch.bad_wakeup(self.now, thread, onto, idle);
-        }
-    }
-
-    fn migrate(
+    fn woken_beside_idle(
         &mut self,
-        thread: i32,
-        from: CoreId,
-        to: CoreId,
-        cause: MoveCause,
-        watch: &mut impl Watch,
+        thread: &HostThread,
+        onto: &HostCore,
+        idle: &CoreSet,
+        at: Nanos,
     ) {
-        let (Some(&from), Some(&to)) = (self.position.get(&from), self.position.get(&to)) else {
-            return;
-        };
-        let thread = self.by_number.get(&thread).copied().unwrap_or(NOBODY);
-        watch.moved(self.now, thread, from, to, cause);
-        if thread == NOBODY {
-            return;
-        }
-        match self.threads[thread as usize].state {
-            State::Waiting { .. } => self.wait(thread, to, false, watch),
-            State::Running | State::Asleep => self.threads[thread as usize].core = to,
+        let index = self.shown.index(thread);
+        if let Some(first) = idle.first().and_then(|id| self.shown.topology.position(id)) {
+            self.watch.bad_wakeup(self.shown.time(at), index, onto.index, first);
         }
     }
 
-    fn allow(&mut self, thread: i32, cores: CoreSet, bound: bool) {
-        let Some(&index) = self.by_number.get(&thread) else { return };
-        if index == NOBODY {
-            return;
-        }
-        let class = (!bound).then(|| self.waste.class(cores));
-        let slot = &mut self.threads[index as usize];
-        slot.class = class;
-        if matches!(slot.state, State::Waiting { .. }) && slot.counted != class {
-            let id = self.cores[slot.core].id;
-            slot.counted.into_iter().for_each(|old| self.waste.ends(id, old));
-            class.into_iter().for_each(|new| self.waste.begins(id, new));
-            slot.counted = class;
+    fn delayed(&mut self, thread: &HostThread, by: &HostThread, from: Nanos, to: Nanos) {
+        let (thread, by) = (self.shown.index(thread), self.shown.index(by));
+        self.watch.delayed(thread, by, self.shown.time(from), self.shown.time(to));
+    }
+
+    fn migrated(
+        &mut self,
+        thread: Option<&HostThread>,
+        from: usize,
+        to: usize,
+        cause: MoveCause,
+        at: Nanos,
+    ) {
+        let thread = thread.map_or(NOBODY, |thread| self.shown.index(thread));
+        self.watch.moved(self.shown.time(at), thread, from, to, cause);
+    }
+
+    fn core_span(
+        &mut self,
+        core: &HostCore,
+        occupant: Occupant<'_>,
+        from: Nanos,
+        to: Nanos,
+        _steal: Nanos,
+    ) {
+        if let Some(thread) = occupant.thread() {
+            let index = self.shown.index(thread);
+            self.watch.ran(core.index, index, self.shown.time(from), self.shown.time(to));
         }
     }
 
-    fn told_size(&mut self, of: CoreId, size: u32, watch: &mut impl Watch) {
-        if let Some(&core) = self.position.get(&of) {
-            self.set_marks(core, self.cores[core].marks & !LOST, watch);
-            self.set_size(core, size, watch);
-        }
+    fn core_switched(&mut self, core: &HostCore, occupant: Occupant<'_>, at: Nanos) {
+        let thread = self.shown.occupant(occupant);
+        self.watch.running(core.index, self.shown.time(at), thread);
     }
 
-    fn told_load(&mut self, of: CoreId, weight: u64, watch: &mut impl Watch) {
-        let Some(&core) = self.position.get(&of) else { return };
-        if self.cores[core].load != weight {
-            self.cores[core].load = weight;
-            watch.load(core, self.now, weight);
-        }
+    fn queue_size(&mut self, core: &HostCore, at: Nanos) {
+        self.watch.size(core.index, self.shown.time(at), core.runnable.unwrap_or_default());
     }
 
-    fn told_online(&mut self, of: CoreId, online: bool, watch: &mut impl Watch) {
-        if let Some(&core) = self.position.get(&of) {
-            let marks = self.cores[core].marks & !OFFLINE;
-            self.set_marks(core, if online { marks } else { marks | OFFLINE }, watch);
-        }
+    fn queue_load(&mut self, core: &HostCore, at: Nanos) {
+        self.watch.load(core.index, self.shown.time(at), core.load_weight);
     }
 
-    fn set_size(&mut self, core: usize, size: u32, watch: &mut impl Watch) {
-        let Core { id, size: before, .. } = self.cores[core];
-        if before == size {
-            return;
-        }
-        self.cores[core].size = size;
-        watch.size(core, self.now, size);
-        if self.anonymous {
-            match (before >= 2, size >= 2) {
-                (false, true) => self.waste.begins(id, Waste::ANYWHERE),
-                (true, false) => self.waste.ends(id, Waste::ANYWHERE),
-                _ => {}
-            }
-        }
-        self.refresh_idle(core);
+    fn core_online(&mut self, core: &HostCore, at: Nanos) {
+        let marks = self.shown.marks[core.index] & !OFFLINE;
+        let marks = if core.is_online { marks } else { marks | OFFLINE };
+        self.shown.mark(core.index, marks, self.shown.time(at), self.watch);
     }
 
-    fn set_marks(&mut self, core: usize, marks: u8, watch: &mut impl Watch) {
-        if self.cores[core].marks != marks {
-            self.cores[core].marks = marks;
-            watch.marks(core, self.now, marks);
-            self.refresh_idle(core);
-        }
+    fn core_lost(&mut self, core: &HostCore, from: Nanos, at: Nanos, _count: u64) {
+        self.watch.gap(core.index, self.shown.time(from), self.shown.time(at));
+        let marks = self.shown.marks[core.index] | LOST;
+        self.shown.mark(core.index, marks, self.shown.time(at), self.watch);
     }
 
-    fn refresh_idle(&mut self, core: usize) {
-        let Core { id, running, size, marks, .. } = self.cores[core];
-        let known = marks & (LOST | OFFLINE) == 0;
-        self.waste.set_idle(id, known && running == NOBODY && size == 0);
-        self.waste.set_overloaded(id, known && size >= 2);
-    }
-
-    /// Nothing is known of this core until it is told again.
-    fn lose(&mut self, core: usize, watch: &mut impl Watch) {
-        watch.gap(core, self.cores[core].seen.0, self.now);
-        self.end_run(core, watch);
-        for thread in self.cores[core].waiting.clone() {
-            self.stop_waiting(thread, watch);
-        }
-        self.cores[core].running = NOBODY;
-        watch.running(core, self.now, NOBODY);
-        self.set_marks(core, self.cores[core].marks | LOST, watch);
-    }
-
-    fn synchronise(&mut self, frame: &Keyframe, watch: &mut impl Watch) {
-        let mut waits = std::collections::HashSet::new();
-        for one in &frame.threads {
-            let thread = self.thread(&one.thread, watch);
-            self.allow(one.thread.thread, one.allowed, one.bound);
-            if one.state == Activity::Waiting {
-                waits.insert(thread);
-            }
-        }
-        for state in &frame.cores {
-            let Some(&core) = self.position.get(&state.core) else { continue };
-            let running = self.by_number.get(&state.running).copied().unwrap_or(NOBODY);
-            if self.cores[core].running != running {
-                self.end_run(core, watch);
-                let before = self.cores[core].running;
-                if before != NOBODY && self.threads[before as usize].core == core {
-                    self.threads[before as usize].state = State::Asleep;
-                }
-                self.take(core, running, watch);
-            }
-            for thread in self.cores[core].waiting.clone() {
-                if !waits.contains(&thread) {
-                    self.stop_waiting(thread, watch);
-                }
-            }
-            self.told_size(state.core, state.runnable, watch);
-            self.told_load(state.core, state.weight, watch);
-        }
-        for one in frame.threads.iter().filter(|one| one.state == Activity::Waiting) {
-            let thread = self.thread(&one.thread, watch);
-            if let Some(&core) = self.position.get(&one.core) {
-                self.wait(thread, core, false, watch);
-            }
-        }
-    }
-
-    /// Tells which cores began or ceased to be wasted by the last event.
-    fn settle(&mut self, watch: &mut impl Watch) {
-        let (wasted, changed) = self.waste.settle();
-        if changed.is_empty() {
-            return;
-        }
-        let wasted = *wasted;
-        for id in changed.iter() {
-            let core = self.position[&id];
-            let marks = self.cores[core].marks & !WASTED;
-            let marks = if wasted.contains(id) { marks | WASTED } else { marks };
-            self.cores[core].marks = marks;
-            watch.marks(core, self.now, marks);
-        }
+    fn core_known(&mut self, core: &HostCore, at: Nanos) {
+        let marks = self.shown.marks[core.index] & !LOST;
+        self.shown.mark(core.index, marks, self.shown.time(at), self.watch);
     }
 }

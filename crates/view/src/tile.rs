@@ -87,8 +87,8 @@ impl Tile {
         let (core, which) = (&mut self.cores[core], 1 << series as u8);
         core.now[series as usize] = value;
         match core.changes.last_mut() {
-            // Of several values at one instant the last one stays.
-            Some(last) if last.at == at => {
+            // Of several values at one instant the last one stays. A missed switch may have been before the last change.
+            Some(last) if last.at >= at => {
                 last.which |= which;
                 last.values = core.now;
             }
@@ -163,8 +163,9 @@ impl Tile {
         }
         out.number(self.waits.len() as u64);
         let mut last = from;
+        // They come at their ends, but for those that a missed switch ended earlier.
+        self.waits.sort_by_key(|wait| wait.to);
         for wait in self.waits.drain(..) {
-            // Waits are told at their end, so those are in order.
             let since = wait.to - std::mem::replace(&mut last, wait.to);
             out.numbers(&[u64::from(wait.thread), wait.core as u64, since, wait.to - wait.from]);
         }

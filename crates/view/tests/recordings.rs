@@ -9,11 +9,12 @@ mod tiles;
 
 use std::collections::BTreeMap;
 
-use quell_model::{CoreId, What};
+use quell_model::{CoreId, Event, Meta, Nanos, What};
+use quell_trace::host::{HostState, WastedSplit, WastedTime};
 use quell_trace::perfetto::Writer;
 use quell_trace::stream::Sink as _;
 use quell_view::synthetic::Synthetic;
-use quell_view::{Builder, Finding, LOST, OFFLINE, Picture, Range, WASTED};
+use quell_view::{ALLOWED, Builder, Finding, LOST, OFFLINE, Picture, Range, WASTED};
 use serde::Serialize;
 
 use crate::recorded::Recording;
@@ -28,6 +29,7 @@ struct Expected {
     span_ns: u64,
     events: u64,
     wasted_ns: u64,
+    allowed_ns: u64,
     moves: u64,
     bad_wakeups: u64,
     episodes: usize,
@@ -69,6 +71,7 @@ struct CoreSums {
     busy_ns: u64,
     runs: usize,
     wasted_ns: u64,
+    allowed_ns: u64,
     lost_ns: u64,
     offline_ns: u64,
     waits: usize,
@@ -78,6 +81,45 @@ struct CoreSums {
 #[test]
 fn recordings_view_matches_expected() {
     recorded::expect("view", report);
+}
+
+/// The marked cores are those that [`WastedTime`] matches, for as long: sums are equal to the nanosecond.
+#[test]
+fn marks_of_recordings_sum_up_to_wasted_time() {
+    for recording in recorded::all() {
+        let mut source = recording.open();
+        let meta = source.meta().clone();
+        let events: Vec<Event> = (&mut source).map(Result::unwrap).collect();
+        assert_marks_sum_up(&recording.name, &meta, &events);
+    }
+}
+
+/// As on recordings, with losses and violations at random.
+#[test]
+fn marks_of_random_traces_sum_up_to_wasted_time() {
+    for seed in 0..60 {
+        let (nodes, cores_per_node) = (1 + seed as u16 % 3, 1 + seed as u16 % 5);
+        let synthetic = Synthetic { nodes, cores_per_node, threads: 20, events: 2_000, seed };
+        let events: Vec<Event> = synthetic.events().collect();
+        assert_marks_sum_up(&format!("seed {seed}"), &synthetic.meta().unwrap(), &events);
+    }
+}
+
+fn assert_marks_sum_up(name: &str, meta: &Meta, events: &[Event]) {
+    let (mut host, mut wasted) = (HostState::new(meta), WastedTime::default());
+    let mut builder = Builder::new(meta.clone(), Range::ALL).unwrap();
+    let mut last = Nanos::ZERO;
+    for event in events {
+        last = last.max(event.at);
+        wasted.advance(&host, event.at);
+        host.push(event, &mut ());
+        builder.push(event).unwrap();
+    }
+    wasted.advance(&host, last);
+    let WastedSplit { wasted, allowed_by_policy, .. } = wasted.total();
+    let index = builder.finish().unwrap().index;
+    assert_eq!(index.wasted_ns, wasted.thread_ns, "{name}: wasted");
+    assert_eq!(index.allowed_ns, allowed_by_policy.thread_ns, "{name}: allowed by policy");
 }
 
 /// Recordings differ: equal digests of two of them would mean that digests hide differences.
@@ -103,17 +145,21 @@ fn report(recording: &Recording) -> Expected {
     let wasted = wasted_spans(&content, &ids, index.span_ns);
     let marked: u64 = wasted.iter().map(|(_, from, to)| to - from).sum();
     assert_eq!(marked, index.wasted_ns, "{}: the tiles differ from the sum", recording.name);
+    let cores: BTreeMap<CoreId, CoreSums> = cores.collect();
+    let allowed: u64 = cores.values().map(|sums| sums.allowed_ns).sum();
+    assert_eq!(allowed, index.allowed_ns, "{}: the tiles differ from the sum", recording.name);
     Expected {
         span_ns: index.span_ns,
         events: index.events,
         wasted_ns: index.wasted_ns,
+        allowed_ns: index.allowed_ns,
         moves: index.moves,
         bad_wakeups: index.bad_wakeups,
         episodes: index.episodes,
         findings: index.findings.clone(),
         notes: notes(&picture),
         threads: thread_sums(&threads),
-        cores: cores.collect(),
+        cores,
         wasted_spans: wasted.len(),
         first_wasted: wasted.into_iter().take(LISTED).collect(),
         digests: content.digests(&threads),
@@ -145,6 +191,7 @@ fn core_sums(content: &Content, core: usize, end: u64) -> CoreSums {
         busy_ns: runs().map(|(from, to, _)| to - from).sum(),
         runs: runs().count(),
         wasted_ns: marked(WASTED),
+        allowed_ns: marked(ALLOWED),
         lost_ns: marked(LOST),
         offline_ns: marked(OFFLINE),
         waits: waits().count(),

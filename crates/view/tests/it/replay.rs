@@ -97,15 +97,21 @@ fn a_wakeup_is_late_from_its_waking_until_it_runs() {
         (40, 0, switch(1, 0, Left::Preempted)),
         (50, 0, switch(0, 1, Left::Sleeping)),
     ];
-    assert_eq!(told(&recorder(1), events), ["1 waited on 0 10-40", "1 was late by 30"]);
+    // It is in no queue before `sched_wakeup`; the latency starts at `sched_waking`.
+    assert_eq!(told(&recorder(1), events), ["1 was late by 30", "1 waited on 0 14-40"]);
 }
 
 #[test]
 fn a_moved_wait_is_two_pieces_and_one_latency() {
     let moved =
         What::Migrate { thread: 1, from: CoreId(0), to: CoreId(1), cause: MoveCause::NewIdle };
-    let events = vec![(0, 0, waking(1, 0)), (20, 1, moved), (30, 1, switch(1, 0, Left::Preempted))];
-    let wanted = ["1 waited on 0 0-20", "1 waited on 1 20-30", "1 was late by 30"];
+    let events = vec![
+        (0, 0, waking(1, 0)),
+        (2, 0, woken(1, 0)),
+        (20, 1, moved),
+        (30, 1, switch(1, 0, Left::Preempted)),
+    ];
+    let wanted = ["1 waited on 0 2-20", "1 was late by 30", "1 waited on 1 20-30"];
     assert_eq!(told(&recorder(2), events), wanted);
 }
 
@@ -113,7 +119,7 @@ fn a_moved_wait_is_two_pieces_and_one_latency() {
 fn whoever_runs_meanwhile_delays() {
     let events = vec![
         (0, 0, switch(1, 0, Left::Preempted)),
-        (10, 0, waking(2, 0)),
+        (10, 0, woken(2, 0)),
         (30, 0, switch(3, 1, Left::Sleeping)),
         (50, 0, switch(2, 3, Left::Sleeping)),
     ];
@@ -126,6 +132,7 @@ fn whoever_runs_meanwhile_delays() {
 fn a_wakeup_onto_a_busy_core_is_bad_only_while_an_allowed_one_idles() {
     let until_pinned = |cores: &str| {
         let events = vec![
+            (0, 1, switch(0, 9, Left::Sleeping)),
             (0, 0, switch(1, 0, Left::Preempted)),
             (1, 0, queue(0, 1)),
             (2, 0, What::Fork { parent: 1, child: runner(2) }),
@@ -142,30 +149,46 @@ fn a_wakeup_onto_a_busy_core_is_bad_only_while_an_allowed_one_idles() {
 #[test]
 fn a_core_is_wasted_while_somebody_waits_behind_another() {
     let events = vec![
+        (0, 1, switch(0, 9, Left::Sleeping)),
         (0, 0, switch(1, 0, Left::Preempted)),
         (0, 0, queue(0, 1)),
-        (10, 0, waking(2, 0)),
+        (9, 0, waking(2, 0)),
+        (9, 0, What::Allowed { thread: 2, cores: "0-1".parse().unwrap() }),
+        (10, 0, woken(2, 0)),
         (11, 0, queue(0, 2)),
         (20, 1, queue(1, 1)),
         (30, 1, queue(1, 0)),
         (40, 0, switch(2, 1, Left::Sleeping)),
         (40, 0, queue(0, 1)),
+        (50, 0, queue(0, 0)),
     ];
     let told = told(&recorder(2), events);
     let marks: Vec<_> = told.iter().filter(|line| line.contains("core 1")).collect();
-    assert_eq!(marks, ["11 core 1: wasted", "20 core 1: ", "30 core 1: wasted", "40 core 1: "]);
+    assert_eq!(marks, ["10 core 1: wasted", "20 core 1: ", "30 core 1: wasted", "40 core 1: "]);
 }
 
 #[test]
 fn sizes_alone_tell_waste_where_no_thread_is_known() {
-    let events = vec![(0, 0, queue(0, 1)), (5, 0, queue(0, 2)), (9, 0, queue(0, 1))];
+    let events = vec![
+        (0, 1, queue(1, 0)),
+        (0, 0, queue(0, 1)),
+        (5, 0, queue(0, 2)),
+        (9, 0, queue(0, 1)),
+        (10, 0, queue(0, 0)),
+    ];
     let told = told(&meta(Source::WastedCores, 2), events);
     assert_eq!(told, ["5 core 1: wasted", "9 core 1: "]);
 }
 
 #[test]
 fn nothing_is_said_of_a_core_whose_events_were_lost() {
-    let events = vec![(0, 0, queue(0, 2)), (10, 0, What::Lost { count: 3 }), (25, 0, queue(0, 1))];
+    let events = vec![
+        (0, 0, queue(0, 2)),
+        (10, 0, What::Lost { count: 3 }),
+        // A size does not say what runs there; a keyframe does.
+        (20, 0, queue(0, 1)),
+        (25, 0, frame(1, &[])),
+    ];
     let wanted = ["core 0 unknown 0-10", "10 core 0: lost", "25 core 0: "];
     assert_eq!(told(&recorder(2), events), wanted);
 }
@@ -194,30 +217,34 @@ fn a_number_used_again_is_another_thread() {
     assert!(told.contains(&"1 was late by 1".into()) && told.contains(&"2 was late by 4".into()));
 }
 
+/// A keyframe in which core 0 runs one thread while others wait, and core 1 idles.
+fn frame(running: i32, waits: &[i32]) -> What {
+    let size = waits.len() as u32 + 1;
+    let core = |core, running, size| CoreState {
+        core: CoreId(core),
+        running,
+        queued: size,
+        runnable: size,
+        weight: u64::from(size) * 1024,
+        average: 0,
+        wake_pending: false,
+        domain: CoreSet::EMPTY,
+    };
+    let state = |thread, state| ThreadState {
+        thread: runner(thread),
+        core: CoreId(0),
+        state,
+        allowed: "0-1".parse().unwrap(),
+        bound: false,
+    };
+    let waits = waits.iter().map(|thread| state(*thread, Activity::Waiting));
+    let threads = waits.chain([state(running, Activity::Running)]).collect();
+    let cores = vec![core(0, running, size), core(1, 0, 0)];
+    What::Keyframe(Arc::new(Keyframe { cores, threads }))
+}
+
 #[test]
 fn a_keyframe_corrects_what_went_unseen() {
-    let frame = |running, waits: &[i32]| {
-        let core = CoreState {
-            core: CoreId(0),
-            running,
-            queued: 2,
-            runnable: 2,
-            weight: 2048,
-            average: 0,
-            wake_pending: false,
-            domain: CoreSet::EMPTY,
-        };
-        let state = |thread, state| ThreadState {
-            thread: runner(thread),
-            core: CoreId(0),
-            state,
-            allowed: "0-1".parse().unwrap(),
-            bound: false,
-        };
-        let waits = waits.iter().map(|thread| state(*thread, Activity::Waiting));
-        let threads = waits.chain([state(running, Activity::Running)]).collect();
-        What::Keyframe(Arc::new(Keyframe { cores: vec![core], threads }))
-    };
     let events = vec![(0, 0, frame(1, &[2])), (10, 0, frame(2, &[3])), (30, 0, queue(0, 2))];
     let told = told(&recorder(2), events);
     assert!(told.contains(&"0 core 1: wasted".into()), "{told:?}");
