@@ -16,6 +16,7 @@ pub struct CoreId(pub u16);
 
 impl CoreId {
     /// The number as an index.
+    #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -45,6 +46,7 @@ impl CoreSet {
     }
 
     /// Adds a core. Numbers at or above [`CORES_MAX`] are ignored: topology refuses them earlier.
+    #[inline]
     pub fn insert(&mut self, core: CoreId) {
         if let Some(word) = self.words.get_mut(core.index() / 64) {
             *word |= 1 << (core.index() % 64);
@@ -52,6 +54,7 @@ impl CoreSet {
     }
 
     /// Removes a core.
+    #[inline]
     pub fn remove(&mut self, core: CoreId) {
         if let Some(word) = self.words.get_mut(core.index() / 64) {
             *word &= !(1 << (core.index() % 64));
@@ -59,6 +62,7 @@ impl CoreSet {
     }
 
     /// Whether the core is in the set.
+    #[inline]
     pub fn contains(&self, core: CoreId) -> bool {
         self.words.get(core.index() / 64).is_some_and(|word| word >> (core.index() % 64) & 1 == 1)
     }
@@ -96,6 +100,19 @@ impl CoreSet {
         Some(CoreId((at * 64 + self.words[at].trailing_zeros() as usize) as u16))
     }
 
+    /// The lowest cores of the set, so many at most.
+    #[must_use]
+    pub fn lowest(&self, count: usize) -> CoreSet {
+        let (mut set, mut left) = (*self, count);
+        for word in &mut set.words {
+            while word.count_ones() as usize > left {
+                *word &= !(1 << (63 - word.leading_zeros()));
+            }
+            left -= word.count_ones() as usize;
+        }
+        set
+    }
+
     /// Whether the sets have no core in common.
     #[inline]
     pub fn is_disjoint(&self, other: &CoreSet) -> bool {
@@ -130,6 +147,7 @@ impl CoreSet {
     }
 
     /// The 64-bit words, core 0 in the lowest bit of the first: the layout of the kernel's masks.
+    #[inline]
     pub fn words(&self) -> &[u64; WORDS] {
         &self.words
     }
@@ -302,6 +320,15 @@ mod tests {
             let set: CoreSet = cores.iter().map(|&core| CoreId(core)).collect();
             prop_assert_eq!(set.to_string().parse::<CoreSet>().unwrap(), set);
             prop_assert_eq!(set.iter().map(|core| core.0).collect::<Vec<_>>(), cores.into_iter().collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn lowest_cores_are_the_first_of_all(
+            cores in proptest::collection::btree_set(0u16..1024, 0..80),
+            count in 0..100usize,
+        ) {
+            let set: CoreSet = cores.iter().map(|&core| CoreId(core)).collect();
+            prop_assert_eq!(set.lowest(count), set.iter().take(count).collect());
         }
 
         #[test]

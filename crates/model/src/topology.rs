@@ -113,6 +113,7 @@ impl Topology {
     }
 
     /// Where a core stands in [`Topology::cores`] and in every per-core table of a Snapshot or Plan.
+    #[inline]
     pub fn position(&self, core: CoreId) -> Option<usize> {
         match self.position.get(core.index()) {
             Some(&at) if at != u16::MAX => Some(at as usize),

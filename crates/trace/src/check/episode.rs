@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use quell_model::{CoreSet, Nanos};
 
 use super::evidence::{Evidence, Totals};
-use super::standing::Standing;
-use super::waiters::Beside;
+use super::waiters::WaiterTotals;
 use super::window::Window;
-use super::{Grade, Label, Options, Policy, label};
+use super::{Grade, Label, Options, label};
+use crate::host::PolicyReason;
 use crate::import::NOBODY_KNOWN;
 
 /// Waiters that an episode remembers by name.
 pub(super) const WAITERS_MAX: usize = 64;
 
-/// What kind of standing an episode is made of.
+/// What kind of verdicts an episode is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Wasted,
@@ -24,14 +24,6 @@ pub(super) enum Kind {
 
 impl Kind {
     pub(super) const ALL: [Kind; 3] = [Kind::Wasted, Kind::Explained, Kind::Unknown];
-
-    pub(super) fn of(standing: &Standing) -> Kind {
-        match standing {
-            Standing::Wasted { .. } => Kind::Wasted,
-            Standing::Explained { .. } => Kind::Explained,
-            Standing::Unknown { .. } => Kind::Unknown,
-        }
-    }
 }
 
 /// Time that somebody waited in one queue beside an idle core.
@@ -48,7 +40,7 @@ pub(super) struct Episode {
     /// Of that, with a managed thread waiting.
     quell: Nanos,
     /// By policy, where one explains it.
-    policies: BTreeMap<Policy, Nanos>,
+    policies: BTreeMap<PolicyReason, Nanos>,
     /// Who waited and does no more, and how long.
     waiters: BTreeMap<i32, Nanos>,
     /// Whose own account says more.
@@ -86,26 +78,26 @@ impl Episode {
         }
     }
 
-    /// The queue's waiters stood like this from `from` to `to`.
-    pub(super) fn add(&mut self, from: Nanos, to: Nanos, beside: &Beside) {
+    /// The verdicts on the queue's waiters were these from `from` to `to`.
+    pub(super) fn add(&mut self, from: Nanos, to: Nanos, totals: &WaiterTotals) {
         let time = to.since(from);
         self.window.add(from, to);
         self.wasted += time;
         self.until = to;
-        if let Some(best) = beside.grade {
+        if let Some(best) = totals.grade {
             self.by_grade[usize::from(best != Grade::A)] += time;
         }
-        if beside.quell {
+        if totals.quell {
             self.quell += time;
         }
-        for (policy, waiters) in &beside.policies {
+        for (policy, waiters) in &totals.policies {
             let waited = Nanos(time.0.saturating_mul(*waiters));
             *self.policies.entry(*policy).or_default() += waited;
         }
-        self.idle = self.idle.union(&beside.cores);
+        self.idle = self.idle.union(&totals.cores);
     }
 
-    /// A waiter stood in the queue for so long.
+    /// A waiter waited in the queue for so long.
     pub(super) fn credit(&mut self, waiter: i32, time: Nanos) {
         let is_known = self.waiters.contains_key(&waiter);
         if time > Nanos::ZERO && (is_known || self.waiters.len() < WAITERS_MAX) {
@@ -175,7 +167,7 @@ impl Episode {
             }
             Kind::Explained => {
                 let longest = self.policies.iter().max_by_key(|(_, time)| **time);
-                let policy = longest.map_or(Policy::SchedIdle, |(policy, _)| *policy);
+                let policy = longest.map_or(PolicyReason::SchedIdle, |(policy, _)| *policy);
                 (Some(Grade::C), Label::Policy(policy))
             }
             Kind::Unknown if waiters.contains_key(&NOBODY_KNOWN) => (None, Label::ThreadsUnknown),

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use quell_model::{CoreId, CoreSet, Event, MoveCause, Nanos, Topology, What};
+use quell_model::{Core, CoreId, CoreSet, Event, MoveCause, Nanos, ThreadName, Topology, What};
 use serde::{Deserialize, Serialize};
 
-use super::host::Host;
+use super::changes::BusyWakeup;
+use crate::host::{HostCore, HostState, Occupant};
 
 /// Moves that are remembered one by one.
 const MOVES_KEPT: usize = 1024;
@@ -103,22 +104,39 @@ pub struct Evidence {
     pub busy_group: Option<GroupLoad>,
 }
 
+/// A migration that is remembered.
+#[derive(Clone, Copy, Debug)]
+struct LoggedMove {
+    at: Nanos,
+    tid: i32,
+    name: ThreadName,
+    from: CoreId,
+    to: CoreId,
+    cause: MoveCause,
+}
+
 /// Remembers what may become evidence, in bounded memory.
 #[derive(Clone, Debug)]
 pub(super) struct Log {
     totals: Totals,
-    moves: VecDeque<Move>,
+    moves: VecDeque<LoggedMove>,
     passes_told: bool,
-    topology: Topology,
+    /// The cores that share a last-level cache with each core, by its index.
+    llc: Vec<CoreSet>,
 }
 
 impl Log {
-    pub(super) fn new(topology: Topology) -> Log {
+    pub(super) fn new(topology: &Topology) -> Log {
+        let cores = topology.cores();
+        let llc = |core: &Core| {
+            let sharing = cores.iter().filter(|other| other.llc == core.llc);
+            sharing.map(|other| other.id).collect()
+        };
         Log {
             totals: Totals::default(),
-            moves: VecDeque::with_capacity(MOVES_KEPT),
+            moves: VecDeque::new(),
             passes_told: false,
-            topology,
+            llc: cores.iter().map(llc).collect(),
         }
     }
 
@@ -127,7 +145,7 @@ impl Log {
     }
 
     /// Takes an event before the host does.
-    pub(super) fn event(&mut self, at: Nanos, event: &Event, host: &Host) {
+    pub(super) fn event(&mut self, at: Nanos, event: &Event, host: &HostState) {
         match &event.what {
             What::Switch { stolen, .. } => self.totals.stolen += *stolen,
             What::Migrate { thread, from, to, cause } => {
@@ -135,21 +153,19 @@ impl Log {
                 if self.moves.len() == MOVES_KEPT {
                     self.moves.pop_front();
                 }
-                let name =
-                    host.thread(*thread).map(|thread| thread.runner.name).unwrap_or_default();
-                self.moves.push_back(Move {
-                    at_ns: at.0,
-                    thread: *thread,
-                    name: name.to_string(),
+                let name = host.thread_by_tid(*thread).map(|thread| thread.comm());
+                self.moves.push_back(LoggedMove {
+                    at,
+                    tid: *thread,
+                    name: name.unwrap_or_default(),
                     from: *from,
                     to: *to,
                     cause: *cause,
                 });
             }
-            What::Woken { thread, on, .. } => self.woken(thread.thread, *on, host),
             What::Softirq { vector: What::BALANCER, begins } => {
                 self.passes_told = true;
-                match (begins, host.idle.contains(event.core)) {
+                match (begins, host.idle().contains(event.core)) {
                     (false, _) => {}
                     (true, true) => self.totals.passes_on_idle += 1,
                     (true, false) => self.totals.passes_elsewhere += 1,
@@ -162,17 +178,10 @@ impl Log {
         }
     }
 
-    /// Counts a wake-up onto a busy core beside an idle one that the thread may use.
-    fn woken(&mut self, thread: i32, on: CoreId, host: &Host) {
-        let Some(allowed) = host.thread(thread).filter(|t| !t.bound).and_then(|t| t.allowed) else {
-            return;
-        };
-        let idle = host.idle.intersection(&allowed);
-        let busy = host.core(on).is_some_and(|core| core.running.is_some_and(|runs| runs != 0));
-        if idle.is_empty() || !busy || host.idle.contains(on) {
-            return;
-        }
-        match idle.intersection(&self.llc(on)).is_empty() {
+    /// Counts a wake-up onto a busy core although others were idle and allowed.
+    pub(super) fn busy_wakeup(&mut self, wakeup: &BusyWakeup, topology: &Topology) {
+        let Some(onto) = topology.position(wakeup.onto) else { return };
+        match wakeup.idle.intersection(&self.llc[onto]).is_empty() {
             false => self.totals.busy_wakeups_inside += 1,
             true => self.totals.busy_wakeups_outside += 1,
         }
@@ -181,9 +190,9 @@ impl Log {
     /// What happened since `before`, seen from one core's queue.
     pub(super) fn since(&self, before: &Totals, from: Nanos, on: CoreId) -> Evidence {
         let now = &self.totals;
-        let here = |moved: &&Move| moved.at_ns >= from.0 && (moved.from == on || moved.to == on);
-        let mut moves_here: Vec<Move> =
-            self.moves.iter().rev().filter(here).take(MOVES_LISTED).cloned().collect();
+        let here = |moved: &&LoggedMove| moved.at >= from && (moved.from == on || moved.to == on);
+        let latest = self.moves.iter().rev().filter(here).take(MOVES_LISTED);
+        let mut moves_here: Vec<Move> = latest.map(LoggedMove::listed).collect();
         moves_here.reverse();
         let passes = |count: u64| self.passes_told.then_some(count);
         Evidence {
@@ -208,43 +217,51 @@ impl Log {
     }
 
     /// Adds how the host looks now: queues, and the loads of the groups of an idle core and of the waiter's.
-    pub(super) fn look(&self, evidence: &mut Evidence, host: &Host, idle: CoreId, on: CoreId) {
-        evidence.queues = host
-            .cores()
-            .filter_map(|(at, core)| Some((at, queue(host, at, core.running?))))
-            .collect();
+    pub(super) fn look(&self, evidence: &mut Evidence, host: &HostState, idle: CoreId, on: CoreId) {
+        let queue = |core: &HostCore| {
+            let running = match host.occupant(core.index) {
+                Occupant::Unknown => return None,
+                Occupant::Idle => 0,
+                Occupant::Thread(_) => 1,
+            };
+            Some((core.id, core.waiting + running))
+        };
+        evidence.queues = host.cores().iter().filter_map(queue).collect();
         evidence.domain = host.core(on).and_then(|core| core.domain);
-        let (idle, busy) = (self.group(idle), self.group(on));
+        let (idle, busy) = (self.group(host.topology(), idle), self.group(host.topology(), on));
         if idle != busy {
             evidence.idle_group = group_load(host, idle);
             evidence.busy_group = group_load(host, busy);
         }
     }
 
-    fn llc(&self, core: CoreId) -> CoreSet {
-        let cores = self.topology.cores();
-        let Some(at) = self.topology.position(core) else { return CoreSet::EMPTY };
-        cores.iter().filter(|other| other.llc == cores[at].llc).map(|other| other.id).collect()
-    }
-
     /// The core's node, or its last-level cache where there is but one node.
-    fn group(&self, core: CoreId) -> CoreSet {
-        let cores = self.topology.cores();
-        let Some(at) = self.topology.position(core) else { return CoreSet::EMPTY };
+    fn group(&self, topology: &Topology, core: CoreId) -> CoreSet {
+        let cores = topology.cores();
+        let Some(at) = topology.position(core) else { return CoreSet::EMPTY };
         let node = cores[at].node;
         if cores.iter().all(|other| other.node == node) {
-            return self.llc(core);
+            return self.llc[at];
         }
         cores.iter().filter(|other| other.node == node).map(|other| other.id).collect()
     }
 }
 
-fn queue(host: &Host, at: CoreId, running: i32) -> u32 {
-    host.core(at).map_or(0, |core| core.waiting) + u32::from(running != 0)
+impl LoggedMove {
+    fn listed(&self) -> Move {
+        Move {
+            at_ns: self.at.0,
+            thread: self.tid,
+            name: self.name.to_string(),
+            from: self.from,
+            to: self.to,
+            cause: self.cause,
+        }
+    }
 }
 
-fn group_load(host: &Host, cores: CoreSet) -> Option<GroupLoad> {
-    let loads = || cores.iter().filter_map(|core| host.core(core)).map(|core| core.average);
+fn group_load(host: &HostState, cores: CoreSet) -> Option<GroupLoad> {
+    let loads = || cores.iter().filter_map(|core| host.core(core)).map(|core| core.load_avg);
     let count = loads().count() as u64;
     // Averages may come from a file.
     let sum = loads().fold(0, u64::saturating_add);

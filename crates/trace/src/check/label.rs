@@ -5,7 +5,8 @@ use std::fmt;
 use quell_model::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::{Evidence, Grade, Policy};
+use super::{Evidence, Grade};
+use crate::host::PolicyReason;
 
 /// Wake-ups onto busy cores that are no accident: so many in a second of waste.
 const BUSY_WAKEUPS_PER_S: u64 = 20;
@@ -36,7 +37,7 @@ pub enum Label {
     #[serde(rename = "balance-failed")]
     BalancedInVain,
     /// A policy: no violation.
-    Policy(Policy),
+    Policy(PolicyReason),
     /// Nobody said which cores the thread may use.
     AffinityUnknown,
     /// Sizes of queues are all that was told.
@@ -92,7 +93,7 @@ impl fmt::Display for Label {
             Label::BalancedInVain => {
                 "balance-failed: idle cores ran the balancer, and it migrated no thread here"
             }
-            Label::Policy(policy) => return write!(f, "policy: {policy}"),
+            Label::Policy(reason) => return write!(f, "policy: {reason}"),
             Label::AffinityUnknown => "affinity-unknown: nobody said where the threads may run",
             Label::ThreadsUnknown => "threads-unknown: sizes of queues are all that was told",
             Label::Unknown => "unknown: the recording does not tell what the balancer did",

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use quell_model::CoreSet;
 
+use crate::host::PlanCores;
+
 /// A thread whose affinity is Quell's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagedThread {
@@ -13,6 +15,12 @@ pub struct ManagedThread {
     pub planned: CoreSet,
     /// Why the plan keeps it off the others: the cap or the ban, in words.
     pub reason: String,
+}
+
+impl ManagedThread {
+    pub(super) fn cores(&self) -> PlanCores {
+        PlanCores { planned: self.planned.intersection(&self.original), original: self.original }
+    }
 }
 
 /// The managed threads by number or process.

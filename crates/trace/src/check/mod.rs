@@ -16,38 +16,38 @@
 //!
 //! After a loss of events, or while cores come and go, nothing is concluded until the next keyframe.
 
+mod changes;
 mod episode;
 mod evidence;
 mod facts;
 mod flight;
-pub(crate) mod host;
 mod label;
 mod managed;
 mod options;
+mod placement;
 mod report;
 mod sampler;
-mod seating;
-mod standing;
 #[cfg(test)]
 mod tests;
+mod verdict;
 mod waiters;
-mod waste;
 mod window;
 
 use std::sync::Arc;
 
 use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Permille, TaskNames, What};
 
+use changes::{Changes, Loss};
 use episode::{Episode, Kind, WAITERS_MAX};
 use evidence::{Log, Totals};
-use host::{Host, Queues, State};
 use report::Basis;
-use seating::named;
-use standing::judge;
-use waiters::{Beside, Waiters};
-use waste::Tally;
+use verdict::judge;
+use waiters::{WaiterTotals, Waiters};
 
+use crate::host::{HostState, HostThread, Queues, ThreadState, WastedTime};
 use crate::import::NOBODY_KNOWN;
+
+pub use crate::host::PolicyReason;
 
 pub use evidence::{Evidence, GroupLoad, Move};
 pub use facts::facts;
@@ -55,27 +55,27 @@ pub use flight::Flight;
 pub use label::Label;
 pub use managed::{Managed, ManagedThread};
 pub use options::Options;
-pub use report::{Blind, Finding, Report, Verdict, Waiter, Waste};
+pub use report::{Blind, Finding, Report, Verdict, Waiter, Waste, WasteTimes};
 pub use sampler::Sampler;
-pub use standing::{Grade, Policy};
+pub use verdict::Grade;
 
 /// Findings of a kind, and blind spans, that a report lists.
 const LISTED_MAX: usize = 1000;
 /// Findings that wait to be told.
 const ALERTS_MAX: usize = 100;
 
-/// One kind of standing in one queue.
+/// The verdicts of one kind in one queue.
 #[derive(Clone, Debug)]
 struct Part {
-    /// How its waiters stand that stand so; `None` where none does.
-    beside: Option<Beside>,
+    /// What they say together.
+    totals: WaiterTotals,
     episode: Episode,
 }
 
 /// A core's queue.
 #[derive(Clone, Debug)]
 struct Queue {
-    /// Since when its waiters stand as they do.
+    /// Since when the verdicts on its waiters hold.
     since: Nanos,
     /// In the order of [`Kind::ALL`].
     parts: [Part; 3],
@@ -85,27 +85,26 @@ struct Queue {
 #[derive(Clone, Debug)]
 pub struct Checker {
     options: Options,
-    host: Host,
+    host: HostState,
+    wasted: WastedTime,
+    /// What the host state has reported and is not taken yet.
+    changes: Changes,
     log: Log,
     managed: Managed,
     tasks: TaskNames,
+    /// By the core's number.
     queues: Vec<Queue>,
     /// Queues with an episode.
     begun: CoreSet,
     waiters: Waiters,
-    /// Queues whose waiters stand beside an idle core, of whatever kind.
-    standing: CoreSet,
-    tally: Tally,
+    /// Queues with a verdict, of whatever kind.
+    concerned: CoreSet,
     now: Nanos,
     ticked: Nanos,
-    /// The next number in each core's sequence.
-    sequence: Vec<Option<u64>>,
-    /// How many numbers behind the last event of each core belong to a loss that it told.
-    told: Vec<u64>,
-    /// When each core told something last.
-    heard: Vec<Nanos>,
     /// Since when the stream is judged; `None` before it begins, in a blind span and between samples.
     judging: Option<Nanos>,
+    /// Nobody looks until the next keyframe.
+    is_resting: bool,
     blind: Option<(Nanos, String)>,
     alerts: Vec<Finding>,
     report: Report,
@@ -117,24 +116,25 @@ impl Checker {
     /// A checker for the host of which a stream tells.
     pub fn new(meta: &Meta, options: Options) -> Checker {
         let cores = meta.topology.cores().last().map_or(0, |core| core.id.index() + 1);
-        let part = || Part { beside: None, episode: Episode::new(&options) };
+        let part = || Part { totals: WaiterTotals::default(), episode: Episode::new(&options) };
         let queue = || Queue { since: Nanos::ZERO, parts: [part(), part(), part()] };
+        let mut host = HostState::new(meta);
+        host.set_own(options.own.iter().copied(), &mut ());
         Checker {
-            host: Host::new(cores, options.own.clone(), Queues::of(meta.source)),
-            log: Log::new(meta.topology.clone()),
+            host,
+            wasted: WastedTime::default(),
+            changes: Changes::default(),
+            log: Log::new(&meta.topology),
             managed: Managed::default(),
             tasks: TaskNames::default(),
             queues: (0..cores).map(|_| queue()).collect(),
             begun: CoreSet::EMPTY,
             waiters: Waiters::new(cores, &options),
-            standing: CoreSet::EMPTY,
-            tally: Tally::default(),
+            concerned: CoreSet::EMPTY,
             now: Nanos::ZERO,
             ticked: Nanos::ZERO,
-            sequence: vec![None; cores],
-            told: vec![0; cores],
-            heard: vec![Nanos::ZERO; cores],
             judging: None,
+            is_resting: false,
             blind: None,
             alerts: Vec::new(),
             report: Report::new(meta),
@@ -144,39 +144,121 @@ impl Checker {
         }
     }
 
-    /// Says which threads a Quell daemon manages from here on, and how.
+    /// Says which threads a Quell daemon manages from here on, and how. It counts from the next event on.
     pub fn set_managed(&mut self, managed: Managed) {
+        let cores = |(number, thread): (&i32, &ManagedThread)| (*number, thread.cores());
+        self.host.set_plans(
+            managed.threads.iter().map(cores),
+            managed.processes.iter().map(cores),
+            &mut self.changes,
+        );
         self.managed = managed;
-        self.look_anew();
     }
 
     /// Takes the next event. One that is older than its forerunner counts as simultaneous.
     pub fn event(&mut self, event: &Event) {
-        let at = self.now.max(event.at);
         if self.judging.is_none() && self.blind.is_none() {
-            self.judging = Some(at);
+            self.judging = Some(self.now.max(event.at));
         }
         self.report.events += 1;
-        let missing = self.missing_before(event);
-        if missing > 0 {
-            self.report.lost = self.report.lost.saturating_add(missing);
-            self.take_back(event.core, at);
-            self.go_blind(at, format!("{missing} events of core {} are missing", event.core));
+        self.take(event);
+    }
+
+    /// Takes a keyframe that belongs to no stream.
+    fn keyframe(&mut self, at: Nanos, keyframe: Arc<Keyframe>) {
+        let what = What::Keyframe(keyframe);
+        // It has no number among the events of its core, which are read meanwhile.
+        self.take(&Event { at, core: CoreId(u16::MAX), sequence: 0, what });
+    }
+
+    fn take(&mut self, event: &Event) {
+        let at = self.now.max(event.at);
+        match std::mem::take(&mut self.is_resting) {
+            true => self.wasted.skip(&self.host, at),
+            false => drop(self.wasted.advance(&self.host, at)),
         }
-        match &event.what {
-            What::Lost { count } => {
-                self.report.lost = self.report.lost.saturating_add(*count);
-                if let Some(told) = self.told.get_mut(event.core.index()) {
-                    *told = count.saturating_sub(1);
+        self.log.event(at, event, &self.host);
+        self.before(at, &event.what);
+        self.host.push(event, &mut self.changes);
+        self.now = at;
+        self.take_losses(at, event);
+        self.take_word(at, &event.what);
+        if let Some(wakeup) = &self.changes.busy_wakeup {
+            self.log.busy_wakeup(wakeup, self.host.topology());
+        }
+        let is_keyframe = matches!(event.what, What::Keyframe(_));
+        self.place_waiters(at, is_keyframe);
+        if is_keyframe {
+            self.report.looks += 1;
+            self.end_blind(at);
+            self.judging.get_or_insert(at);
+        }
+        if self.judging.is_some() {
+            self.reassess(at);
+            self.tick(at);
+        }
+        self.changes.clear();
+    }
+
+    /// Notes what shows only while the host is as it was before the event.
+    fn before(&mut self, at: Nanos, what: &What) {
+        match what {
+            What::Migrate { thread, from, .. } => {
+                let waits = self.host.thread_by_tid(*thread).filter(|thread| {
+                    let is_here = self.host.cores()[thread.core].id == *from;
+                    is_here && thread.state == ThreadState::Waiting
+                });
+                if waits.is_some() {
+                    self.changes.relieved.push(*from);
                 }
-                self.take_back(event.core, at);
-                self.go_blind(at, format!("{count} events of core {} were lost", event.core));
             }
+            // Where the domains have changed, the kernel has rebuilt them, and what was seen before does not count.
+            What::Keyframe(keyframe) => {
+                let is_rebuilt = keyframe.cores.iter().any(|entry| {
+                    let known = self.host.core(entry.core).and_then(|core| core.domain.as_ref());
+                    known.is_some_and(|known| *known != entry.domain)
+                });
+                if is_rebuilt {
+                    self.pause(at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Events are missing: nothing is judged until a keyframe. A thread that waits on another core by what is known
+    /// may have been moved to the core of which they are missing.
+    fn take_losses(&mut self, at: Nanos, event: &Event) {
+        let mut losses = std::mem::take(&mut self.changes.losses);
+        let mut reported = match event.what {
+            What::Lost { count } => Some(count),
+            _ => None,
+        };
+        // What is missing before the event comes first.
+        while let Some(Loss { core, from, count }) = (!losses.is_empty()).then(|| losses.remove(0))
+        {
+            self.report.lost = self.report.lost.saturating_add(count);
+            self.take_back(core, from, at);
+            let is_reported = losses.is_empty() && reported.take().is_some();
+            let why = if is_reported { "were lost" } else { "are missing" };
+            self.go_blind(at, format!("{count} events of core {core} {why}"));
+        }
+        self.changes.losses = losses;
+        if let Some(count) = reported {
+            // Of a core that the topology does not have.
+            self.report.lost = self.report.lost.saturating_add(count);
+            self.go_blind(at, format!("{count} events of core {} were lost", event.core));
+        }
+    }
+
+    /// Takes what the host state does not hold.
+    fn take_word(&mut self, at: Nanos, what: &What) {
+        match what {
             What::Online { of, online } => {
                 let way = if *online { "on" } else { "off" };
                 self.go_blind(at, format!("core {of} went {way} line"));
             }
-            What::Task(_) => self.tasks.take(&event.what),
+            What::Task(_) => self.tasks.take(what),
             What::Planned(plan) => {
                 let managed = ManagedThread {
                     original: plan.original,
@@ -184,44 +266,31 @@ impl Checker {
                     reason: self.tasks.plan_reason(&plan.reason),
                 };
                 self.managed.processes.insert(plan.process, managed);
-                self.look_anew();
             }
             _ => {}
         }
-        if let Some(heard) = self.heard.get_mut(event.core.index()) {
-            *heard = at;
-        }
-        self.take(at, event);
     }
 
-    /// Events of a core are missing, and nobody knows since when: what was concluded from its silence since it
-    /// told something last is taken back.
-    fn take_back(&mut self, core: CoreId, at: Nanos) {
-        let Some(&heard) = self.heard.get(core.index()) else { return };
+    /// Events of a core are missing: what was concluded from its silence since `from`, when it reported something
+    /// last, is taken back.
+    fn take_back(&mut self, core: CoreId, from: Nanos, at: Nanos) {
         for on in self.begun.iter() {
             self.settle(on, at);
             for (kind, part) in Kind::ALL.into_iter().zip(&mut self.queues[on.index()].parts) {
                 let rests = on == core || part.episode.idle.contains(core);
-                if rests && part.episode.until > heard {
+                if rests && part.episode.until > from {
                     part.episode.clear();
-                    part.beside = None;
+                    part.totals.clear();
                     self.waiters.clear(on, Some(kind));
                     self.waiters.begin_episode(on, kind);
                 }
             }
         }
         let rests = |found: &Finding| {
-            (found.core == core || found.idle.contains(core)) && found.until_ns > heard.0
+            (found.core == core || found.idle.contains(core)) && found.until_ns > from.0
         };
         self.alerts.retain(|found| !rests(found));
         self.report.retain(|found| !rests(found));
-    }
-
-    /// Takes a keyframe that belongs to no stream.
-    fn keyframe(&mut self, at: Nanos, keyframe: Arc<Keyframe>) {
-        let at = self.now.max(at);
-        let what = What::Keyframe(keyframe);
-        self.take(at, &Event { at, core: CoreId(0), sequence: 0, what });
     }
 
     /// Findings that have become so since this was asked last, as they look by now. A finding that lasts is told
@@ -236,18 +305,23 @@ impl Checker {
     }
 
     fn conclude(mut self, at: Nanos, is_enough: impl Fn(&Checker) -> bool) -> Report {
-        self.pause(self.now.max(at));
+        let at = self.now.max(at);
+        if !self.is_resting {
+            self.wasted.advance(&self.host, at);
+        }
+        self.wasted.finish(&self.host);
+        self.pause(at);
         self.end_blind(self.now);
         let basis = Basis {
             is_enough: is_enough(&self),
             judged: self.judged,
             blind: self.blind_for,
-            overflowed: self.host.overflowed,
-            names_threads: self.host.queues != Queues::SizesAlone,
+            overflowed: self.host.has_overflowed(),
+            names_threads: self.host.queues() != Queues::SizesOnly,
         };
         let mut report = self.report;
         report.judged_s = self.judged.0 as f64 / 1e9;
-        report.waste = self.tally.sums();
+        report.waste = (&self.wasted.total()).into();
         report.moves = self.log.moves_since(&Totals::default());
         report.conclude(&basis);
         report
@@ -255,7 +329,7 @@ impl Checker {
 
     /// Whether somebody waits beside an idle core that it could use, just now.
     fn is_suspicious(&self) -> bool {
-        self.queues.iter().any(|queue| queue.parts[Kind::Wasted as usize].beside.is_some())
+        self.queues.iter().any(|queue| queue.parts[Kind::Wasted as usize].totals.is_any())
     }
 
     /// Whether a violation lasts.
@@ -263,138 +337,70 @@ impl Checker {
         self.queues.iter().any(|queue| queue.parts[Kind::Wasted as usize].episode.found.is_some())
     }
 
-    fn all(&self) -> CoreSet {
-        (0..self.queues.len()).map(|at| CoreId(at as u16)).collect()
-    }
-
-    fn missing_before(&mut self, event: &Event) -> u64 {
-        let Some(next) = self.sequence.get_mut(event.core.index()) else { return 0 };
-        let expected = next.unwrap_or(event.sequence);
-        *next = Some(event.sequence.saturating_add(1).max(expected));
-        let told = self.told.get_mut(event.core.index()).map(std::mem::take).unwrap_or_default();
-        event.sequence.saturating_sub(expected).saturating_sub(told)
-    }
-
-    /// Every waiter is judged anew with the next event, and every queue.
-    fn look_anew(&mut self) {
-        self.host.dirty = self.all();
-        self.host.touch_waiting();
-    }
-
-    fn take(&mut self, at: Nanos, event: &Event) {
-        self.now = at;
-        self.log.event(at, event, &self.host);
-        let left = match &event.what {
-            What::Keyframe(keyframe) => self.look(at, keyframe, event),
-            _ => self.step(event),
-        };
-        self.seat(at);
-        if self.judging.is_some() {
-            let affected = match self.host.shifted {
-                true => self.waiters.occupied.union(&self.standing).union(&self.host.dirty),
-                false => self.host.dirty,
-            };
-            self.reassess(&affected, at);
-            left.iter().for_each(|on| self.repaired(on, at));
-            self.tick(at);
+    /// Judges the waiters of the queues anew which the last event concerns.
+    fn reassess(&mut self, at: Nanos) {
+        let is_any_free = !self.host.idle().is_empty() || !self.host.sched_idle_only().is_empty();
+        let changed = std::mem::take(&mut self.changes.cores);
+        for on in &changed {
+            self.reassess_queue(*on, is_any_free, at);
         }
-        (self.host.dirty, self.host.shifted) = (CoreSet::EMPTY, false);
-    }
-
-    /// Takes an event other than a keyframe. Returns the queue out of which it moved a waiting thread.
-    fn step(&mut self, event: &Event) -> CoreSet {
-        let from = match &event.what {
-            What::Migrate { thread, from, .. } => {
-                let waits = |thread: &host::Thread| thread.state == State::Waiting;
-                let waited = self.host.thread(*thread).filter(|thread| waits(thread));
-                waited.filter(|thread| thread.core == *from).map(|_| *from)
+        if self.changes.has_shifted {
+            let others = self.host.contended().union(&self.concerned);
+            for on in others.iter().filter(|on| !changed.contains(on)) {
+                self.reassess_queue(on, is_any_free, at);
             }
-            _ => None,
-        };
-        self.host.apply(event);
-        from.into_iter().collect()
-    }
-
-    /// A keyframe resynchronises, and ends a blind span. Where the domains have changed, the kernel has rebuilt
-    /// them, and what was seen before does not count. Returns the queues out of which a waiting thread was moved.
-    fn look(&mut self, at: Nanos, keyframe: &Keyframe, event: &Event) -> CoreSet {
-        self.report.looks += 1;
-        let rebuilt = keyframe.cores.iter().any(|seen| {
-            let known = self.host.core(seen.core).and_then(|core| core.domain);
-            known.is_some_and(|known| known != seen.domain)
-        });
-        if rebuilt {
-            self.pause(at);
         }
-        self.host.apply(event);
-        let host = &mut self.host;
-        host.touched.clear();
-        host.touched.extend(self.waiters.threads());
-        host.touch_waiting();
-        let went = |thread: i32| {
-            let on = self.waiters.core_of(thread)?;
-            let now = self.host.thread(thread).filter(|now| now.state != State::Away)?;
-            (now.core != on).then_some(on)
-        };
-        let left = self.waiters.threads().filter_map(went).collect();
-        self.end_blind(at);
-        self.judging.get_or_insert(at);
-        left
+        let relieved = std::mem::take(&mut self.changes.relieved);
+        for on in &relieved {
+            self.repaired(*on, at);
+        }
+        (self.changes.cores, self.changes.relieved) = (changed, relieved);
     }
 
-    /// Judges the waiters of some queues anew.
-    fn reassess(&mut self, affected: &CoreSet, at: Nanos) {
-        let mut wasted = false;
-        for on in affected.iter() {
-            self.settle(on, at);
-            if self.begun.contains(on) {
-                self.close_past(on, at);
-            }
-            let Some(queue) = self.queues.get_mut(on.index()) else { continue };
-            let nobody_idles = self.host.idle.is_empty() && self.host.lowly.is_empty();
-            let stands = !nobody_idles && self.waiters.occupied.contains(on);
-            if !stands && !self.standing.contains(on) {
-                continue;
-            }
-            if stands && self.host.is_contended(on) {
+    fn reassess_queue(&mut self, on: CoreId, is_any_free: bool, at: Nanos) {
+        self.settle(on, at);
+        if self.begun.contains(on) {
+            self.close_past(on, at);
+        }
+        let is_concerned = is_any_free && self.host.contended().contains(on);
+        if !is_concerned && !self.concerned.contains(on) {
+            return;
+        }
+        match self.host.core(on).filter(|_| is_concerned) {
+            Some(core) => {
                 let host = &self.host;
-                self.waiters.stand(on, at, |likeness| judge(host, likeness, on));
-            } else {
-                self.waiters.clear(on, None);
+                self.waiters.judge(on, at, |class| judge(host, class, core));
             }
-            let beside = self.waiters.beside(on);
-            match beside.iter().any(Option::is_some) {
-                true => self.standing.insert(on),
-                false => self.standing.remove(on),
-            }
-            for (part, beside) in queue.parts.iter_mut().zip(beside) {
-                part.beside = beside;
-                if part.beside.is_some() {
-                    part.episode.begin(at, self.log.totals());
-                    self.begun.insert(on);
-                }
-            }
-            wasted = true;
-            if self.options.strict {
-                self.interrupt(on);
-            }
+            None => self.waiters.clear(on, None),
         }
-        if wasted {
-            self.add_up(at);
+        self.take_verdicts(on, at);
+        if self.options.strict {
+            self.interrupt(on);
         }
     }
 
-    /// What is wasted on the whole host from `at` on.
-    fn add_up(&mut self, at: Nanos) {
-        let wasted =
-            |on: CoreId| self.queues[on.index()].parts[Kind::Wasted as usize].beside.as_ref();
-        self.tally.set(at, self.standing.iter().filter_map(wasted));
+    /// The verdicts on a queue's waiters hold from `at` on.
+    fn take_verdicts(&mut self, on: CoreId, at: Nanos) {
+        let Some(queue) = self.queues.get_mut(on.index()) else { return };
+        let [wasted, allowed, unknown] = &mut queue.parts;
+        let totals = [&mut wasted.totals, &mut allowed.totals, &mut unknown.totals];
+        self.waiters.add_up(on, totals);
+        match queue.parts.iter().any(|part| part.totals.is_any()) {
+            true => self.concerned.insert(on),
+            false => self.concerned.remove(on),
+        }
+        for part in queue.parts.iter_mut().filter(|part| part.totals.is_any()) {
+            if part.episode.from.is_none() {
+                part.episode.begin(at, self.log.totals());
+                self.begun.insert(on);
+            }
+        }
     }
 
-    /// The strict form: whoever does not stand beside an idle core now begins anew.
+    /// The strict form: whoever does not wait beside an idle core now begins anew.
     fn interrupt(&mut self, on: CoreId) {
         for kind in Kind::ALL {
-            if self.queues[on.index()].parts[kind as usize].beside.is_none() {
+            if !self.queues[on.index()].parts[kind as usize].totals.is_any() {
                 self.close(on, kind);
             }
         }
@@ -408,12 +414,12 @@ impl Checker {
         if at <= from {
             return;
         }
-        if !self.standing.contains(on) {
+        if !self.concerned.contains(on) {
             return;
         }
         for part in &mut queue.parts {
-            if let Some(beside) = &part.beside {
-                part.episode.add(from, at, beside);
+            if part.totals.is_any() {
+                part.episode.add(from, at, &part.totals);
             }
         }
         self.waiters.add(on, from, at);
@@ -452,7 +458,7 @@ impl Checker {
             let mut over = episode.is_over(&self.options);
             if kind == Kind::Wasted {
                 for (waiter, wait) in self.waiters.overdue(on, &self.options) {
-                    episode.include(named(waiter), wait);
+                    episode.include(waiter, wait);
                     over = true;
                 }
             }
@@ -483,7 +489,7 @@ impl Checker {
     fn restart(&mut self, on: CoreId, kind: Kind, at: Nanos) {
         self.close(on, kind);
         let part = &mut self.queues[on.index()].parts[kind as usize];
-        if part.beside.is_some() {
+        if part.totals.is_any() {
             part.episode.begin(at, self.log.totals());
             self.begun.insert(on);
         }
@@ -515,8 +521,6 @@ impl Checker {
             ..meanwhile
         };
         let present = self.waiters.names(on, kind, WAITERS_MAX);
-        let present: Vec<_> =
-            present.into_iter().map(|(thread, time)| (named(thread), time)).collect();
         let waiters = episode.all_waiters(&present);
         let (grade, label) = episode.verdict(kind, &evidence, &waiters);
         let named = waiters.iter().filter(|(thread, _)| **thread != NOBODY_KNOWN);
@@ -538,16 +542,17 @@ impl Checker {
         })
     }
 
-    fn waiter(&self, number: i32, wasted: Nanos) -> Waiter {
-        let thread = self.host.thread(number);
-        let process = thread.map_or(0, |thread| thread.runner.process);
-        let plan = self.managed.of(number, process);
+    fn waiter(&self, tid: i32, wasted: Nanos) -> Waiter {
+        let thread = self.host.thread_by_tid(tid);
+        let tgid = thread.map_or(0, HostThread::tgid);
+        let plan = self.managed.of(tid, tgid);
+        let affinity = thread.and_then(|thread| self.host.allowed(thread));
         Waiter {
-            thread: number,
-            process,
-            name: thread.map(|thread| thread.runner.name.to_string()).unwrap_or_default(),
+            thread: tid,
+            process: tgid,
+            name: thread.map(|thread| thread.comm().to_string()).unwrap_or_default(),
             wasted_ms: wasted.0 as f64 / 1e6,
-            allowed: plan.map(|plan| plan.original).or(thread.and_then(|thread| thread.allowed)),
+            allowed: plan.map(|plan| plan.original).or(affinity),
             plan: plan.map(|plan| plan.reason.clone()),
         }
     }
@@ -563,12 +568,17 @@ impl Checker {
         }
         for (at, queue) in self.queues.iter_mut().enumerate() {
             let on = CoreId(at as u16);
-            queue.parts.iter_mut().for_each(|part| part.beside = None);
+            queue.parts.iter_mut().for_each(|part| part.totals.clear());
             self.waiters.clear(on, None);
             self.waiters.forget(on, true);
         }
-        self.standing = CoreSet::EMPTY;
-        self.tally.set(at, std::iter::empty());
+        self.concerned = CoreSet::EMPTY;
+    }
+
+    /// As [`Checker::pause`], of looks: what the host does until the next keyframe does not count at all.
+    fn rest(&mut self, at: Nanos) {
+        self.pause(at);
+        self.is_resting = true;
     }
 
     fn go_blind(&mut self, at: Nanos, why: String) {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::episode::Kind;
 use super::{Evidence, Grade, LISTED_MAX, Label, facts};
+use crate::host::{CoreTimes, WastedSplit};
 
 /// A stream of which more than one part in so many is blind is not called clean.
 const BLIND_PART: u64 = 10;
@@ -90,17 +91,49 @@ pub struct Blind {
     pub why: String,
 }
 
-/// Wasted time, in seconds: SchedViz's three figures, counting only pairs that affinity allows and no policy
-/// explains.
+/// Times of idle cores that threads which waited behind others could have used, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WasteTimes {
+    /// Wall time in which there was such a core.
+    pub any_s: f64,
+    /// Core time: at each instant as many cores as could each have relieved another queue.
+    pub cores_s: f64,
+    /// Thread time: at each instant as many cores as waiting threads could have used.
+    pub threads_s: f64,
+}
+
+impl From<&CoreTimes> for WasteTimes {
+    fn from(times: &CoreTimes) -> WasteTimes {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        WasteTimes {
+            any_s: seconds(times.wall_ns),
+            cores_s: seconds(times.core_ns),
+            threads_s: seconds(times.thread_ns),
+        }
+    }
+}
+
+/// The wasted time of the whole stream, as [`WastedTime`](crate::host::WastedTime) has it: however short each wait
+/// was, and also where findings are not judged. The parts do not overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Waste {
-    /// Wall time with any thread waiting beside an idle core that it could have used.
-    pub any_s: f64,
-    /// Core time: at each instant the smaller of idle cores that a waiter could use, and queues with such a
-    /// waiter.
-    pub cores_s: f64,
-    /// Thread time: at each instant the smaller of those idle cores, and such waiters.
-    pub threads_s: f64,
+    /// A waiting thread could have used the core, and no policy says otherwise.
+    #[serde(flatten)]
+    pub wasted: WasteTimes,
+    /// What a policy allows is more than that by so much.
+    pub allowed_by_policy: WasteTimes,
+    /// What threads of unknown affinity might have used is more than both by so much.
+    pub affinity_unknown: WasteTimes,
+}
+
+impl From<&WastedSplit> for Waste {
+    fn from(split: &WastedSplit) -> Waste {
+        Waste {
+            wasted: (&split.wasted).into(),
+            allowed_by_policy: (&split.allowed_by_policy).into(),
+            affinity_unknown: (&split.affinity_unknown).into(),
+        }
+    }
 }
 
 /// What a check found.
@@ -137,7 +170,7 @@ pub struct Report {
     /// Findings and spans past those listed.
     #[serde(rename = "omitted")]
     pub unlisted: u64,
-    /// Wasted time.
+    /// Wasted time; what of it was judged is in the findings.
     pub waste: Waste,
     /// Migrations of threads between queues, by cause.
     #[serde(rename = "migrations")]
@@ -301,6 +334,16 @@ impl fmt::Display for Finding {
     }
 }
 
+impl fmt::Display for WasteTimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:.3} s of wall time, {:.3} s of cores, {:.3} s of threads",
+            self.any_s, self.cores_s, self.threads_s
+        )
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.verdict, self.because)?;
@@ -314,12 +357,15 @@ impl fmt::Display for Report {
             let span = Nanos(blind.until_ns) - Nanos(blind.from_ns);
             writeln!(f, "  could not tell for {span}: {}", blind.why)?;
         }
-        let waste = &self.waste;
-        writeln!(
-            f,
-            "  wasted: {:.3} s of wall time, {:.3} s of cores, {:.3} s of threads",
-            waste.any_s, waste.cores_s, waste.threads_s
-        )?;
+        let Waste { wasted, allowed_by_policy, affinity_unknown } = &self.waste;
+        writeln!(f, "  wasted: {wasted}")?;
+        for (title, times) in
+            [("allowed by policy", allowed_by_policy), ("affinity unknown", affinity_unknown)]
+        {
+            if *times != WasteTimes::default() {
+                writeln!(f, "  {title}: {times}")?;
+            }
+        }
         writeln!(f, "  migrations: {}", in_words(&self.moves))?;
         let lists = [
             ("violation", &self.violations),

@@ -54,7 +54,7 @@ impl Sampler {
             && at.since(since) > Nanos(self.step.0.saturating_mul(LATE_STEPS));
         if is_late {
             // Between looks the host is taken to stay as it was: not for as long as this.
-            self.checker.pause(since);
+            self.checker.rest(since);
             self.phase = Phase::Resting;
         }
         self.last = at;
@@ -76,7 +76,7 @@ impl Sampler {
             _ => (Phase::Resting, at + self.interval),
         };
         if phase == Phase::Resting {
-            self.checker.pause(at);
+            self.checker.rest(at);
         }
         self.phase = phase;
         next

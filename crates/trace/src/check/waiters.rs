@@ -1,42 +1,51 @@
-//! Who waits in which queue, and how they stand: those that stand alike are judged as one, so that an event costs
-//! the same however many wait.
+//! What was wasted beside each waiting thread: threads of one class in one queue share a clock, so that an event
+//! costs the same however many wait.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, VecDeque};
 
-use quell_model::{CoreId, CoreSet, Nanos, Rank};
+use quell_model::{CoreId, CoreSet, Nanos};
 
+use super::Options;
 use super::episode::{Kind, Wait};
-use super::standing::Standing;
+use super::verdict::{Grade, WaiterVerdict};
 use super::window::Window;
-use super::{Grade, Options, Policy};
+use crate::host::{ClassIndex, HostThread, PolicyReason};
+use crate::import::NOBODY_KNOWN;
 
-/// What a waiter's standing depends on, but for the cores.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Likeness {
-    /// The cores it may use; `None` while nobody said so.
-    pub(super) allowed: Option<CoreSet>,
-    /// Whom it preempts.
-    pub(super) rank: Option<Rank>,
-    /// It may not leave its core now, or is the checker's own.
-    pub(super) stays: bool,
-    /// Where a plan of Quell lets it run, and where it might run without.
-    pub(super) plan: Option<(CoreSet, CoreSet)>,
+/// A waiting thread, by its slot in the host state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WaiterId {
+    pub(super) slot: usize,
+    /// Tells it from others that have the slot; never 0.
+    pub(super) serial: u32,
+    pub(super) tid: i32,
 }
 
-/// The waiters of one queue that are alike.
+impl WaiterId {
+    pub(super) fn of(thread: &HostThread) -> WaiterId {
+        WaiterId { slot: thread.index.index(), serial: thread.serial, tid: thread.tid() }
+    }
+
+    /// Stands for all that wait on a core of which only the number is reported.
+    pub(super) fn unnamed(on: CoreId) -> WaiterId {
+        WaiterId { slot: on.index(), serial: 1, tid: NOBODY_KNOWN }
+    }
+}
+
+/// The waiters of a class in one queue.
 #[derive(Clone, Debug)]
 struct Group {
-    likeness: Likeness,
+    class: ClassIndex,
     members: usize,
-    standing: Option<Standing>,
-    /// Members that came and beside whom nothing was wasted yet. Some may have left: their seats tell.
-    fresh: Vec<i32>,
-    /// The others, by the moment from which on.
-    wasted: BTreeSet<(Nanos, i32)>,
+    verdict: Option<WaiterVerdict>,
+    /// Slots of members beside whom nothing was wasted yet. Some may have left: their places tell.
+    fresh: Vec<usize>,
+    /// The others, by the time from which on, the first first. Some may have left.
+    wasted: VecDeque<(Nanos, usize)>,
     /// When something was wasted beside them, of late.
     window: Window,
     until: Nanos,
-    /// How long they have stood in each way, in the order of [`Kind::ALL`].
+    /// How long each verdict has lasted, in the order of [`Kind::ALL`].
     clocks: [Nanos; 3],
     /// The clocks when the queue's episodes began.
     episodes: [Nanos; 3],
@@ -46,9 +55,12 @@ struct Group {
     begins_anew: bool,
 }
 
-/// Where a waiter is.
+/// Where a waiter waits.
 #[derive(Clone, Copy, Debug)]
-struct Seat {
+struct Place {
+    /// 0 where none waits.
+    serial: u32,
+    tid: i32,
     on: CoreId,
     group: usize,
     /// Since when something is wasted beside it, be it with interruptions.
@@ -57,138 +69,130 @@ struct Seat {
     clocks: [Nanos; 3],
 }
 
-/// How the waiters of a queue stand that stand in one way.
+impl Place {
+    const NONE: Place =
+        Place { serial: 0, tid: 0, on: CoreId(0), group: 0, from: None, clocks: [Nanos::ZERO; 3] };
+
+    fn is_in(&self, place: (CoreId, usize)) -> bool {
+        self.serial != 0 && (self.on, self.group) == place
+    }
+}
+
+/// The waiters of a queue with a verdict of one kind.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Beside {
-    pub(super) waiters: u64,
-    /// The best of them.
+pub(super) struct WaiterTotals {
+    waiters: usize,
+    /// The best grade of them.
     pub(super) grade: Option<Grade>,
     /// Quell manages one of them.
     pub(super) quell: bool,
     /// The cores that they could use.
     pub(super) cores: CoreSet,
-    /// How many a policy explains.
-    pub(super) policies: Vec<(Policy, u64)>,
+    /// How many each policy keeps waiting.
+    pub(super) policies: Vec<(PolicyReason, u64)>,
 }
 
 /// All waiters.
 #[derive(Clone, Debug)]
 pub(super) struct Waiters {
+    /// By the core's number.
     queues: Vec<Vec<Group>>,
-    seats: HashMap<i32, Seat>,
+    /// By slot.
+    places: Vec<Place>,
     window: Nanos,
-    /// Cores in whose queues somebody waits.
-    pub(super) occupied: CoreSet,
 }
 
-/// Groups without members that a queue keeps, so that threads which come and go need none made.
-const EMPTY_KEPT: usize = 16;
+/// Entries of members that left which a group keeps at least.
+const STALE_KEPT: usize = 16;
 
 impl Waiters {
     pub(super) fn new(cores: usize, options: &Options) -> Waiters {
-        Waiters {
-            queues: vec![Vec::new(); cores],
-            seats: HashMap::new(),
-            window: options.window,
-            occupied: CoreSet::EMPTY,
-        }
+        Waiters { queues: vec![Vec::new(); cores], places: Vec::new(), window: options.window }
     }
 
-    /// In whose queue a thread waits.
-    pub(super) fn core_of(&self, thread: i32) -> Option<CoreId> {
-        self.seats.get(&thread).map(|seat| seat.on)
+    /// The waiter that has a slot, and its core.
+    pub(super) fn at(&self, slot: usize) -> Option<(WaiterId, CoreId)> {
+        let place = self.places.get(slot).filter(|place| place.serial != 0)?;
+        Some((WaiterId { slot, serial: place.serial, tid: place.tid }, place.on))
     }
 
-    /// Whether it waits there, like this.
-    pub(super) fn is(&self, thread: i32, on: CoreId, likeness: &Likeness) -> bool {
-        self.seats.get(&thread).is_some_and(|seat| {
-            seat.on == on && self.queues[on.index()][seat.group].likeness == *likeness
+    /// Whether a waiter waits there, as one of this class.
+    pub(super) fn is(&self, waiter: WaiterId, on: CoreId, class: ClassIndex) -> bool {
+        self.places.get(waiter.slot).is_some_and(|place| {
+            (place.serial, place.on) == (waiter.serial, on)
+                && self.queues[on.index()][place.group].class == class
         })
     }
 
-    /// Every waiter, in no order.
-    pub(super) fn threads(&self) -> impl Iterator<Item = i32> {
-        self.seats.keys().copied()
-    }
-
-    /// A thread that is nowhere begins to wait; the queue's accounts are settled.
-    pub(super) fn put(&mut self, thread: i32, on: CoreId, likeness: Likeness) {
+    /// A thread in whose slot nobody waits begins to; the queue's accounts are settled.
+    pub(super) fn put(&mut self, waiter: WaiterId, on: CoreId, class: ClassIndex) {
         let Some(queue) = self.queues.get_mut(on.index()) else { return };
-        let alike = queue.iter().position(|group| group.likeness == likeness);
-        let at = alike.unwrap_or_else(|| {
-            let made = Group::new(likeness, self.window);
-            let free = queue.iter().position(|group| group.members == 0);
-            match free.filter(|_| queue.len() >= EMPTY_KEPT) {
-                Some(free) => {
-                    queue[free] = made;
-                    free
-                }
-                None => {
-                    queue.push(made);
-                    queue.len() - 1
-                }
-            }
-        });
+        let same = queue.iter().position(|group| group.members > 0 && group.class == class);
+        let free = || queue.iter().position(|group| group.members == 0);
+        let at = same.or_else(free).unwrap_or(queue.len());
+        if at == queue.len() {
+            queue.push(Group::new(class, self.window));
+        }
         let group = &mut queue[at];
+        group.class = class;
         group.members += 1;
-        group.fresh.push(thread);
-        let seat = Seat { on, group: at, from: None, clocks: group.clocks };
-        self.seats.insert(thread, seat);
-        self.occupied.insert(on);
+        group.fresh.push(waiter.slot);
+        if self.places.len() <= waiter.slot {
+            self.places.resize(waiter.slot + 1, Place::NONE);
+        }
+        let place = &mut self.places[waiter.slot];
+        debug_assert_eq!(place.serial, 0, "two threads wait in one slot");
+        let (WaiterId { serial, tid, .. }, clocks) = (waiter, group.clocks);
+        *place = Place { serial, tid, on, group: at, from: None, clocks };
     }
 
-    /// A thread waits no more; the queue's accounts are settled. Returns where it did, and how long it stood in each
-    /// way since the queue's episodes began.
-    pub(super) fn take(&mut self, thread: i32) -> Option<(CoreId, [Nanos; 3])> {
-        let seat = self.seats.remove(&thread)?;
-        let queue = self.queues.get_mut(seat.on.index())?;
-        let group = queue.get_mut(seat.group)?;
+    /// A waiter waits no more; the queue's accounts are settled. Returns how long each verdict on it lasted since
+    /// the queue's episodes began.
+    pub(super) fn take(&mut self, slot: usize) -> Option<[Nanos; 3]> {
+        let place = self.places.get_mut(slot).filter(|place| place.serial != 0)?;
+        let place = std::mem::replace(place, Place::NONE);
+        let group = self.queues.get_mut(place.on.index())?.get_mut(place.group)?;
+        debug_assert!(group.members > 0, "a waiter is in an empty group");
         group.members -= 1;
-        match seat.from {
-            Some(from) => {
-                group.wasted.remove(&(from, thread));
-            }
-            None => group.tidy(thread, &self.seats, (seat.on, seat.group)),
-        }
-        let stood = group.stood(&seat);
         if group.members == 0 {
-            group.standing = None;
-            if queue.iter().all(|group| group.members == 0) {
-                self.occupied.remove(seat.on);
-            }
+            group.verdict = None;
+            group.fresh.clear();
+            group.wasted.clear();
+        } else {
+            group.tidy(place.from.is_none(), slot, &self.places, (place.on, place.group));
         }
-        Some((seat.on, stood))
+        Some(group.lasted(&place))
     }
 
-    /// Judges each group of a queue: how it stands from `at` on.
-    pub(super) fn stand(
+    /// Judges each group of a queue: its verdict from `at` on.
+    pub(super) fn judge(
         &mut self,
         on: CoreId,
         at: Nanos,
-        judge: impl Fn(&Likeness) -> Option<Standing>,
+        judge: impl Fn(ClassIndex) -> Option<WaiterVerdict>,
     ) {
         let Some(queue) = self.queues.get_mut(on.index()) else { return };
-        for (place, group) in queue.iter_mut().enumerate().filter(|(_, group)| group.members > 0) {
-            group.standing = judge(&group.likeness);
+        for (index, group) in queue.iter_mut().enumerate().filter(|(_, group)| group.members > 0) {
+            group.verdict = judge(group.class);
             if group.is_wasted() {
-                group.begin(at, (on, place), &mut self.seats);
+                group.begin(at, (on, index), &mut self.places);
             }
         }
     }
 
-    /// Nobody stands in this way any more, or, of `None`, in any.
+    /// Takes back the verdicts of this kind, or, of `None`, all.
     pub(super) fn clear(&mut self, on: CoreId, kind: Option<Kind>) {
         for group in self.queues.get_mut(on.index()).into_iter().flatten() {
-            let is_meant = |standing: &Standing| kind.is_none_or(|kind| kind == Kind::of(standing));
-            group.standing = group.standing.take().filter(|standing| !is_meant(standing));
+            let is_meant = |verdict: &WaiterVerdict| kind.is_none_or(|kind| kind == verdict.kind());
+            group.verdict = group.verdict.take().filter(|verdict| !is_meant(verdict));
         }
     }
 
-    /// They stood as they stand from `from` to `to`.
+    /// The verdicts held from `from` to `to`.
     pub(super) fn add(&mut self, on: CoreId, from: Nanos, to: Nanos) {
         for group in self.queues.get_mut(on.index()).into_iter().flatten() {
-            let Some(standing) = &group.standing else { continue };
-            let kind = Kind::of(standing);
+            let Some(verdict) = &group.verdict else { continue };
+            let kind = verdict.kind();
             group.clocks[kind as usize] += to.since(from);
             if kind == Kind::Wasted {
                 group.window.add(from, to);
@@ -197,23 +201,25 @@ impl Waiters {
         }
     }
 
-    /// How those stand that stand in each way, in the order of [`Kind::ALL`].
-    pub(super) fn beside(&self, on: CoreId) -> [Option<Beside>; 3] {
-        let mut beside: [Option<Beside>; 3] = Default::default();
+    /// What the verdicts of each kind say together, in the order of [`Kind::ALL`].
+    pub(super) fn add_up(&self, on: CoreId, totals: [&mut WaiterTotals; 3]) {
+        let totals = totals.map(|one| {
+            one.clear();
+            one
+        });
         for group in self.queues.get(on.index()).into_iter().flatten() {
-            if let Some(standing) = &group.standing {
-                let entry = beside[Kind::of(standing) as usize].get_or_insert_default();
-                entry.add(standing, group.members as u64);
+            if let Some(verdict) = &group.verdict {
+                totals[verdict.kind() as usize].add(verdict, group.members);
             }
         }
-        beside
     }
 
-    /// The waiters beside whom enough was wasted in the last window, each with its account.
+    /// The tids of the waiters beside whom enough was wasted in the last window, each with its account.
     pub(super) fn overdue(&mut self, on: CoreId, options: &Options) -> Vec<(i32, Wait)> {
-        let (seats, mut found) = (&self.seats, Vec::new());
-        for group in self.queues.get_mut(on.index()).into_iter().flatten() {
-            found.extend(group.overdue(seats, options));
+        let mut found = Vec::new();
+        let queue = self.queues.get_mut(on.index()).into_iter().flatten();
+        for (index, group) in queue.enumerate() {
+            group.overdue((on, index), &self.places, options, &mut found);
         }
         found
     }
@@ -225,24 +231,24 @@ impl Waiters {
         }
     }
 
-    /// Who stands in some way now, and for how long within the queue's episode: the longest first, so many at most.
+    /// The tids of those with a verdict of a kind now, and how long it lasted within the queue's episode: the longest
+    /// first, so many at most.
     pub(super) fn names(&self, on: CoreId, kind: Kind, most: usize) -> Vec<(i32, Nanos)> {
         let mut names = Vec::new();
-        for (place, group) in self.queues.get(on.index()).into_iter().flatten().enumerate() {
-            if group.standing.as_ref().is_none_or(|standing| Kind::of(standing) != kind) {
+        for (index, group) in self.queues.get(on.index()).into_iter().flatten().enumerate() {
+            if group.verdict.as_ref().is_none_or(|verdict| verdict.kind() != kind) {
                 continue;
             }
-            let old = group.wasted.iter().map(|(_, thread)| *thread);
-            // Those that left may stand among the fresh, and those that came back, twice.
-            let members: BTreeSet<i32> = old.chain(group.fresh.iter().copied()).collect();
-            names.extend(members.into_iter().filter_map(|thread| {
-                let seat = self.seats.get(&thread)?;
-                let time = group.stood(seat)[kind as usize];
-                let sits = (seat.on, seat.group) == (on, place);
-                (sits && time > Nanos::ZERO).then_some((thread, time))
+            let old = group.wasted.iter().map(|(_, slot)| *slot);
+            // Those that left may be among them, and those that came back, twice.
+            let members: BTreeSet<usize> = old.chain(group.fresh.iter().copied()).collect();
+            names.extend(members.into_iter().filter_map(|slot| {
+                let place = self.places.get(slot).filter(|place| place.is_in((on, index)))?;
+                let time = group.lasted(place)[kind as usize];
+                (time > Nanos::ZERO).then_some((place.tid, time))
             }));
         }
-        names.sort_by_key(|(thread, time)| (std::cmp::Reverse(*time), *thread));
+        names.sort_by_key(|(tid, time)| (std::cmp::Reverse(*time), *tid));
         names.truncate(most);
         names
     }
@@ -256,13 +262,13 @@ impl Waiters {
 }
 
 impl Group {
-    fn new(likeness: Likeness, window: Nanos) -> Group {
+    fn new(class: ClassIndex, window: Nanos) -> Group {
         Group {
-            likeness,
+            class,
             members: 0,
-            standing: None,
+            verdict: None,
             fresh: Vec::new(),
-            wasted: BTreeSet::new(),
+            wasted: VecDeque::new(),
             window: Window::new(window),
             until: Nanos::ZERO,
             clocks: [Nanos::ZERO; 3],
@@ -273,76 +279,108 @@ impl Group {
     }
 
     fn is_wasted(&self) -> bool {
-        matches!(self.standing, Some(Standing::Wasted { .. }))
+        matches!(self.verdict, Some(WaiterVerdict::Wasted { .. }))
     }
 
     /// Something is wasted beside its members from `at` on, be it again.
-    fn begin(&mut self, at: Nanos, place: (CoreId, usize), seats: &mut HashMap<i32, Seat>) {
+    fn begin(&mut self, at: Nanos, here: (CoreId, usize), places: &mut [Place]) {
         if std::mem::take(&mut self.begins_anew) {
             self.anew = (at, self.clocks[Kind::Wasted as usize]);
         }
-        for thread in self.fresh.drain(..) {
-            if let Some(seat) = seats.get_mut(&thread)
-                && (seat.on, seat.group) == place
-                && seat.from.is_none()
-            {
-                seat.from = Some(at);
-                self.wasted.insert((at, thread));
+        for slot in self.fresh.drain(..) {
+            let place = &mut places[slot];
+            if place.is_in(here) && place.from.is_none() {
+                place.from = Some(at);
+                self.wasted.push_back((at, slot));
             }
         }
     }
 
-    /// A fresh member has left: mostly the last that came. Now and then those that left are swept out.
-    fn tidy(&mut self, thread: i32, seats: &HashMap<i32, Seat>, place: (CoreId, usize)) {
-        if self.fresh.last() == Some(&thread) {
+    /// A member has left, mostly the last that came or the first. Now and then those that left are swept out.
+    fn tidy(&mut self, was_fresh: bool, slot: usize, places: &[Place], here: (CoreId, usize)) {
+        let most = 2 * self.members + STALE_KEPT;
+        if was_fresh && self.fresh.last() == Some(&slot) {
             self.fresh.pop();
-        } else if self.fresh.len() > 2 * self.members + EMPTY_KEPT {
+        } else if self.fresh.len() > most {
             let mut seen = BTreeSet::new();
-            self.fresh.retain(|fresh| {
-                let seat = seats.get(fresh).filter(|seat| (seat.on, seat.group) == place);
-                seat.is_some_and(|seat| seat.from.is_none()) && seen.insert(*fresh)
+            self.fresh.retain(|slot| {
+                let place = &places[*slot];
+                place.is_in(here) && place.from.is_none() && seen.insert(*slot)
+            });
+        }
+        if self.wasted.len() > most {
+            self.wasted.retain(|(from, slot)| {
+                let place = &places[*slot];
+                place.is_in(here) && place.from == Some(*from)
             });
         }
     }
 
-    /// How long a member stood in each way since it came and the queue's episodes began.
-    fn stood(&self, seat: &Seat) -> [Nanos; 3] {
+    /// How long each verdict on a member lasted since it came and the queue's episodes began.
+    fn lasted(&self, place: &Place) -> [Nanos; 3] {
         std::array::from_fn(|kind| {
-            self.clocks[kind].since(seat.clocks[kind].max(self.episodes[kind]))
+            self.clocks[kind].since(place.clocks[kind].max(self.episodes[kind]))
         })
     }
 
-    fn overdue(&mut self, seats: &HashMap<i32, Seat>, options: &Options) -> Vec<(i32, Wait)> {
-        let is_long = |from: Nanos| self.until.since(from.max(self.anew.0)) >= options.window;
-        let oldest = self.wasted.first().map(|(from, _)| *from);
-        if !self.is_wasted() || self.begins_anew || !oldest.is_some_and(is_long) {
-            return Vec::new();
+    fn overdue(
+        &mut self,
+        here: (CoreId, usize),
+        places: &[Place],
+        options: &Options,
+        found: &mut Vec<(i32, Wait)>,
+    ) {
+        if !self.is_wasted() || self.begins_anew {
+            return;
         }
-        if self.window.share(self.until) < options.share_of_window() {
-            return Vec::new();
+        let has_left = |(from, slot): &(Nanos, usize)| {
+            !places[*slot].is_in(here) || places[*slot].from != Some(*from)
+        };
+        while self.wasted.front().is_some_and(has_left) {
+            self.wasted.pop_front();
+        }
+        let (until, anew) = (self.until, self.anew);
+        let is_long = |from: Nanos| until.since(from.max(anew.0)) >= options.window;
+        let oldest = self.wasted.front().map(|(from, _)| *from);
+        if !oldest.is_some_and(is_long) || self.window.share(until) < options.share_of_window() {
+            return;
         }
         let clock = self.clocks[Kind::Wasted as usize];
-        let wait = |(from, thread): &(Nanos, i32)| {
-            let came = seats.get(thread).map_or(clock, |seat| seat.clocks[Kind::Wasted as usize]);
-            let wasted = clock.since(came.max(self.anew.1));
-            (*thread, Wait { from: (*from).max(self.anew.0), wasted })
+        let wait = |(from, slot): &(Nanos, usize)| {
+            let place = &places[*slot];
+            let wasted = clock.since(place.clocks[Kind::Wasted as usize].max(anew.1));
+            (place.tid, Wait { from: (*from).max(anew.0), wasted })
         };
-        let is_long = |from: Nanos| self.until.since(from.max(self.anew.0)) >= options.window;
-        self.wasted.iter().take_while(|(from, _)| is_long(*from)).map(wait).collect()
+        let old = self.wasted.iter().take_while(|(from, _)| is_long(*from));
+        found.extend(old.filter(|entry| !has_left(entry)).map(wait));
     }
 }
 
-impl Beside {
-    fn add(&mut self, standing: &Standing, members: u64) {
+impl WaiterTotals {
+    /// Whether there is any verdict.
+    pub(super) fn is_any(&self) -> bool {
+        self.waiters > 0
+    }
+
+    /// Keeps its memory.
+    pub(super) fn clear(&mut self) {
+        if self.is_any() {
+            (self.waiters, self.grade, self.quell) = (0, None, false);
+            self.cores = CoreSet::EMPTY;
+            self.policies.clear();
+        }
+    }
+
+    fn add(&mut self, verdict: &WaiterVerdict, members: usize) {
         self.waiters += members;
-        self.cores = self.cores.union(&standing.cores());
-        match standing {
-            Standing::Wasted { grade, quell, .. } => {
+        self.cores = self.cores.union(verdict.cores());
+        match verdict {
+            WaiterVerdict::Wasted { grade, quell, .. } => {
                 self.grade = Some(self.grade.map_or(*grade, |best| best.min(*grade)));
                 self.quell |= quell;
             }
-            Standing::Explained { policy, .. } => self.policies.push((*policy, members)),
-            Standing::Unknown { .. } => {}
+            WaiterVerdict::Allowed { reason, .. } => self.policies.push((*reason, members as u64)),
+            WaiterVerdict::Unknown { .. } => {}
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Alike threads share a class, so that what is computed for waiting threads costs the same however many wait.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use quell_model::{CoreSet, Rank};
 
@@ -36,62 +36,59 @@ impl WaiterKey {
 }
 
 impl Hash for WaiterKey {
-    /// A mix of the words that are not zero: the default hash of 400 bytes costs more than the rest of an event.
+    /// A mix of all words: the default hashes of 400 bytes cost more than the rest of an event. The words do not
+    /// wait for each other.
     fn hash<H: Hasher>(&self, state: &mut H) {
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mix = |set: &CoreSet, salt: u64| {
+            let words = set.words().iter().zip(1..);
+            let mixed = words.map(|(word, number)| {
+                let spread = (word ^ (word >> 29)).wrapping_mul(FACTOR | (number << 1));
+                spread ^ (spread >> 32)
+            });
+            mixed.fold(salt, u64::wrapping_add).wrapping_mul(FACTOR)
+        };
         let mut sum = u64::from(self.prio.number()) << 1 | u64::from(self.is_pinned);
-        let plan = self.plan.as_ref();
-        let sets = [self.allowed.as_ref(), plan.map(|p| &p.planned), plan.map(|p| &p.original)];
-        for set in sets {
-            sum = (sum ^ u64::from(set.is_some())).wrapping_mul(FACTOR);
-            let words = set.into_iter().flat_map(|set| set.words()).enumerate();
-            for (index, word) in words.filter(|(_, word)| **word != 0) {
-                sum = (sum ^ word).wrapping_mul(FACTOR).rotate_left(29) ^ index as u64;
-            }
+        if let Some(allowed) = &self.allowed {
+            sum = sum.rotate_left(17) ^ mix(allowed, 1);
         }
-        state.write_u64(sum.wrapping_mul(FACTOR));
+        if let Some(plan) = &self.plan {
+            sum = sum.rotate_left(17) ^ mix(&plan.planned, 2);
+            sum = sum.rotate_left(17) ^ mix(&plan.original, 3);
+        }
+        state.write_u64(sum);
     }
 }
 
-/// Takes a hash that is mixed already.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mixed(u64);
-
-impl Hasher for Mixed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        debug_assert!(false, "a key writes one word, not {} bytes", bytes.len());
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
-
-/// The class of alike threads. Its index is used again when its last thread has left it.
+/// The class of alike threads. Once its last thread has left it, its index may be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassIndex(pub(super) u32);
 
 impl ClassIndex {
+    /// The class of threads of which nothing is reported.
+    pub const DEFAULT: ClassIndex = Classes::DEFAULT;
+
     /// As an index into dense tables.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// All classes in use.
+/// All classes in use, and those that were.
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
     keys: Vec<WaiterKey>,
     /// Threads in each class.
     members: Vec<u32>,
+    /// Classes that were left by their last thread; some have threads again.
     free: Vec<ClassIndex>,
-    by_key: HashMap<WaiterKey, ClassIndex, BuildHasherDefault<Mixed>>,
-    /// The class that was joined last: often all threads of a process change alike, one after the other.
-    last: ClassIndex,
+    /// Whether a class is among them.
+    is_free: Vec<bool>,
+    by_key: HashMap<WaiterKey, ClassIndex>,
+    /// The class that was joined last: threads of a process do so one after the other.
+    latest: ClassIndex,
+    /// How often an index got another key.
+    rekeyed: u64,
 }
 
 impl Classes {
@@ -104,8 +101,10 @@ impl Classes {
             // One more than it has, so that it stays.
             members: vec![1],
             free: Vec::new(),
-            by_key: HashMap::from_iter([(WaiterKey::DEFAULT, Classes::DEFAULT)]),
-            last: Classes::DEFAULT,
+            is_free: vec![false],
+            by_key: HashMap::from([(WaiterKey::DEFAULT, Classes::DEFAULT)]),
+            latest: Classes::DEFAULT,
+            rekeyed: 0,
         }
     }
 
@@ -119,44 +118,61 @@ impl Classes {
         self.keys.len()
     }
 
+    /// How often an index got another key.
+    pub fn rekeyed(&self) -> u64 {
+        self.rekeyed
+    }
+
     /// A thread joins the class of this key.
     pub fn join(&mut self, key: &WaiterKey) -> ClassIndex {
-        let is_last = self.members[self.last.index()] > 0 && self.key(self.last) == key;
-        if !is_last {
-            self.last = match self.by_key.get(key) {
+        if self.keys[self.latest.index()] != *key {
+            self.latest = match self.by_key.get(key) {
                 Some(class) => *class,
                 None => self.add(key),
             };
         }
-        self.members[self.last.index()] += 1;
-        self.last
+        self.members[self.latest.index()] += 1;
+        self.latest
     }
 
-    /// A thread leaves its class.
+    /// A thread leaves its class. One that nobody is in keeps its key until its index is needed: threads change
+    /// between few.
     pub fn leave(&mut self, class: ClassIndex) {
         let members = &mut self.members[class.index()];
         debug_assert!(*members > 0, "a class has fewer threads than left it");
         *members -= 1;
-        if *members == 0 {
-            self.by_key.remove(&self.keys[class.index()]);
+        if *members == 0 && !std::mem::replace(&mut self.is_free[class.index()], true) {
             self.free.push(class);
         }
     }
 
     fn add(&mut self, key: &WaiterKey) -> ClassIndex {
-        let class = match self.free.pop() {
+        let class = match self.take_free() {
             Some(class) => {
+                self.by_key.remove(&self.keys[class.index()]);
                 self.keys[class.index()] = *key;
+                self.rekeyed += 1;
                 class
             }
             None => {
                 self.keys.push(*key);
                 self.members.push(0);
+                self.is_free.push(false);
                 ClassIndex(self.keys.len() as u32 - 1)
             }
         };
         self.by_key.insert(*key, class);
         class
+    }
+
+    fn take_free(&mut self) -> Option<ClassIndex> {
+        while let Some(class) = self.free.pop() {
+            self.is_free[class.index()] = false;
+            if self.members[class.index()] == 0 {
+                return Some(class);
+            }
+        }
+        None
     }
 
     /// Threads in a class.

@@ -21,6 +21,7 @@ mod state;
 #[cfg(test)]
 pub(crate) mod tests;
 mod thread;
+mod usable;
 mod validate;
 mod visitor;
 mod wasted;
@@ -32,6 +33,7 @@ use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Runner, Source,
 pub use class::{ClassIndex, PlanCores, WaiterKey};
 pub use core::{HostCore, KernelCounts};
 pub use thread::{HostThread, Occupant, Running, ThreadIndex, ThreadState};
+pub use usable::{PolicyReason, UsableCores};
 pub use visitor::HostVisitor;
 pub use wasted::{CoreTimes, WastedCores, WastedSplit, WastedTime};
 
@@ -246,6 +248,11 @@ impl HostState {
         self.classes.len()
     }
 
+    /// Grows whenever the index of a class that had no threads any more is used for another one.
+    pub fn classes_rekeyed(&self) -> u64 {
+        self.classes.rekeyed()
+    }
+
     /// The cores that a thread may use; `None` while not reported.
     pub fn allowed(&self, thread: &HostThread) -> Option<CoreSet> {
         self.classes.key(thread.class).allowed
@@ -283,7 +290,7 @@ impl HostState {
         &self.lost
     }
 
-    /// Grows with each event after which idle cores, waiting threads or the thread before them may differ.
+    /// Grows with each event after which idle cores, the threads that wait behind another or that thread may differ.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -3,7 +3,7 @@
 use quell_model::{CoreSet, Nanos, Rank, Runner, ThreadName};
 
 use super::class::Classes;
-use super::thread::{HostThread, ThreadIndex, ThreadState, unnamed};
+use super::thread::{ThreadIndex, ThreadState, unnamed};
 use super::{HostState, HostVisitor, PlanCores, Queues, Running, WaiterKey};
 
 impl HostState {
@@ -154,7 +154,7 @@ impl HostState {
     /// Names the threads of the checker itself: they are discounted.
     pub fn set_own<V: HostVisitor>(&mut self, own: impl IntoIterator<Item = i32>, visitor: &mut V) {
         self.own = own.into_iter().collect();
-        self.rekey_all(visitor);
+        self.rekey(None, visitor);
         self.mark_all_dirty();
         self.settle(visitor);
     }
@@ -168,7 +168,7 @@ impl HostState {
     ) {
         self.thread_plans = threads.into_iter().collect();
         self.process_plans = processes.into_iter().collect();
-        self.rekey_all(visitor);
+        self.rekey(None, visitor);
         self.settle(visitor);
     }
 
@@ -179,18 +179,17 @@ impl HostState {
         visitor: &mut V,
     ) {
         if self.process_plans.insert(tgid, plan) != Some(plan) {
-            self.rekey(|thread| thread.tgid() == tgid, visitor);
+            self.rekey(Some(tgid), visitor);
         }
     }
 
-    fn rekey_all<V: HostVisitor>(&mut self, visitor: &mut V) {
-        self.rekey(|_| true, visitor);
-    }
-
-    /// Gives the threads that this is true of the class that belongs to them now.
-    fn rekey<V: HostVisitor>(&mut self, is_meant: impl Fn(&HostThread) -> bool, visitor: &mut V) {
+    /// Gives the threads of a process, or all, the class that they have by what was said of them.
+    fn rekey<V: HostVisitor>(&mut self, tgid: Option<i32>, visitor: &mut V) {
         for slot in 0..self.threads.slots() {
-            let Some(thread) = self.threads.get(slot).filter(|one| is_meant(one)) else { continue };
+            let Some(thread) = self.threads.get(slot) else { continue };
+            if tgid.is_some_and(|tgid| tgid != thread.tgid()) {
+                continue;
+            }
             let (index, key) = (thread.index, *self.classes.key(thread.class));
             let is_pinned = thread.migration_disabled || self.own.contains(&thread.info.thread);
             let plan = self.plan_of(&thread.info);
@@ -405,8 +404,7 @@ impl HostState {
         if self.dirty.is_empty() {
             return;
         }
-        self.epoch += 1;
-        let mut shifted = false;
+        let (mut shifted, mut has_news) = (false, false);
         let mut dirty = std::mem::take(&mut self.dirty);
         for &index in &dirty {
             let core = usize::from(index);
@@ -415,11 +413,13 @@ impl HostState {
             let id = self.cores[core].id;
             let (idle, low) = (self.is_idle(core), self.is_sched_idle_only(core));
             let (contended, lost) = (self.is_contended(core), self.cores[core].is_lost);
-            shifted |= set_member(&mut self.idle, id, idle);
+            let idle_changed = set_member(&mut self.idle, id, idle);
+            shifted |= idle_changed;
             shifted |= set_member(&mut self.sched_idle_only, id, low);
-            set_member(&mut self.contended, id, contended);
+            has_news |= idle_changed | set_member(&mut self.contended, id, contended) | contended;
             set_member(&mut self.lost, id, lost);
         }
+        self.epoch += u64::from(has_news);
         for &index in &dirty {
             visitor.core_changed(&self.cores[usize::from(index)], self.now);
         }

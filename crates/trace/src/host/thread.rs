@@ -234,23 +234,41 @@ impl IndexMut<ThreadIndex> for ThreadTable {
     }
 }
 
-/// Tids in a page of a [`TidTable`].
-const PAGE: usize = 1024;
-/// `PID_MAX_LIMIT` of 64-bit kernels; only damaged streams and other models go beyond.
-const TIDS: usize = 1 << 22;
+/// Bits of a tid that choose an entry of a leaf, and of each node above it. Together they are `PID_MAX_LIMIT` of
+/// 64-bit kernels; only damaged streams and other models go beyond.
+const LEAF_BITS: u32 = 6;
+const NODE_BITS: u32 = 8;
+const TIDS: usize = 1 << (LEAF_BITS + 2 * NODE_BITS);
 
-/// Slots by tid: pages for the tids that a kernel gives, and a map for the others. Entries are slots plus one.
-#[derive(Clone, Debug, Default)]
+/// Slots by tid: a tree of three levels for the tids that a kernel gives, small where they are scattered and never
+/// slow whatever they are, and a map for the others. Entries of leaves are slots plus one.
+#[derive(Clone, Debug)]
 struct TidTable {
-    pages: Vec<Option<Box<[u32; PAGE]>>>,
+    /// The root, and behind it nodes and leaves; entries of nodes are where the next level begins, 0 for none.
+    nodes: Vec<u32>,
     others: HashMap<i32, u32>,
+}
+
+impl Default for TidTable {
+    fn default() -> TidTable {
+        TidTable { nodes: vec![0; 1 << NODE_BITS], others: HashMap::new() }
+    }
 }
 
 impl TidTable {
     #[inline]
     fn get(&self, tid: i32) -> Option<ThreadIndex> {
         let slot = match usize::try_from(tid) {
-            Ok(tid) if tid < TIDS => self.pages.get(tid / PAGE)?.as_ref()?[tid % PAGE],
+            Ok(tid) if tid < TIDS => {
+                let [root, node, leaf] = split(tid);
+                match self.nodes[root] {
+                    0 => 0,
+                    nodes => match self.nodes[nodes as usize + node] {
+                        0 => 0,
+                        leaves => self.nodes[leaves as usize + leaf],
+                    },
+                }
+            }
             _ => self.others.get(&tid).copied().unwrap_or(0),
         };
         slot.checked_sub(1).map(ThreadIndex)
@@ -260,16 +278,30 @@ impl TidTable {
         let slot = index.map_or(0, |index| index.0 + 1);
         match usize::try_from(tid) {
             Ok(tid) if tid < TIDS => {
-                let page = tid / PAGE;
-                if self.pages.len() <= page {
-                    self.pages.resize(page + 1, None);
-                }
-                self.pages[page].get_or_insert_with(|| Box::new([0; PAGE]))[tid % PAGE] = slot;
+                let [root, node, leaf] = split(tid);
+                let nodes = self.below(root, NODE_BITS);
+                let leaves = self.below(nodes + node, LEAF_BITS);
+                self.nodes[leaves + leaf] = slot;
             }
             _ if slot == 0 => drop(self.others.remove(&tid)),
             _ => drop(self.others.insert(tid, slot)),
         }
     }
+
+    /// Where the level below an entry begins; makes it, with so many bits, where there is none.
+    fn below(&mut self, entry: usize, bits: u32) -> usize {
+        if self.nodes[entry] == 0 {
+            self.nodes[entry] = self.nodes.len() as u32;
+            self.nodes.resize(self.nodes.len() + (1 << bits), 0);
+        }
+        self.nodes[entry] as usize
+    }
+}
+
+/// The entries on the way to a tid, in the root, a node and a leaf.
+fn split(tid: usize) -> [usize; 3] {
+    let [nodes, leaves] = [1 << NODE_BITS, 1 << LEAF_BITS].map(|entries| entries - 1);
+    [tid >> (LEAF_BITS + NODE_BITS), tid >> LEAF_BITS & nodes, tid & leaves]
 }
 
 /// What has a core.

@@ -1,11 +1,10 @@
 //! The time of idle cores that waiting threads could have used.
 
-use quell_model::{CoreSet, Nanos, Rank};
+use quell_model::{CoreId, CoreSet, Nanos};
 use serde::Serialize;
 
-use super::apply::is_realtime;
 use super::matching::Matcher;
-use super::{ClassIndex, HostState, Occupant, Queues, WaiterKey};
+use super::{ClassIndex, HostCore, HostState, Queues};
 
 /// Times of cores that idled while threads waited behind others, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -92,8 +91,8 @@ pub struct WastedCores {
 ///
 /// At each instant it is the size of a maximum matching of idle cores ([`HostState::idle`]) with threads that wait
 /// behind another one ([`HostState::contended`]) and may use them, by classes of alike threads. Cores of which
-/// events were lost are neither idle nor contended. Where the source reports no threads, the sizes of queues
-/// stand for them.
+/// events were lost are neither idle nor contended. What policies allow is that of [`HostState::usable_cores`].
+/// Where the source reports no threads, the sizes of queues stand for them.
 ///
 /// Times are *judged* once a keyframe or the end of the stream shows that nothing was lost since the keyframe
 /// before; what a loss puts in doubt, and the time before the first keyframe, is *unjudged*.
@@ -114,10 +113,49 @@ pub struct WastedTime {
     cores: WastedCores,
     epoch: Option<u64>,
     matcher: Matcher,
+    /// By class; by queue. Memory that is kept.
     usable: Vec<Usable>,
+    queues: Vec<Usable>,
+    known: Inputs,
 }
 
-/// What the waiting threads of a class could use on one core's queue.
+/// All that rate and matched cores of a source with threads follow from.
+#[derive(Clone, Debug, Default)]
+struct Inputs {
+    idle: CoreSet,
+    classes_rekeyed: u64,
+    /// Waiting threads by contended core and class, and whether they wait behind a real-time thread.
+    groups: Vec<(CoreId, bool, ClassIndex, u32)>,
+}
+
+impl Inputs {
+    /// Takes those of now; whether any differ.
+    fn update(&mut self, host: &HostState) -> bool {
+        let mut differs = self.idle != *host.idle();
+        differs |= self.classes_rekeyed != host.classes_rekeyed();
+        (self.idle, self.classes_rekeyed) = (*host.idle(), host.classes_rekeyed());
+        let mut count = 0;
+        for core in host.contended().iter().filter_map(|id| host.core(id)) {
+            let behind = host.is_behind_realtime(core.index);
+            for (class, threads) in core.groups() {
+                let group = (core.id, behind, *class, *threads);
+                match self.groups.get_mut(count) {
+                    Some(known) => differs |= std::mem::replace(known, group) != group,
+                    None => {
+                        self.groups.push(group);
+                        differs = true;
+                    }
+                }
+                count += 1;
+            }
+        }
+        differs |= count != self.groups.len();
+        self.groups.truncate(count);
+        differs
+    }
+}
+
+/// What alike threads, or queues, could use.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usable {
     threads: usize,
@@ -140,9 +178,19 @@ impl WastedTime {
         self.at = to;
         let changed = self.epoch != Some(host.epoch()) && self.compute(host);
         self.epoch = Some(host.epoch());
-        self.pending.add(&self.rate.times(time));
+        if self.rate != WastedSplit::default() {
+            self.pending.add(&self.rate.times(time));
+        }
         self.pending_time += time;
         changed
+    }
+
+    /// Lets time pass up to `to` that does not count: nobody knows what the host did since time advanced last.
+    pub fn skip(&mut self, host: &HostState, to: Nanos) {
+        if self.interval != host.interval() {
+            self.close(host);
+        }
+        self.at = self.at.max(to);
     }
 
     /// Ends the stream: what happened since the last keyframe is judged, unless something was lost.
@@ -209,13 +257,17 @@ impl WastedTime {
 
     /// Works out rate and matched cores; whether the latter changed.
     fn compute(&mut self, host: &HostState) -> bool {
+        let is_by_sizes = host.queues() == Queues::SizesOnly;
+        let may_waste = !host.idle().is_empty() && !host.contended().is_empty();
+        if may_waste && !is_by_sizes && !self.known.update(host) {
+            return false;
+        }
         let before = std::mem::take(&mut self.cores);
         self.rate = WastedSplit::default();
-        if !host.idle().is_empty() && !host.contended().is_empty() {
-            match host.queues() {
-                Queues::SizesOnly => self.compute_by_sizes(host),
-                Queues::PerCore | Queues::Shared => self.compute_by_threads(host),
-            }
+        match (may_waste, is_by_sizes) {
+            (false, _) => self.known.groups.clear(),
+            (true, true) => self.compute_by_sizes(host),
+            (true, false) => self.compute_by_threads(host),
         }
         self.cores != before
     }
@@ -224,7 +276,7 @@ impl WastedTime {
         let sizes = host.contended().iter().filter_map(|id| host.core(id)?.runnable);
         let waiting: usize = sizes.map(|size| size as usize - 1).sum();
         let threads = host.idle().len().min(waiting);
-        self.cores.wasted = host.idle().iter().take(threads).collect();
+        self.cores.wasted = host.idle().lowest(threads);
         self.rate.wasted = CoreTimes {
             wall_ns: 1,
             core_ns: host.idle().len().min(host.contended().len()) as u64,
@@ -232,37 +284,48 @@ impl WastedTime {
         };
     }
 
+    /// Adds what a contended queue could use. Returns where, of its last class and of itself, unless that is nothing.
+    fn add_queue(&mut self, host: &HostState, core: &HostCore) -> Option<(usize, usize)> {
+        let mut queue = Usable { threads: 1, ..Usable::default() };
+        let mut last = None;
+        for (class, threads) in core.groups() {
+            let layers = host.usable_cores(*class, core.index).layers();
+            // The last one contains the others.
+            if layers[2].is_empty() {
+                continue;
+            }
+            for (all, one) in queue.layers.iter_mut().zip(&layers) {
+                *all = all.union(one);
+            }
+            let one = Usable { threads: *threads as usize, layers };
+            last = Some(push_or_merge(&mut self.usable, one));
+        }
+        last.map(|last| (last, push_or_merge(&mut self.queues, queue)))
+    }
+
     fn compute_by_threads(&mut self, host: &HostState) {
-        let mut usable = std::mem::take(&mut self.usable);
-        usable.clear();
-        // By queue, and then by class: a queue is relieved by a core that any of its threads may use.
-        for id in host.contended().iter() {
-            let Some(core) = host.core(id) else { continue };
-            let behind = match host.occupant(core.index) {
-                Occupant::Thread(thread) => thread.prio(),
-                Occupant::Unknown | Occupant::Idle => Rank::FAIR,
+        self.usable.clear();
+        self.queues.clear();
+        // By queue, and by class: a queue is relieved by a core that any of its threads may use. Many queues are like
+        // the one before, of one class.
+        let mut previous: Option<((ClassIndex, bool), usize, usize)> = None;
+        for core in host.contended().iter().filter_map(|id| host.core(id)) {
+            let like = match core.groups() {
+                [(class, _)] => Some((*class, host.is_behind_realtime(core.index))),
+                _ => None,
             };
-            let mut queue = Usable { threads: 1, ..Usable::default() };
-            for (class, _) in core.groups() {
-                let layers = layers(host, *class, behind);
-                for (all, one) in queue.layers.iter_mut().zip(layers) {
-                    *all = all.union(&one);
-                }
+            if let Some((likeness, by_class, by_queue)) = previous
+                && like == Some(likeness)
+            {
+                self.usable[by_class].threads += core.waiting as usize;
+                self.queues[by_queue].threads += 1;
+                continue;
             }
-            usable.push(queue);
+            previous = self.add_queue(host, core).zip(like).map(|(at, like)| (like, at.0, at.1));
         }
-        let [queues_wasted, queues_allowed, queues_unknown] = self.matched(host, &usable);
-        usable.clear();
-        for id in host.contended().iter() {
-            let Some(core) = host.core(id) else { continue };
-            let behind = host.occupant(core.index).thread().map_or(Rank::FAIR, |by| by.prio());
-            for (class, threads) in core.groups() {
-                let layers = layers(host, *class, behind);
-                usable.push(Usable { threads: *threads as usize, layers });
-            }
-        }
-        let [wasted, allowed, unknown] = self.matched(host, &usable);
-        self.usable = usable;
+        let [queues_wasted, queues_allowed, queues_unknown] =
+            matched(&mut self.matcher, host.idle(), &self.queues);
+        let [wasted, allowed, unknown] = matched(&mut self.matcher, host.idle(), &self.usable);
         let times = |threads: &CoreSet, queues: &CoreSet| CoreTimes {
             wall_ns: u64::from(!threads.is_empty()),
             core_ns: queues.len() as u64,
@@ -280,67 +343,67 @@ impl WastedTime {
             affinity_unknown: sums[2].minus(&sums[1]),
         };
     }
+}
 
-    /// The matched cores with each layer, which contain those of the layers before.
-    fn matched(&mut self, host: &HostState, usable: &[Usable]) -> [CoreSet; 3] {
-        let idle = host.idle();
-        if let Some(matched) = match_free(idle, usable) {
-            return matched;
+/// Adds what alike threads could use to a list without doubles; returns where.
+fn push_or_merge(list: &mut Vec<Usable>, one: Usable) -> usize {
+    match list.iter().position(|known| known.layers == one.layers) {
+        Some(at) => {
+            list[at].threads += one.threads;
+            at
         }
-        self.matcher.clear();
-        let mut demands: Vec<(Usable, usize)> = Vec::with_capacity(usable.len());
-        for one in usable {
-            match demands.iter_mut().find(|(known, _)| known.layers == one.layers) {
-                Some((known, _)) => known.threads += one.threads,
-                None => demands.push((*one, 0)),
-            }
+        None => {
+            list.push(one);
+            list.len() - 1
         }
-        let mut matched = [CoreSet::EMPTY; 3];
-        for (layer, matched) in matched.iter_mut().enumerate() {
-            for (of, demand) in &mut demands {
-                match layer {
-                    0 => *demand = self.matcher.add(of.layers[0], of.threads),
-                    _ => self.matcher.extend(*demand, &of.layers[layer], 0),
-                }
-            }
-            self.matcher.run(idle);
-            *matched = *self.matcher.matched();
-        }
-        matched
     }
 }
 
-/// The matched cores where each thread may use either all idle cores of a layer or none.
-fn match_free(idle: &CoreSet, usable: &[Usable]) -> Option<[CoreSet; 3]> {
-    let mut threads = [0; 3];
+/// The matched cores with each layer, which contain those of the layers before.
+fn matched(matcher: &mut Matcher, idle: &CoreSet, usable: &[Usable]) -> [CoreSet; 3] {
+    if let Some(matched) = matched_without_choice(usable) {
+        return matched;
+    }
+    matcher.clear();
     for one in usable {
-        for (sum, cores) in threads.iter_mut().zip(&one.layers) {
-            if cores == idle {
-                *sum += one.threads;
-            } else if !cores.is_empty() {
+        let _ = matcher.add(one.layers[0], one.threads);
+    }
+    let mut matched = [CoreSet::EMPTY; 3];
+    for (layer, matched) in matched.iter_mut().enumerate() {
+        // Demands have the indices of the list.
+        for (demand, one) in usable.iter().enumerate() {
+            matcher.extend(demand, &one.layers[layer], 0);
+        }
+        matcher.run(idle);
+        *matched = *matcher.matched();
+    }
+    matched
+}
+
+/// The matched cores where in each layer all threads that may use a core may use the same ones: the lowest.
+fn matched_without_choice(usable: &[Usable]) -> Option<[CoreSet; 3]> {
+    let mut matched = [CoreSet::EMPTY; 3];
+    let mut before = CoreSet::EMPTY;
+    for (layer, matched) in matched.iter_mut().enumerate() {
+        let is_same = |one: &Usable| layer > 0 && one.layers[layer] == one.layers[layer - 1];
+        if usable.iter().all(is_same) {
+            *matched = before;
+            continue;
+        }
+        let mut threads = 0;
+        let mut cores = CoreSet::EMPTY;
+        for one in usable.iter().filter(|one| !one.layers[layer].is_empty()) {
+            if threads > 0 && one.layers[layer] != cores {
                 return None;
             }
+            cores = one.layers[layer];
+            threads += one.threads;
         }
+        // Threads lose no core from layer to layer, so those matched before are among these.
+        debug_assert!(before.is_subset(&cores) || cores.is_empty(), "a layer lost cores");
+        let left = threads.saturating_sub(before.len());
+        before = cores.difference(&before).lowest(left).union(&before);
+        *matched = before;
     }
-    Some(threads.map(|threads| idle.iter().take(threads).collect()))
-}
-
-/// The idle cores that a waiting thread could use: those that are wasted then, those and the ones that a policy
-/// keeps it off, and those and the ones of which its affinity does not say.
-fn layers(host: &HostState, class: ClassIndex, behind: Rank) -> [CoreSet; 3] {
-    let WaiterKey { allowed, prio, is_pinned, plan } = host.class(class);
-    let idle = host.idle();
-    if *is_pinned {
-        return [CoreSet::EMPTY; 3];
-    }
-    if let Some(plan) = plan {
-        let may = idle.intersection(&plan.original);
-        return [idle.intersection(&plan.planned), may, may];
-    }
-    let Some(allowed) = allowed.or(host.assumed_affinity()) else {
-        return [CoreSet::EMPTY, CoreSet::EMPTY, *idle];
-    };
-    let may = idle.intersection(&allowed);
-    let is_excused = *prio >= Rank::BENEATH || is_realtime(*prio) || is_realtime(behind);
-    [if is_excused { CoreSet::EMPTY } else { may }, may, may]
+    Some(matched)
 }

@@ -136,7 +136,7 @@ fn a_waiting_sched_idle_thread() {
     stream.keyframe();
     stream.idle(500);
     let report = assert_clean(&stream);
-    assert_eq!(report.explained[0].label, Label::Policy(Policy::SchedIdle));
+    assert_eq!(report.explained[0].label, Label::Policy(PolicyReason::SchedIdle));
     assert_eq!(report.explained[0].grade, Some(Grade::C));
 }
 
@@ -147,7 +147,7 @@ fn a_core_that_runs_only_sched_idle_threads() {
     stream.hog_and_waiter(1, "0-1");
     stream.idle(500);
     let report = assert_clean(&stream);
-    assert_eq!(report.explained[0].label, Label::Policy(Policy::BesideSchedIdle));
+    assert_eq!(report.explained[0].label, Label::Policy(PolicyReason::BesideSchedIdle));
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn realtime_threads_and_those_behind_them() {
     stream.keyframe();
     stream.idle(500);
     let report = assert_clean(&stream);
-    assert_eq!(report.explained[0].label, Label::Policy(Policy::BehindRealtime));
+    assert_eq!(report.explained[0].label, Label::Policy(PolicyReason::BehindRealtime));
 
     let mut stream = Stream::of(2);
     stream.show(runner(11, "control", Rank::realtime(50)), 1, Activity::Running, "1");
@@ -166,7 +166,7 @@ fn realtime_threads_and_those_behind_them() {
     stream.keyframe();
     stream.idle(500);
     let report = assert_clean(&stream);
-    assert_eq!(report.explained[0].label, Label::Policy(Policy::Realtime));
+    assert_eq!(report.explained[0].label, Label::Policy(PolicyReason::Realtime));
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn a_managed_thread_that_a_cap_holds_back_is_explained() {
     stream.idle(500);
     let report = stream.check_managed(Options::default(), managed("1"));
     assert_eq!(report.verdict, Verdict::Clean);
-    assert_eq!(report.explained[0].label, Label::Policy(Policy::Plan));
+    assert_eq!(report.explained[0].label, Label::Policy(PolicyReason::Plan));
     assert!(report.to_string().contains("the plan: its cap is one core"), "{report}");
 }
 

@@ -5,14 +5,12 @@
 //! again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use crate::why::timeline::{CoreEvent, Transition};
 
 use super::kinds::KINDS;
 use super::toy::{self, Damage, Truth};
 use super::*;
-use crate::check::host as checks;
 use crate::why::Timeline;
 use crate::why::timeline::State as WhyState;
 
@@ -39,7 +37,6 @@ pub(super) enum Subject {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Machine {
-    Check,
     Why,
 }
 
@@ -189,33 +186,6 @@ trait Old {
     fn said(&self, at: Nanos) -> Said;
 }
 
-struct CheckHost(checks::Host, Topology);
-
-impl Old for CheckHost {
-    fn machine(&self) -> Machine {
-        Machine::Check
-    }
-    fn take(&mut self, event: &Event) {
-        self.0.apply(event);
-        self.0.dirty = CoreSet::EMPTY;
-        self.0.touched.clear();
-    }
-    fn said(&self, _: Nanos) -> Said {
-        let core = |core: &quell_model::Core| self.0.core(core.id).and_then(|core| core.running);
-        let waits = |thread: &i32| {
-            let thread = self.0.thread(*thread)?;
-            (thread.state == checks::State::Waiting).then_some(thread.core)
-        };
-        let tids = self.0.numbers();
-        let place = |tid| Some((tid, self.1.position(waits(&tid)?)?));
-        Said {
-            running: self.1.cores().iter().map(core).collect(),
-            waiting: tids.into_iter().filter_map(place).collect(),
-            idle: Some(self.0.idle),
-        }
-    }
-}
-
 /// Why's timeline needs all events at once.
 struct WhyTimeline(Timeline, Topology);
 
@@ -278,7 +248,6 @@ fn differences(machine: Machine, old: &Said, new: &Said) -> Vec<(Subject, Option
         // Why has a wait on the core on which it ends.
         let is_same = match machine {
             Machine::Why => before.is_some() == now.is_some(),
-            Machine::Check => before == now,
         };
         if !is_same {
             found.push((Subject::Waiting(tid), before.map(|core| *core as i64)));
@@ -361,19 +330,6 @@ fn explain(
     }
 }
 
-fn explain_all(
-    name: &str,
-    meta: &Meta,
-    events: &[Event],
-    kinds: &mut BTreeMap<&'static str, u64>,
-    unexplained: &mut Vec<String>,
-) {
-    let cores = meta.topology.cores().last().map_or(0, |core| core.id.index() + 1);
-    let queues = checks::Queues::of(meta.source);
-    let host = checks::Host::new(cores, BTreeSet::new(), queues);
-    explain(name, meta, events, &mut CheckHost(host, meta.topology.clone()), kinds, unexplained);
-}
-
 /// The first differences, one a line.
 fn first(unexplained: &[String]) -> String {
     unexplained.iter().step_by(unexplained.len() / 12 + 1).cloned().collect::<Vec<_>>().join("\n")
@@ -387,7 +343,6 @@ fn differences_over_random_streams_are_explained() {
             let source = [Source::Recorder, Source::Ftrace][seed as usize % 2];
             let recorded = toy::record(seed, source, damage);
             let name = format!("{damage:?} {seed}");
-            explain_all(&name, &recorded.meta, &recorded.events, &mut kinds, &mut unexplained);
             let mut why = WhyTimeline::new(&recorded.meta, &recorded.events);
             explain(
                 &name,
@@ -401,28 +356,6 @@ fn differences_over_random_streams_are_explained() {
     }
     assert!(unexplained.is_empty(), "{} differ: {}", unexplained.len(), first(&unexplained));
     assert!(kinds.len() >= 6, "the streams are too tame: {kinds:?}");
-}
-
-#[test]
-fn differences_over_recordings_are_explained() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings");
-    let (mut kinds, mut unexplained) = (BTreeMap::new(), Vec::new());
-    let mut recordings = 0;
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_none_or(|end| end != "gz") {
-            continue;
-        }
-        let file = flate2::read::GzDecoder::new(std::fs::File::open(&path).unwrap());
-        let input = std::io::BufReader::new(file);
-        let source = crate::open(input, crate::import::Options::default()).unwrap();
-        let meta = source.meta().clone();
-        let events: Vec<Event> = source.map(Result::unwrap).collect();
-        explain_all(&path.display().to_string(), &meta, &events, &mut kinds, &mut unexplained);
-        recordings += 1;
-    }
-    assert!(unexplained.is_empty(), "{} differ: {}", unexplained.len(), first(&unexplained));
-    assert!(recordings >= 5, "{recordings}");
 }
 
 #[test]

@@ -41,9 +41,7 @@ fn state_of(case: &Case<'_>) -> Option<ThreadState> {
 /// Why has a thread wait from `sched_waking`, the host state from `sched_wakeup`.
 fn waking_is_not_waiting(case: &Case<'_>) -> bool {
     match case.subject {
-        Subject::Waiting(_) => {
-            case.machine != Machine::Check && state_of(case) == Some(ThreadState::Waking)
-        }
+        Subject::Waiting(_) => state_of(case) == Some(ThreadState::Waking),
         _ => false,
     }
 }

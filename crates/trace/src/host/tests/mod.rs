@@ -1,5 +1,6 @@
 //! The host state against hand-made events, a slow reference, a toy scheduler and brute force.
 
+mod consumers;
 mod differential;
 mod kinds;
 mod matching;
@@ -9,6 +10,7 @@ mod toy;
 mod units;
 mod wasted;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use quell_model::{
@@ -107,6 +109,19 @@ pub(super) fn keyframe(cores: u16, threads: Vec<Entry>) -> What {
         }
     };
     What::Keyframe(Arc::new(Keyframe { cores: (0..cores).map(core).collect(), threads }))
+}
+
+/// Each recording of `tests/recordings`, with its name.
+pub(super) fn recordings_of_tests() -> impl Iterator<Item = (String, Meta, Vec<Event>)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings");
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|end| end == "gz")).map(|path| {
+        let file = flate2::read::GzDecoder::new(std::fs::File::open(&path).unwrap());
+        let input = std::io::BufReader::new(file);
+        let source = crate::open(input, crate::import::Options::default()).unwrap();
+        let meta = source.meta().clone();
+        (path.display().to_string(), meta, source.map(Result::unwrap).collect())
+    })
 }
 
 /// Takes events of a host as a recorder numbers them, and validates the state after each.

@@ -39,7 +39,6 @@ pub(super) struct Reference {
     pub threads: BTreeMap<i32, RefThread>,
     pub cores: Vec<RefCore>,
     shared: bool,
-    reports_affinity: bool,
     has_wakeups: bool,
     now: Nanos,
 }
@@ -60,7 +59,6 @@ impl Reference {
             threads: BTreeMap::new(),
             cores: vec![core; meta.topology.len()],
             shared: meta.source == Source::Simulator,
-            reports_affinity: reports,
             has_wakeups: reports,
             now: Nanos::ZERO,
         }
@@ -108,10 +106,8 @@ impl Reference {
         let waits = |one: &&RefThread| {
             one.state == Waiting && contended.contains(CoreId(one.core as u16)) && !one.bound
         };
-        let all: CoreSet = (0..self.cores.len()).map(|index| CoreId(index as u16)).collect();
-        let assumed = (!self.reports_affinity).then_some(all);
         let claim = |one: &RefThread| {
-            let may = one.allowed.or(assumed)?.intersection(&idle);
+            let may = one.allowed?.intersection(&idle);
             let behind = match self.cores[one.core].running {
                 RefRunning::Tid(tid) => self.threads[&tid].prio,
                 _ => Rank::FAIR,

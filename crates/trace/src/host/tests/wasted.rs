@@ -87,17 +87,17 @@ fn migration_disabled_threads_waste_nothing() {
 }
 
 #[test]
-fn unknown_affinity_is_a_part_of_its_own_unless_no_source_reports_it() {
+fn unknown_affinity_is_a_part_of_its_own_whatever_the_source() {
     let wasted = |source| {
         let mut feed = Feed::of(source, 2);
         feed.push(0, 0, keyframe(2, vec![entry(1, 1, Activity::Running, "0-1")]));
         feed.push(100, 1, woken(9, 1)).until(300);
         feed.wasted.total()
     };
-    let recorded = wasted(Source::Recorder);
-    assert_eq!((recorded.affinity_unknown.thread_ns, recorded.total().thread_ns), (200, 0));
-    let text = wasted(Source::Ftrace);
-    assert_eq!((text.affinity_unknown.thread_ns, text.wasted.thread_ns), (0, 200));
+    for source in [Source::Recorder, Source::Ftrace, Source::Perf] {
+        let found = wasted(source);
+        assert_eq!((found.affinity_unknown.thread_ns, found.total().thread_ns), (200, 0));
+    }
 }
 
 #[test]
@@ -112,6 +112,51 @@ fn sizes_serve_where_no_threads_are_reported() {
     assert_eq!(feed.wasted.cores().wasted, cores("0-1"));
     feed.push(1_000, 4, What::Lost { count: 1 }).until(1_100);
     assert_eq!(times(&feed.wasted.total().wasted), [1_100, 2_100, 2_200]);
+}
+
+#[test]
+fn usable_cores_name_the_policy_and_do_not_overlap() {
+    let usable = |runs: Rank, waiter: Entry, plan: Option<&str>| {
+        let mut feed = Feed::recorder(4);
+        feed.push(0, 0, waits(runner(1, runs), vec![waiter]));
+        let plan =
+            plan.map(|planned| PlanCores { planned: cores(planned), original: cores("0-3") });
+        feed.host.set_plans(plan.map(|plan| (2, plan)), [], &mut ());
+        let class = feed.host.thread_by_tid(2).unwrap().class;
+        feed.host.usable_cores(class, 3)
+    };
+    let waiter = |prio| entry_of(runner(2, prio), 3, Activity::Waiting, cores("1-3"));
+    let free = usable(Rank::FAIR, waiter(Rank::FAIR), None);
+    assert_eq!((free.wasted, free.allowed_by_policy), (cores("1-2"), None));
+    for (runs, prio, reason) in [
+        (Rank::FAIR, Rank::BENEATH, PolicyReason::SchedIdle),
+        (Rank::realtime(5), Rank::BENEATH, PolicyReason::SchedIdle),
+        (Rank::realtime(5), Rank::realtime(1), PolicyReason::Realtime),
+        (Rank::realtime(5), Rank::FAIR, PolicyReason::BehindRealtime),
+    ] {
+        let found = usable(runs, waiter(prio), None);
+        assert_eq!(
+            (found.wasted, found.allowed_by_policy),
+            (CoreSet::EMPTY, Some((reason, cores("1-2"))))
+        );
+    }
+    // A plan counts, whatever the affinity and the priority.
+    let planned = usable(Rank::realtime(5), waiter(Rank::BENEATH), Some("0"));
+    let barred = Some((PolicyReason::Plan, cores("1-2")));
+    assert_eq!((planned.wasted, planned.allowed_by_policy), (cores("0"), barred));
+    assert_eq!(planned.layers(), [cores("0"), cores("0-2"), cores("0-2")]);
+}
+
+#[test]
+fn skipped_time_does_not_count() {
+    let mut feed = Feed::recorder(4);
+    let crowded = || waits(fair(1), vec![entry(2, 3, Activity::Waiting, "0-3")]);
+    feed.push(0, 0, crowded()).until(100);
+    feed.wasted.skip(&feed.host, Nanos(5_000));
+    feed.push(5_000, 0, crowded()).until(5_030);
+    assert_eq!(times(&feed.wasted.total().wasted), [130; 3]);
+    feed.wasted.finish(&feed.host);
+    assert_eq!(feed.wasted.judged_time(), Nanos(130));
 }
 
 #[test]
