@@ -7,14 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::why::timeline::{CoreEvent, Transition};
-
 use super::kinds::KINDS;
 use super::toy::{self, Damage, Truth};
 use super::*;
 use crate::check::host as checks;
-use crate::why::Timeline;
-use crate::why::timeline::State as WhyState;
 
 /// Streams of random runs, of each kind of damage.
 const STREAMS: u64 = 2_500;
@@ -37,15 +33,8 @@ pub(super) enum Subject {
     Idle(usize),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Machine {
-    Check,
-    Why,
-}
-
 /// A difference that begins, with all that a kind may ask for.
 pub(super) struct Case<'c> {
-    pub machine: Machine,
     pub subject: Subject,
     /// The tid of a core, the core of a thread, 0 or 1 for idle.
     pub old: Option<i64>,
@@ -53,8 +42,6 @@ pub(super) struct Case<'c> {
     pub old_said: &'c Said,
     /// The events of this instant.
     pub step: &'c [Event],
-    /// Those of later ones.
-    pub future: &'c [Event],
     pub history: &'c History,
 }
 
@@ -65,12 +52,8 @@ pub(super) struct History {
     pub has_wakeups: bool,
     /// A loss since the last keyframe.
     pub is_lost: bool,
-    /// A loss at any time.
-    pub was_lost: bool,
     /// Threads whose `sched_waking` came before the stream had any `sched_wakeup`.
     pub woken_early: BTreeSet<i32>,
-    /// Threads that why has seen begin to run or wait.
-    pub known_to_why: BTreeSet<i32>,
     /// Threads that had a damaged order: one event contradicts another.
     pub contradicted: BTreeSet<i32>,
     pub contradicted_cores: BTreeSet<usize>,
@@ -80,7 +63,6 @@ impl History {
     /// Notes what the next event says, before the host takes it.
     fn note(&mut self, host: &HostState, event: &Event) {
         let here = host.topology().position(event.core);
-        self.note_for_why(event);
         match &event.what {
             What::Online { of, .. } => {
                 self.switched.remove(&of.index());
@@ -137,20 +119,6 @@ impl History {
         self.is_lost |= host.last_incomplete_interval() == Some(host.interval());
     }
 
-    fn note_for_why(&mut self, event: &Event) {
-        match &event.what {
-            What::Switch { left, how: Left::Dead, .. } => drop(self.known_to_why.remove(left)),
-            What::Waking { thread, .. } | What::Woken { thread, is_new: true, .. } => {
-                self.known_to_why.insert(thread.thread);
-            }
-            _ => {}
-        }
-        // It appears after what left, and is there from the next event on.
-        if let What::Switch { next, .. } = &event.what {
-            self.known_to_why.insert(next.thread);
-        }
-    }
-
     /// A thread runs there now; another core may still name it.
     fn place(&mut self, host: &HostState, tid: i32, here: usize) {
         if let Some(thread) = host.thread_by_tid(tid)
@@ -182,25 +150,16 @@ pub(super) fn said_by(host: &HostState) -> Said {
     }
 }
 
-/// One of the machines that are replaced.
-trait Old {
-    fn machine(&self) -> Machine;
-    fn take(&mut self, event: &Event);
-    fn said(&self, at: Nanos) -> Said;
-}
-
+/// The state of check.
 struct CheckHost(checks::Host, Topology);
 
-impl Old for CheckHost {
-    fn machine(&self) -> Machine {
-        Machine::Check
-    }
+impl CheckHost {
     fn take(&mut self, event: &Event) {
         self.0.apply(event);
         self.0.dirty = CoreSet::EMPTY;
         self.0.touched.clear();
     }
-    fn said(&self, _: Nanos) -> Said {
+    fn said(&self) -> Said {
         let core = |core: &quell_model::Core| self.0.core(core.id).and_then(|core| core.running);
         let waits = |thread: &i32| {
             let thread = self.0.thread(*thread)?;
@@ -216,71 +175,18 @@ impl Old for CheckHost {
     }
 }
 
-/// Why's timeline needs all events at once.
-struct WhyTimeline(Timeline, Topology);
-
-impl WhyTimeline {
-    fn new(meta: &Meta, events: &[Event]) -> WhyTimeline {
-        let transition = |event: &Event| {
-            let (core, done) = match &event.what {
-                What::Switch { next, left, how, stolen } => {
-                    let (next, left, how, stolen) = (*next, *left, *how, *stolen);
-                    (event.core, CoreEvent::Switched { next, left, how, stolen })
-                }
-                What::Waking { thread, target, .. } => (*target, CoreEvent::Woken(*thread)),
-                What::Woken { thread, on, is_new: true } => (*on, CoreEvent::Woken(*thread)),
-                _ => return None,
-            };
-            Some(Transition { at: event.at, core, event: done })
-        };
-        let processes: Vec<i32> = (1..=8).collect();
-        let end = events.last().map_or(Nanos::ZERO, |event| event.at + Nanos(1));
-        let list = events.iter().filter_map(transition).collect();
-        WhyTimeline(Timeline::new(list, &processes, Nanos::ZERO, end), meta.topology.clone())
-    }
-}
-
-impl Old for WhyTimeline {
-    fn machine(&self) -> Machine {
-        Machine::Why
-    }
-    fn take(&mut self, _: &Event) {}
-    fn said(&self, at: Nanos) -> Said {
-        let runs = |core: &quell_model::Core| {
-            let turns = &self.0.cores.get(&core.id)?.turns;
-            let now = turns.iter().find(|turn| turn.span.from <= at && at < turn.span.to)?;
-            Some(now.who.thread)
-        };
-        let waits = |(tid, stretches): (&i32, &Vec<crate::why::timeline::Stretch>)| {
-            let now = stretches.iter().find(|one| one.span.from <= at && at < one.span.to)?;
-            (now.state == WhyState::Waiting).then_some((*tid, usize::from(now.core.0)))
-        };
-        Said {
-            running: self.1.cores().iter().map(runs).collect(),
-            waiting: self.0.threads.iter().filter_map(waits).collect(),
-            idle: None,
-        }
-    }
-}
-
-/// Both say the same of each subject but for the values; where the old machine says nothing, nothing is compared.
-fn differences(machine: Machine, old: &Said, new: &Said) -> Vec<(Subject, Option<i64>)> {
+/// The subjects of which both say something else, with what the old machine says.
+fn differences(old: &Said, new: &Said) -> Vec<(Subject, Option<i64>)> {
     let mut found = Vec::new();
     for (core, (before, now)) in old.running.iter().zip(&new.running).enumerate() {
-        let says = machine != Machine::Why || before.is_some();
-        if says && before != now {
+        if before != now {
             found.push((Subject::Running(core), before.map(i64::from)));
         }
     }
     let tids: BTreeSet<i32> = old.waiting.keys().chain(new.waiting.keys()).copied().collect();
     for tid in tids {
         let (before, now) = (old.waiting.get(&tid), new.waiting.get(&tid));
-        // Why has a wait on the core on which it ends.
-        let is_same = match machine {
-            Machine::Why => before.is_some() == now.is_some(),
-            Machine::Check => before == now,
-        };
-        if !is_same {
+        if before != now {
             found.push((Subject::Waiting(tid), before.map(|core| *core as i64)));
         }
     }
@@ -298,7 +204,7 @@ fn explain(
     name: &str,
     meta: &Meta,
     events: &[Event],
-    old: &mut dyn Old,
+    old: &mut CheckHost,
     kinds: &mut BTreeMap<&'static str, u64>,
     unexplained: &mut Vec<String>,
 ) {
@@ -314,26 +220,22 @@ fn explain(
             history.note(&host, event);
             host.push(event, &mut ());
             history.is_lost |= host.last_incomplete_interval() == Some(host.interval());
-            history.was_lost |= history.is_lost;
             old.take(event);
         }
         from = to;
-        let (before, after) = (old.said(now), said_by(&host));
+        let (before, after) = (old.said(), said_by(&host));
         let mut open = BTreeSet::new();
-        for (subject, value) in differences(old.machine(), &before, &after) {
+        for (subject, value) in differences(&before, &after) {
             open.insert(subject);
             if carried.contains(&subject) {
                 continue;
             }
-            let machine = old.machine();
             let case = Case {
-                machine,
                 subject,
                 old: value,
                 host: &host,
                 old_said: &before,
                 step,
-                future: &events[to..],
                 history: &history,
             };
             let kind = KINDS.iter().find(|kind| (kind.is)(&case));
@@ -343,7 +245,7 @@ fn explain(
                     _ => None,
                 };
                 unexplained.push(format!(
-                    "{name}: {machine:?} differs at {now:?}: {subject:?} is {value:?} there (runs \
+                    "{name}: check differs at {now:?}: {subject:?} is {value:?} there (runs \
                      {:?}), here {:?} (runs {:?}); events {:?}",
                     case.old_said.running,
                     thread.map(|thread| (thread.state, thread.core)),
@@ -388,15 +290,6 @@ fn differences_over_random_streams_are_explained() {
             let recorded = toy::record(seed, source, damage);
             let name = format!("{damage:?} {seed}");
             explain_all(&name, &recorded.meta, &recorded.events, &mut kinds, &mut unexplained);
-            let mut why = WhyTimeline::new(&recorded.meta, &recorded.events);
-            explain(
-                &name,
-                &recorded.meta,
-                &recorded.events,
-                &mut why,
-                &mut kinds,
-                &mut unexplained,
-            );
         }
     }
     assert!(unexplained.is_empty(), "{} differ: {}", unexplained.len(), first(&unexplained));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::differential::{Case, Machine, Subject, said_by};
+use super::differential::{Case, Subject, said_by};
 use super::*;
 
 /// A kind of difference.
@@ -15,7 +15,6 @@ pub(super) struct Kind {
 /// The explained kinds of differences.
 pub(super) const KINDS: &[Kind] = &[
     Kind { name: "lost-events", is: |case| case.history.is_lost },
-    Kind { name: "waking-is-not-waiting", is: waking_is_not_waiting },
     Kind { name: "waking-without-wakeups", is: waking_without_wakeups },
     Kind { name: "core-unknown-at-first", is: core_unknown_at_first },
     Kind { name: "idle-switch-empties-queue", is: idle_switch_empties_queue },
@@ -26,26 +25,12 @@ pub(super) const KINDS: &[Kind] = &[
     Kind { name: "contradicting-events", is: contradicting_events },
     Kind { name: "reused-tid", is: reused_tid },
     Kind { name: "wakeup-in-flight", is: wakeup_in_flight },
-    Kind { name: "missed-switches", is: missed_switches },
-    Kind { name: "why-reads-no-keyframes", is: why_reads_no_keyframes },
-    Kind { name: "why-reads-no-wakeups", is: why_reads_no_wakeups },
     Kind { name: "follows-from-its-threads", is: follows_from_its_threads },
-    Kind { name: "why-knows-no-losses", is: why_knows_no_losses },
 ];
 
 fn state_of(case: &Case<'_>) -> Option<ThreadState> {
     let Subject::Waiting(tid) = case.subject else { return None };
     case.host.thread_by_tid(tid).map(|thread| thread.state)
-}
-
-/// Why has a thread wait from `sched_waking`, the host state from `sched_wakeup`.
-fn waking_is_not_waiting(case: &Case<'_>) -> bool {
-    match case.subject {
-        Subject::Waiting(_) => {
-            case.machine != Machine::Check && state_of(case) == Some(ThreadState::Waking)
-        }
-        _ => false,
-    }
 }
 
 /// In a stream without `sched_wakeup`, the host state has threads wait from `sched_waking`; check never does.
@@ -95,8 +80,7 @@ fn simulated_queues_are_shared(case: &Case<'_>) -> bool {
     matches!(case.subject, Subject::Idle(_)) && case.host.queues() == Queues::Shared
 }
 
-/// A keyframe is taken for the truth; why does not read keyframes, and where entries of one contradict each other
-/// the core's own decides.
+/// A keyframe is taken for the truth; where entries of one contradict each other the core's own decides.
 fn keyframe_is_taken(case: &Case<'_>) -> bool {
     case.step.iter().any(|event| matches!(event.what, What::Keyframe(_)))
 }
@@ -134,67 +118,19 @@ fn reused_tid(case: &Case<'_>) -> bool {
     })
 }
 
-/// A wake-up that meets its thread on the way to sleep goes on; check forgets it, why keeps 50 us.
+/// A wake-up that meets its thread on the way to sleep goes on; check forgets it. It is in flight to another core
+/// already when it is woken again.
 fn wakeup_in_flight(case: &Case<'_>) -> bool {
-    match case.subject {
-        Subject::Waiting(_) => {
-            let state = state_of(case);
-            let sleeps = [ThreadState::Sleeping, ThreadState::Blocked, ThreadState::Stopped];
-            let is_asleep = state.is_some_and(|state| sleeps.contains(&state));
-            case.machine == Machine::Why && (is_asleep || state == Some(ThreadState::Waking))
+    let Subject::Idle(core) = case.subject else { return false };
+    let is_again = |event: &Event| match &event.what {
+        What::Waking { thread, target, .. } => {
+            let thread = case.host.thread_by_tid(thread.thread);
+            target.index() == core
+                && thread.is_some_and(|thread| thread.state == ThreadState::Waking)
         }
-        // It is in flight to another core already when it is woken again.
-        Subject::Idle(core) => {
-            let is_again = |event: &Event| match &event.what {
-                What::Waking { thread, target, .. } => {
-                    let thread = case.host.thread_by_tid(thread.thread);
-                    target.index() == core
-                        && thread.is_some_and(|thread| thread.state == ThreadState::Waking)
-                }
-                _ => false,
-            };
-            case.host.cores()[core].waking > 0 || case.step.iter().any(is_again)
-        }
-        Subject::Running(_) => false,
-    }
-}
-
-/// Why knows of a missed switch before it shows, since it reads to the end: the next switch of that core is away
-/// from a thread that nothing had put there.
-fn missed_switches(case: &Case<'_>) -> bool {
-    if case.machine != Machine::Why {
-        return false;
-    }
-    match case.subject {
-        Subject::Running(core) => {
-            let here = |event: &&Event| case.host.topology().position(event.core) == Some(core);
-            let switches = case.future.iter().filter(here).filter_map(|event| match &event.what {
-                What::Switch { left, .. } => Some(i64::from(*left)),
-                _ => None,
-            });
-            switches.clone().next() == case.old
-        }
-        Subject::Waiting(tid) => case.old_said.running.contains(&Some(tid)),
-        Subject::Idle(_) => false,
-    }
-}
-
-/// A thread that only a keyframe has shown appears for why with its next switch-in or wake-up.
-fn why_reads_no_keyframes(case: &Case<'_>) -> bool {
-    let Subject::Waiting(tid) = case.subject else { return false };
-    let leaves = |event: &Event| matches!(&event.what, What::Switch { left, .. } if *left == tid);
-    case.machine == Machine::Why
-        && case.old.is_none()
-        && !case.history.known_to_why.contains(&tid)
-        && case.step.iter().any(leaves)
-}
-
-/// Why reads `sched_waking` alone: where that is missing, its thread does not wait.
-fn why_reads_no_wakeups(case: &Case<'_>) -> bool {
-    let Subject::Waiting(tid) = case.subject else { return false };
-    let is_woken =
-        |event: &Event| matches!(&event.what, What::Woken { thread, .. } if thread.thread == tid);
-    case.machine == Machine::Why && case.old.is_none() && case.step.iter().any(is_woken)
+        _ => false,
+    };
+    case.host.cores()[core].waking > 0 || case.step.iter().any(is_again)
 }
 
 /// A core is idle for one and not for the other where they do not have the same threads run or wait there; that is
@@ -205,9 +141,4 @@ fn follows_from_its_threads(case: &Case<'_>) -> bool {
     let there: BTreeSet<i32> = there.map(|(tid, _)| *tid).collect();
     let here: BTreeSet<i32> = case.host.waiters(core).map(HostThread::tid).collect();
     there != here || case.old_said.running[core] != said_by(case.host).running[core]
-}
-
-/// Why reads neither losses nor keyframes: what a loss hides stays wrong.
-fn why_knows_no_losses(case: &Case<'_>) -> bool {
-    case.machine == Machine::Why && case.history.was_lost
 }
