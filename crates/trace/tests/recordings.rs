@@ -76,7 +76,10 @@ fn recordings_stats_idle_time_equals_wasted_time() {
 
 #[test]
 fn recordings_why_matches_expected() {
-    recorded::expect("why", |recording| why::report(&read(recording).1));
+    recorded::expect("why", |recording| {
+        let (meta, events) = read(recording);
+        why::report(&meta, &events)
+    });
 }
 
 #[test]

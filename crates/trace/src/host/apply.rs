@@ -207,10 +207,12 @@ impl HostState {
             Left::Preempted => self.introduce_tid(left, here, visitor),
             _ => self.threads.find(left),
         };
-        // A thread that has its place on another core by now left this one before: the order is damaged.
+        // A thread that has its place on another core by now left this one before: the order is damaged. Where moves
+        // are not recorded, one that waits there was moved.
         let leaves = known.filter(|index| {
             let thread = &self.threads[*index];
-            thread.core == here || !thread.state.is_placed()
+            let may_have_moved = !self.has_migrations && thread.state.is_listed();
+            thread.core == here || !thread.state.is_placed() || may_have_moved
         });
         let switched_at = leaves.and_then(|index| self.missed_switch(here, index));
         let until = switched_at.unwrap_or(self.now);
@@ -228,6 +230,9 @@ impl HostState {
             self.set_state(index, ThreadState::Running, here, until, visitor);
             self.set_occupant(here, Running::Thread(index), until, visitor);
             self.end_occupancy(here, self.now, steal, visitor);
+        } else if self.threads[index].state.is_listed() {
+            // It ran, if only for a moment: what it waits from now on is another wait.
+            self.set_state(index, ThreadState::Unknown, here, self.now, visitor);
         }
         Some(index)
     }
@@ -251,7 +256,8 @@ impl HostState {
 
     /// The kernel runs the idle thread of a core: what waited there by the events is throttled, or left unseen.
     fn empty_queue<V: HostVisitor>(&mut self, here: usize, visitor: &mut V) {
-        if self.queues != Queues::PerCore || self.cores[here].waiting == 0 {
+        let is_known = self.queues == Queues::PerCore && self.has_migrations;
+        if !is_known || self.cores[here].waiting == 0 {
             return;
         }
         let mut next = self.cores[here].head;

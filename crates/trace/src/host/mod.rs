@@ -81,6 +81,8 @@ pub struct HostState {
     cut_at: Nanos,
     /// The stream has `sched_wakeup`.
     has_wakeups: bool,
+    /// A thread waits on the core under which it is filed: moves are reported.
+    has_migrations: bool,
     /// Wake-ups whose thread has not run yet, and the number of losses that made earlier ones unknown.
     pending_wakeups: u64,
     wakeup_epoch: u32,
@@ -113,7 +115,8 @@ impl HostState {
             origin: None,
             now: Nanos::ZERO,
             cut_at: Nanos::ZERO,
-            has_wakeups: matches!(meta.source, Source::Recorder | Source::Simulator),
+            has_wakeups: has_wakeups(meta),
+            has_migrations: meta.source != Source::Recorder || has_hook(meta, "sched_migrate_task"),
             pending_wakeups: 0,
             wakeup_epoch: 1,
             idle: CoreSet::EMPTY,
@@ -336,4 +339,17 @@ impl HostState {
             }
         }
     }
+}
+
+/// Whether a source has `sched_wakeup` from its first event on. Of a text only an event shows it.
+fn has_wakeups(meta: &Meta) -> bool {
+    match meta.source {
+        Source::Recorder => has_hook(meta, "sched_wakeup"),
+        source => source == Source::Simulator,
+    }
+}
+
+/// Whether a recorder had a program at this tracepoint, as far as it says so.
+fn has_hook(meta: &Meta, name: &str) -> bool {
+    meta.hooks.is_empty() || meta.hooks.iter().any(|hook| hook == name)
 }

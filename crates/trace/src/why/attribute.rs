@@ -2,7 +2,7 @@
 
 use quell_model::{CoreId, Nanos, Rank};
 
-use super::timeline::{Span, State, Stretch, Timeline};
+use super::timeline::{Span, Stretch, Timeline, TimelineState as State};
 use super::{Blame, Cause};
 
 /// How far back a queue is followed. A service that has not slept for longer has more work than time, and
@@ -110,7 +110,8 @@ impl Inquiry {
             return Some(stretches);
         }
         let kept = |stretches: &&Vec<Stretch>| {
-            let kept = stretches.iter().filter(|one| one.state != State::Sleeping);
+            let is_kept = |one: &&Stretch| !matches!(one.state, State::Sleeping | State::Unknown);
+            let kept = stretches.iter().filter(is_kept);
             let parts = kept.filter_map(|one| one.span.overlap(window));
             parts.fold(Nanos::ZERO, |sum, part| sum + part.length())
         };
@@ -132,6 +133,7 @@ impl Inquiry {
     fn charge_known(&self, stretch: &Stretch, part: Span, blame: &mut Blame) {
         match stretch.state {
             State::Stopped => blame.add(Cause::Stopped, part.length()),
+            State::Unknown => blame.add(Cause::Unknown, part.length()),
             State::Sleeping => self.asleep(part, blame),
             State::Blocked => self.own(part, blame),
             State::Running => self.charge_core(stretch, part, blame, None),
@@ -147,13 +149,13 @@ impl Inquiry {
             return;
         };
         let mut told = Nanos::ZERO;
-        let first = line.turns.partition_point(|turn| turn.span.to <= part.from);
-        for turn in line.turns[first..].iter().take_while(|turn| turn.span.from < part.to) {
-            let Some(here) = turn.span.overlap(part) else { continue };
+        let first = line.runs.partition_point(|run| run.span.to <= part.from);
+        for run in line.runs[first..].iter().take_while(|run| run.span.from < part.to) {
+            let Some(here) = run.span.overlap(part) else { continue };
             told += here.length();
             let softirq = sum(&line.softirqs, here);
             let interrupt = sum(&line.interrupts, here);
-            let still = self.standstill(stretch.core, here).max(turn.stolen.min(here.length()));
+            let still = self.standstill(stretch.core, here).max(run.steal.min(here.length()));
             let mut rest = here.length();
             for (cause, time) in [
                 (Cause::Hypervisor, still),
@@ -174,14 +176,14 @@ impl Inquiry {
                     self.own_as(or_unknown(Cause::Service), here, blame)
                 }
                 None => blame.add(or_unknown(Cause::Service), rest),
-                Some(_) if turn.who.thread == 0 => {
+                Some(_) if run.thread.thread == 0 => {
                     self.late(or_unknown(Cause::IdleCore), here, rest, blame);
                 }
-                Some(rank) if rank < turn.who.rank => {
-                    let cause = or_unknown(Cause::KernelSection(turn.who.name));
+                Some(rank) if rank < run.thread.rank => {
+                    let cause = or_unknown(Cause::KernelSection(run.thread.name));
                     self.late(cause, here, rest, blame);
                 }
-                Some(_) => blame.add(Cause::Behind(turn.who.name), rest),
+                Some(_) => blame.add(Cause::Behind(run.thread.name), rest),
             }
         }
         // A core whose first switch was not seen yet.

@@ -1,34 +1,18 @@
-//! Events give the same causes as the transitions that they stand for, and what they lack is unknown.
+//! Causes of events, and what events lack is unknown.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use quell_model::{
     Activity, Class, CoreId, CoreState, Event, Keyframe, Left, Meta, Nanos, Runner, Source, TaskId,
-    TaskInfo, ThreadState, Topology, What,
+    TaskInfo, ThreadState, What,
 };
 
 use super::from_events::{Collector, Evidence, Follow, Window};
-use super::tests::{CORE, SERVICE, any_transition, batch, hog, idle, runner, service};
-use super::timeline::{CoreEvent, Timeline, Transition};
+use super::tests::{
+    CORE, SERVICE, any_step, batch, events_of, full, hog, idle, meta, runner, service,
+};
 use super::{Blame, Cause, Inquiry};
-
-fn meta(source: Source, hooks: &[&str]) -> Meta {
-    Meta {
-        source,
-        topology: Topology::regular(1, 8, 1).unwrap(),
-        kernel: String::new(),
-        host: String::new(),
-        hooks: hooks.iter().map(|hook| (*hook).to_owned()).collect(),
-        absent: vec![],
-        wall_offset_ns: 0,
-    }
-}
-
-/// Of a recorder with all that `why` needs.
-fn full() -> Meta {
-    meta(Source::Recorder, &["sched_switch", "softirq_entry", "irq_handler_entry"])
-}
 
 fn collected(meta: &Meta, follow: Follow, window: Window, events: &[Event]) -> Evidence {
     let mut collector = Collector::new(meta, follow, window);
@@ -271,52 +255,67 @@ fn queueing_counts_as_wake_up_where_no_waking_is_recorded() {
     assert_eq!(us(&blame, Cause::Behind(hog().name)), 800, "{blame:?}");
 }
 
-/// The events that a recorder gives for these transitions, with one of another core at either end.
-fn events_of(transitions: &[Transition], end: Nanos) -> Vec<Event> {
-    let mut sorted = transitions.to_vec();
-    sorted.sort_by_key(|one| one.at);
-    let mut stream = Stream::default();
-    let mark = |stream: &mut Stream, at| stream.push(at, CoreId(7), What::Exit { thread: 99 });
-    mark(&mut stream, Nanos::ZERO);
-    for Transition { at, core, event } in sorted {
-        let what = match event {
-            CoreEvent::Switched { next, left, how, stolen } => {
-                What::Switch { next, left, how, stolen }
-            }
-            CoreEvent::Woken(thread) => What::Waking { thread, by: 0, target: core },
-            CoreEvent::Softirq { begins } => What::Softirq { vector: 3, begins },
-            CoreEvent::Interrupt { begins } => What::Interrupt { irq: 25, begins },
-        };
-        stream.push(at, core, what);
-    }
-    mark(&mut stream, end);
-    stream.events
+/// A stream that has `sched_waking` alone, as `quell why` records it live.
+#[test]
+fn wakeup_of_running_thread_is_no_wait_at_its_next_sleep() {
+    let stream = Stream::default()
+        .switch(0, service(), idle(), Left::Sleeping)
+        .wake(100)
+        .switch(1_000, idle(), service(), Left::Sleeping)
+        .wake(5_000)
+        .switch(5_010, service(), idle(), Left::Sleeping)
+        .at(6_000, CORE, What::Exit { thread: 99 });
+    let evidence = collected(&full(), Follow::processes([SERVICE]), Window::ALL, &stream.events);
+    let waits = inquiry(evidence).waits(Nanos::ZERO);
+    let spans: Vec<_> =
+        waits.iter().map(|(from, to, _)| (from.as_micros(), to.as_micros())).collect();
+    assert_eq!(spans, [(5_000, 5_010)]);
+}
+
+#[test]
+fn wait_is_one_however_often_the_thread_is_moved() {
+    let other = CoreId(2);
+    let to = |from, to| What::Migrate {
+        thread: SERVICE,
+        from,
+        to,
+        cause: quell_model::MoveCause::Unknown,
+    };
+    let stream = Stream::default()
+        .switch(0, hog(), idle(), Left::Sleeping)
+        .wake(100)
+        .at(150, CORE, What::Woken { thread: service(), on: CORE, is_new: false })
+        .at(200, other, to(CORE, other))
+        .at(300, CORE, to(other, CORE))
+        .switch(400, service(), hog(), Left::Sleeping)
+        .at(400, CORE, What::Exit { thread: 99 });
+    let evidence = collected(&full(), Follow::processes([SERVICE]), Window::ALL, &stream.events);
+    let waits = inquiry(evidence).waits(Nanos::ZERO);
+    assert_eq!(waits.len(), 1);
+    assert_eq!((waits[0].0.as_micros(), waits[0].1.as_micros()), (100, 400));
+    assert_eq!(us(&waits[0].2, Cause::Behind(hog().name)), 300);
+}
+
+#[test]
+fn thread_that_contradicting_events_lose_is_unknown() {
+    // The hog is switched away on the service's core, but nothing shows when it came.
+    let blame = Stream::default()
+        .switch(0, service(), idle(), Left::Sleeping)
+        .switch(400, batch(), hog(), Left::Sleeping)
+        .wake(900)
+        .switch(1_000, service(), batch(), Left::Preempted)
+        .at(1_100, CORE, What::Exit { thread: 99 })
+        .request(&full(), 0, 1_100);
+    assert_eq!((us(&blame, Cause::Service), us(&blame, Cause::Unknown)), (500, 500), "{blame:?}");
+    assert_eq!(us(&blame, Cause::KernelSection(batch().name)), 100);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn events_and_transitions_give_equal_causes(
-        record in proptest::collection::vec(any_transition(), 0..200),
-        windows in proptest::collection::vec((0..1_000_000u64, 1..500_000u64), 1..8),
-    ) {
-        let end = Nanos(1_000_000);
-        let events = events_of(&record, end);
-        let evidence = collected(&full(), Follow::processes([SERVICE]), Window::ALL, &events);
-        let adapted = inquiry(evidence);
-        let timeline = Timeline::new(record, &[SERVICE], Nanos::ZERO, end);
-        let direct = Inquiry::new(timeline, Vec::new(), Vec::new());
-        prop_assert_eq!(adapted.waits(Nanos::ZERO), direct.waits(Nanos::ZERO));
-        for (from, length) in windows {
-            let (from, to) = (Nanos(from), Nanos(from + length));
-            prop_assert_eq!(adapted.request(from, to), direct.request(from, to));
-        }
-    }
-
-    #[test]
     fn windows_with_losses_are_charged_in_full_and_never_to_the_service(
-        record in proptest::collection::vec(any_transition(), 0..100),
+        record in proptest::collection::vec(any_step(), 0..100),
         lost in proptest::collection::vec((0..1_000_000u64, 0..2u16, 1..9u64), 1..4),
         from in 0..1_000_000u64,
         length in 1..500_000u64,

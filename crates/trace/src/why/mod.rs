@@ -1,7 +1,7 @@
 //! Why something was slow: a window of time, charged to what happened in it.
 //!
-//! From the [`Transition`]s of all cores, which a [`Collector`] makes of events, a [`Timeline`] is built: who had each core, and what
-//! each thread of the service did. A window is then charged piece by piece:
+//! A [`Collector`] takes events and builds a [`Timeline`] of what its [`HostState`](crate::host::HostState) reports: which thread had
+//! each core, and what each thread of the service did. A window is then charged piece by piece:
 //!
 //! | a thread of the service | is charged to |
 //! | --- | --- |
@@ -13,7 +13,7 @@
 //! | was stopped by a signal | [`Cause::Stopped`] |
 //! | runs, or waits for a device or a lock of the kernel | [`Cause::Service`] |
 //! | sleeps although a request is on its way | [`Cause::Softirq`] while one runs anywhere, else [`Cause::Unexplained`] |
-//! | does any of this on a core whose events were lost | [`Cause::Unknown`] |
+//! | does any of this on a core whose events were lost, or what the events do not show | [`Cause::Unknown`] |
 //! | runs, or waits for a thread that it outranks, in a trace without softirqs and interrupts | [`Cause::Unknown`] |
 //!
 //! A *wake-up* is the window from the wake-up of a thread until it runs. A *request* is the window from its
@@ -29,7 +29,7 @@ mod report;
 mod requests;
 #[cfg(test)]
 mod tests;
-pub(crate) mod timeline;
+mod timeline;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,7 +40,7 @@ pub use attribute::{Gap, Inquiry};
 pub use from_events::{Collector, Evidence, Follow, Window};
 pub use report::{Bound, Report, Share, Slow};
 pub use requests::read_requests;
-pub use timeline::{CoreEvent, Timeline, Transition};
+pub use timeline::Timeline;
 
 /// What time was spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,7 +1,9 @@
 //! Hand-made records with known answers, and any record at all.
 
 use proptest::prelude::*;
-use quell_model::{CoreId, Left, Nanos, Rank, Runner, ThreadName};
+use quell_model::{
+    CoreId, Event, Left, Meta, Nanos, Rank, Runner, Source, ThreadName, Topology, What,
+};
 
 use super::*;
 
@@ -28,36 +30,80 @@ pub(super) fn idle() -> Runner {
     runner(0, Rank::NOBODY, "swapper")
 }
 
+pub(super) fn meta(source: Source, hooks: &[&str]) -> Meta {
+    Meta {
+        source,
+        topology: Topology::regular(1, 8, 1).unwrap(),
+        kernel: String::new(),
+        host: String::new(),
+        hooks: hooks.iter().map(|hook| (*hook).to_owned()).collect(),
+        absent: vec![],
+        wall_offset_ns: 0,
+    }
+}
+
+/// Of a recorder with all that `why` needs.
+pub(super) fn full() -> Meta {
+    meta(Source::Recorder, &["sched_switch", "softirq_entry", "irq_handler_entry"])
+}
+
+/// What a core does at a time.
+pub(super) type Step = (Nanos, CoreId, What);
+
+/// The events that a recorder gives for these steps, with one of another core at either end.
+pub(super) fn events_of(steps: &[Step], end: Nanos) -> Vec<Event> {
+    let mark = |at| (at, CoreId(7), What::Exit { thread: 99 });
+    let mut sorted = steps.to_vec();
+    sorted.sort_by_key(|(at, ..)| *at);
+    let mut numbers = [0; 8];
+    let all = [mark(Nanos::ZERO)].into_iter().chain(sorted).chain([mark(end)]);
+    all.map(|(at, core, what)| {
+        let next = &mut numbers[core.index()];
+        let sequence = *next;
+        *next += 1;
+        Event { at, core, sequence, what }
+    })
+    .collect()
+}
+
+/// What the service did in a record up to a time.
+pub(super) fn timeline(steps: &[Step], end: Nanos) -> Timeline {
+    let mut collector = Collector::new(&full(), Follow::processes([SERVICE]), Window::ALL);
+    events_of(steps, end).iter().for_each(|event| collector.push(event));
+    collector.finish().timeline
+}
+
 /// A record of one core, in microseconds.
 #[derive(Default)]
-struct Script(Vec<Transition>);
+struct Script(Vec<Step>);
 
 impl Script {
-    fn push(mut self, at: u64, event: CoreEvent) -> Script {
-        self.0.push(Transition { at: Nanos::from_micros(at), core: CORE, event });
+    fn push(mut self, at: u64, what: What) -> Script {
+        self.0.push((Nanos::from_micros(at), CORE, what));
         self
     }
 
     fn switch(self, at: u64, next: Runner, left: Runner, how: Left) -> Script {
-        self.push(at, CoreEvent::Switched { next, left: left.thread, how, stolen: Nanos::ZERO })
+        self.push(at, What::Switch { next, left: left.thread, how, stolen: Nanos::ZERO })
     }
 
     fn stolen(mut self, us: u64) -> Script {
-        if let Some(CoreEvent::Switched { stolen, .. }) =
-            self.0.last_mut().map(|last| &mut last.event)
-        {
+        if let Some((.., What::Switch { stolen, .. })) = self.0.last_mut() {
             *stolen = Nanos::from_micros(us);
         }
         self
     }
 
     fn wake(self, at: u64) -> Script {
-        self.push(at, CoreEvent::Woken(service()))
+        self.push(at, What::Waking { thread: service(), by: 0, target: CORE })
+    }
+
+    fn timeline(self) -> Timeline {
+        timeline(&self.0, Nanos::from_secs(1))
     }
 
     fn inquiry(self) -> Inquiry {
-        let timeline = Timeline::new(self.0, &[SERVICE], Nanos::ZERO, Nanos::from_secs(1));
-        Inquiry::new(timeline, Vec::new(), Vec::new())
+        Inquiry::new(self.timeline(), Vec::new(), Vec::new())
     }
 
     fn request(self, from: u64, to: u64) -> Blame {
@@ -148,8 +194,8 @@ fn softirqs_stops_and_stolen_time_have_their_own_names() {
         .switch(0, idle(), batch(), Left::Sleeping)
         .wake(100)
         .switch(110, service(), idle(), Left::Sleeping)
-        .push(200, CoreEvent::Softirq { begins: true })
-        .push(900, CoreEvent::Softirq { begins: false })
+        .push(200, What::Softirq { vector: 3, begins: true })
+        .push(900, What::Softirq { vector: 3, begins: false })
         .switch(1_000, idle(), service(), Left::Stopped)
         .wake(1_500)
         .switch(1_510, service(), idle(), Left::Sleeping)
@@ -170,7 +216,7 @@ fn a_gap_of_the_load_generator_explains_what_the_service_did_not_see() {
         .wake(1_000)
         .switch(1_010, service(), idle(), Left::Sleeping)
         .switch(1_020, idle(), service(), Left::Sleeping);
-    let timeline = Timeline::new(script.0, &[SERVICE], Nanos::ZERO, Nanos::from_secs(1));
+    let timeline = script.timeline();
     let client = vec![gap(100, 400, true), gap(500, 990, false)];
     let inquiry = Inquiry::new(timeline, Vec::new(), client);
     let blame = inquiry.request(Nanos::from_micros(100), Nanos::from_micros(1_025));
@@ -187,7 +233,7 @@ fn a_core_that_takes_nobody_up_while_the_whole_machine_stands_still_is_not_in_th
         batch(),
         Left::Preempted,
     );
-    let timeline = Timeline::new(script.0, &[SERVICE], Nanos::ZERO, Nanos::from_secs(1));
+    let timeline = script.timeline();
     let client = vec![gap(200, 1_000, false), gap(1_000, 1_050, true)];
     let inquiry = Inquiry::new(timeline, Vec::new(), client);
     let blame = inquiry.request(Nanos::from_micros(100), Nanos::from_micros(1_100));
@@ -227,8 +273,8 @@ fn the_report_counts_the_slow_ones_by_main_cause() {
     assert!(half.to_string().contains("3 events were lost"));
 }
 
-pub(super) fn any_transition() -> impl Strategy<Value = Transition> {
-    let who = prop_oneof![Just(service()), Just(batch()), Just(hog()), Just(idle())];
+pub(super) fn any_step() -> impl Strategy<Value = Step> {
+    let thread = prop_oneof![Just(service()), Just(batch()), Just(hog()), Just(idle())];
     let how = prop_oneof![
         Just(Left::Preempted),
         Just(Left::Sleeping),
@@ -236,31 +282,46 @@ pub(super) fn any_transition() -> impl Strategy<Value = Transition> {
         Just(Left::Stopped),
         Just(Left::Dead)
     ];
-    let event = prop_oneof![
-        (who.clone(), who.clone(), how, 0..5_000u64).prop_map(|(next, left, how, stolen)| {
-            CoreEvent::Switched { next, left: left.thread, how, stolen: Nanos(stolen) }
+    let core = || (0..2u16).prop_map(CoreId);
+    let what = prop_oneof![
+        (thread.clone(), thread.clone(), how, 0..5_000u64).prop_map(|(next, left, how, stolen)| {
+            What::Switch { next, left: left.thread, how, stolen: Nanos(stolen) }
         }),
-        who.prop_map(CoreEvent::Woken),
-        any::<bool>().prop_map(|begins| CoreEvent::Softirq { begins }),
-        any::<bool>().prop_map(|begins| CoreEvent::Interrupt { begins }),
+        (thread, core()).prop_map(|(thread, target)| What::Waking { thread, by: 0, target }),
+        any::<bool>().prop_map(|begins| What::Softirq { vector: 3, begins }),
+        any::<bool>().prop_map(|begins| What::Interrupt { irq: 25, begins }),
     ];
-    (0..1_000_000u64, 0..2u16, event).prop_map(|(at, core, event)| Transition {
-        at: Nanos(at),
-        core: CoreId(core),
-        event,
-    })
+    (0..1_000_000u64, core(), what).prop_map(|(at, core, what)| (Nanos(at), core, what))
+}
+
+/// Spans of a line follow each other without overlap.
+fn are_ordered(spans: impl Iterator<Item = super::timeline::Span>) -> bool {
+    let spans: Vec<_> = spans.collect();
+    spans.iter().all(|span| span.from <= span.to)
+        && spans.windows(2).all(|pair| pair[0].to <= pair[1].from)
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
     #[test]
     fn whatever_was_recorded_a_window_is_charged_in_full_and_no_more(
-        record in proptest::collection::vec(any_transition(), 0..200),
-        from in 0..1_000_000u64,
-        length in 1..500_000u64,
+        record in proptest::collection::vec(any_step(), 0..200),
+        windows in proptest::collection::vec((0..1_000_000u64, 1..500_000u64), 1..8),
     ) {
-        let timeline = Timeline::new(record, &[SERVICE], Nanos::ZERO, Nanos(1_000_000));
+        let timeline = timeline(&record, Nanos(1_000_000));
+        for line in timeline.cores.values() {
+            prop_assert!(are_ordered(line.runs.iter().map(|run| run.span)));
+            prop_assert!(are_ordered(line.softirqs.iter().copied()));
+            prop_assert!(are_ordered(line.interrupts.iter().copied()));
+        }
+        for stretches in timeline.threads.values() {
+            prop_assert!(are_ordered(stretches.iter().map(|one| one.span)));
+        }
         let inquiry = Inquiry::new(timeline, Vec::new(), Vec::new());
-        let blame = inquiry.request(Nanos(from), Nanos(from + length));
-        prop_assert_eq!(blame.total(), Nanos(length), "{:?}", blame);
+        for (from, length) in windows {
+            let blame = inquiry.request(Nanos(from), Nanos(from + length));
+            prop_assert_eq!(blame.total(), Nanos(length), "{:?}", blame);
+        }
     }
 }

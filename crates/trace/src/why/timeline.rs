@@ -1,51 +1,13 @@
-//! From transitions to which thread had each core, and what each thread of the service did.
+//! Which thread had each core, and what each thread of the service did, from the changes of a [`HostState`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use quell_model::{CoreId, Left, Nanos, Rank, Runner};
+use quell_model::{CoreId, Nanos, Rank, Runner, ThreadName, Topology};
 
-/// A wake-up that comes this shortly before its thread leaves the core belongs to that sleep: the waker and
-/// the sleeper met.
-const WAKES_ITS_SLEEP: Nanos = Nanos::from_micros(50);
-
-/// What happened on a core, as far as attribution works on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CoreEvent {
-    /// As [`What::Switch`](quell_model::What::Switch).
-    Switched {
-        /// Thread that got the core.
-        next: Runner,
-        /// Thread that left it, by number.
-        left: i32,
-        /// How that one left.
-        how: Left,
-        /// Time that the hypervisor took from the core since its last switch.
-        stolen: Nanos,
-    },
-    /// A thread became runnable.
-    Woken(Runner),
-    /// A softirq began or ended.
-    Softirq {
-        /// `true` at its begin.
-        begins: bool,
-    },
-    /// The handler of a device interrupt began or ended.
-    Interrupt {
-        /// `true` at its begin.
-        begins: bool,
-    },
-}
-
-/// A [`CoreEvent`] with its time and core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transition {
-    /// On CLOCK_MONOTONIC.
-    pub at: Nanos,
-    /// The core; of a wake-up that on which the thread ran last.
-    pub core: CoreId,
-    /// What happened.
-    pub event: CoreEvent,
-}
+use super::from_events::Follow;
+use crate::host::{
+    HostCore, HostState, HostThread, HostVisitor, Occupant, ThreadIndex, ThreadState,
+};
 
 /// A span of time, its end not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,44 +30,67 @@ impl Span {
 
 /// One thread's time on a core.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct RunInterval {
     pub span: Span,
-    pub who: Runner,
+    /// As it was described when it got the core.
+    pub thread: Runner,
     /// What the hypervisor took of it.
-    pub stolen: Nanos,
+    pub steal: Nanos,
 }
 
-/// What happened on one core.
+/// What happened on one core. Everything is in the order of time and without overlaps.
 #[derive(Debug, Default)]
 pub(crate) struct CoreLine {
-    pub turns: Vec<Turn>,
+    pub runs: Vec<RunInterval>,
     pub softirqs: Vec<Span>,
     pub interrupts: Vec<Span>,
-    /// When its events were lost; in the order of time, without overlaps.
+    /// When its events were lost.
     pub unknown: Vec<Span>,
 }
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum TimelineState {
     Running,
+    /// Runnable, or being woken.
     Waiting,
     Sleeping,
     Blocked,
     Stopped,
+    /// The events do not show it.
+    Unknown,
+}
+
+impl TimelineState {
+    /// `None` for a state in which a thread neither works nor waits for work.
+    fn of(state: ThreadState) -> Option<TimelineState> {
+        match state {
+            ThreadState::Running => Some(TimelineState::Running),
+            ThreadState::Waiting | ThreadState::Waking => Some(TimelineState::Waiting),
+            ThreadState::Sleeping | ThreadState::Delayed => Some(TimelineState::Sleeping),
+            ThreadState::Blocked => Some(TimelineState::Blocked),
+            ThreadState::Stopped => Some(TimelineState::Stopped),
+            ThreadState::Unknown => Some(TimelineState::Unknown),
+            ThreadState::New
+            | ThreadState::Throttled
+            | ThreadState::Migrating
+            | ThreadState::Exited => None,
+        }
+    }
 }
 
 /// A time in which a thread did one thing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch {
     pub span: Span,
-    pub state: State,
+    pub state: TimelineState,
     /// Where it ran, or got to run in the end.
     pub core: CoreId,
+    /// Of a wait at its begin.
     pub rank: Rank,
 }
 
-/// Who had each core, and what each thread of some processes did.
+/// Which thread had each core, and what each followed thread did.
 #[derive(Debug)]
 pub struct Timeline {
     pub(crate) cores: BTreeMap<CoreId, CoreLine>,
@@ -118,175 +103,294 @@ pub struct Timeline {
     pub(super) explains_interrupts: bool,
 }
 
-impl Timeline {
-    /// Marks time in which cores lost events, and says whether softirqs and interrupts are known at all.
-    pub(super) fn set_unknown(&mut self, lost: Vec<(CoreId, Span)>, explains_interrupts: bool) {
-        self.explains_interrupts = explains_interrupts;
-        self.unknown = joined(lost.iter().map(|(_, span)| *span).collect());
-        for (core, span) in lost {
-            self.cores.entry(core).or_default().unknown.push(span);
-        }
-        for line in self.cores.values_mut() {
-            line.unknown = joined(std::mem::take(&mut line.unknown));
-        }
-    }
-
-    /// Builds it from what was recorded between two times, in any order. Threads of `processes` are followed.
-    pub fn new(
-        mut transitions: Vec<Transition>,
-        processes: &[i32],
-        from: Nanos,
-        to: Nanos,
-    ) -> Timeline {
-        transitions.sort_by_key(|transition| transition.at);
-        let mut builder = Builder { processes, cores: HashMap::new(), threads: HashMap::new() };
-        let mut timeline = Timeline {
-            cores: BTreeMap::new(),
-            threads: BTreeMap::new(),
-            span: Span { from, to },
-            unknown: Vec::new(),
-            explains_interrupts: true,
-        };
-        for transition in &transitions {
-            builder.take(transition, &mut timeline);
-        }
-        builder.end(to, &mut timeline);
-        timeline
-    }
+/// A bracket of which the end is still to come.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bracket {
+    Softirq,
+    Interrupt,
 }
 
-/// What goes on at the present of the builder.
-struct Builder<'p> {
-    processes: &'p [i32],
-    cores: HashMap<CoreId, OpenCore>,
-    threads: HashMap<i32, OpenThread>,
+/// Builds a [`Timeline`] from what a [`HostState`] reports.
+#[derive(Debug)]
+pub(super) struct Builder {
+    pub follow: Follow,
+    /// By index.
+    cores: Vec<OpenCore>,
+    /// By slot; `None` for threads that are not followed.
+    open: Vec<Option<OpenThread>>,
+    ended: BTreeMap<i32, Vec<Stretch>>,
+    /// What is open when the stream ends, ends here.
+    until: Nanos,
+    /// Run intervals, stretches and brackets so far.
+    pub held: usize,
+    /// Lost events so far.
+    pub lost: u64,
+    /// Whether a followed thread ran or waited.
+    pub is_found: bool,
 }
 
-#[derive(Default)]
+#[derive(Debug)]
 struct OpenCore {
-    turn: Option<(Nanos, Runner)>,
+    id: CoreId,
+    line: CoreLine,
+    /// The thread that has it.
+    thread: Runner,
     softirq: Option<Nanos>,
     interrupt: Option<Nanos>,
+    lost_since: Option<Nanos>,
 }
 
+/// A followed thread.
+#[derive(Debug)]
 struct OpenThread {
-    since: Nanos,
-    state: State,
-    core: CoreId,
-    who: Runner,
-    /// When it was woken although it ran.
-    woken: Option<Nanos>,
+    followed_since: Nanos,
+    stretches: Vec<Stretch>,
+    /// A wait that may go on, on another core too.
+    wait: Option<Stretch>,
+    /// Its priority when it began to wait, or will.
+    wait_rank: Rank,
 }
 
-impl Builder<'_> {
-    fn take(&mut self, transition: &Transition, to: &mut Timeline) {
-        let Transition { at, core, event } = *transition;
-        let open = self.cores.entry(core).or_default();
-        match event {
-            CoreEvent::Switched { next, left, how, stolen } => {
-                if let Some((since, who)) = open.turn.replace((at, next)) {
-                    let (mut from, mut had) = (since, who);
-                    if who.thread != left
-                        && let Some((unseen, thread)) = self.unseen_switch(left, &who, since)
-                    {
-                        let span = Span { from: since, to: unseen };
-                        let turn = Turn { span, who, stolen: Nanos::ZERO };
-                        to.cores.entry(core).or_default().turns.push(turn);
-                        self.turn(&thread, State::Running, unseen, core, to);
-                        (from, had) = (unseen, thread);
-                    }
-                    let turn = Turn { span: Span { from, to: at }, who: had, stolen };
-                    to.cores.entry(core).or_default().turns.push(turn);
+impl OpenThread {
+    fn new(thread: &HostThread, followed_since: Nanos) -> OpenThread {
+        let wait_rank = thread.prio();
+        OpenThread { followed_since, stretches: Vec::new(), wait: None, wait_rank }
+    }
+
+    fn end_wait(&mut self) {
+        self.stretches.extend(self.wait.take());
+    }
+
+    /// Takes a stretch. A wait is one, however often the thread is moved, and belongs to the core on which it ends.
+    fn take(&mut self, stretch: Stretch) {
+        if stretch.state == TimelineState::Waiting {
+            match &mut self.wait {
+                Some(wait) if wait.span.to == stretch.span.from => {
+                    (wait.span.to, wait.core) = (stretch.span.to, stretch.core);
                 }
-                self.leave(left, how, at, core, to);
-                if self.processes.contains(&next.process) {
-                    self.turn(&next, State::Running, at, core, to);
+                wait => {
+                    self.stretches.extend(wait.take());
+                    *wait = Some(Stretch { rank: self.wait_rank, ..stretch });
                 }
             }
-            CoreEvent::Woken(who) if self.processes.contains(&who.process) => {
-                match self.threads.get_mut(&who.thread) {
-                    Some(thread) if thread.state == State::Running => thread.woken = Some(at),
-                    Some(thread) if thread.state == State::Waiting => {}
-                    _ => self.turn(&who, State::Waiting, at, core, to),
-                }
-            }
-            CoreEvent::Woken(_) => {}
-            CoreEvent::Softirq { begins } => {
-                let spans = &mut to.cores.entry(core).or_default().softirqs;
-                spans.extend(bracket(&mut open.softirq, begins, at));
-            }
-            CoreEvent::Interrupt { begins } => {
-                let spans = &mut to.cores.entry(core).or_default().interrupts;
-                spans.extend(bracket(&mut open.interrupt, begins, at));
-            }
+            return;
         }
+        if let Some(wait) = &mut self.wait
+            && stretch.state == TimelineState::Running
+        {
+            wait.core = stretch.core;
+        }
+        self.end_wait();
+        self.wait_rank = stretch.rank;
+        self.stretches.push(stretch);
     }
+}
 
-    /// When a followed thread got the core that it leaves now, where the record shows somebody else there
-    /// since some time (some kernels do not tell the switches from every process): if it outranks that one, as
-    /// soon as it was woken.
-    fn unseen_switch(&self, left: i32, shown: &Runner, since: Nanos) -> Option<(Nanos, Runner)> {
-        let thread = self.threads.get(&left)?;
-        let outranks = thread.who.rank < shown.rank;
-        (outranks && thread.state != State::Running).then(|| (since.max(thread.since), thread.who))
-    }
-
-    /// A thread leaves the core.
-    fn leave(&mut self, thread: i32, how: Left, at: Nanos, core: CoreId, to: &mut Timeline) {
-        let Some(open) = self.threads.get(&thread) else { return };
-        let woken = open.woken.is_some_and(|woken| at.since(woken) <= WAKES_ITS_SLEEP);
-        let state = match how {
-            Left::Preempted => State::Waiting,
-            _ if woken => State::Waiting,
-            Left::Sleeping => State::Sleeping,
-            Left::Blocked => State::Blocked,
-            Left::Stopped => State::Stopped,
-            Left::Dead => {
-                self.close(thread, at, None, to);
-                self.threads.remove(&thread);
-                return;
-            }
+impl Builder {
+    pub fn new(topology: &Topology, follow: Follow) -> Builder {
+        let open = |core: &quell_model::Core| OpenCore {
+            id: core.id,
+            line: CoreLine::default(),
+            thread: idle(),
+            softirq: None,
+            interrupt: None,
+            lost_since: None,
         };
-        let who = open.who;
-        self.close(thread, at, None, to);
-        self.threads.insert(thread, OpenThread { since: at, state, core, who, woken: None });
-    }
-
-    /// A thread is woken or gets a core.
-    fn turn(&mut self, who: &Runner, state: State, at: Nanos, core: CoreId, to: &mut Timeline) {
-        self.close(who.thread, at, (state == State::Running).then_some(core), to);
-        let open = OpenThread { since: at, state, core, who: *who, woken: None };
-        self.threads.insert(who.thread, open);
-    }
-
-    /// Notes the stretch in progress. A wait belongs to the core on which it ended.
-    fn close(&mut self, thread: i32, at: Nanos, ended_on: Option<CoreId>, to: &mut Timeline) {
-        let Some(open) = self.threads.get(&thread) else { return };
-        let core = ended_on.filter(|_| open.state == State::Waiting).unwrap_or(open.core);
-        let span = Span { from: open.since, to: at };
-        let stretch = Stretch { span, state: open.state, core, rank: open.who.rank };
-        to.threads.entry(thread).or_default().push(stretch);
-    }
-
-    /// The record ends: what goes on is cut off.
-    fn end(mut self, at: Nanos, to: &mut Timeline) {
-        let threads: Vec<i32> = self.threads.keys().copied().collect();
-        threads.into_iter().for_each(|thread| self.close(thread, at, None, to));
-        for (core, open) in self.cores {
-            let line = to.cores.entry(core).or_default();
-            if let Some((since, who)) = open.turn {
-                let span = Span { from: since, to: at.max(since) };
-                line.turns.push(Turn { span, who, stolen: Nanos::ZERO });
-            }
-            line.softirqs.extend(open.softirq.map(|from| Span { from, to: at.max(from) }));
-            line.interrupts.extend(open.interrupt.map(|from| Span { from, to: at.max(from) }));
+        Builder {
+            follow,
+            cores: topology.cores().iter().map(open).collect(),
+            open: Vec::new(),
+            ended: BTreeMap::new(),
+            until: Nanos::MAX,
+            held: 0,
+            lost: 0,
+            is_found: false,
         }
+    }
+
+    /// Whether a thread is followed.
+    pub fn follows(&self, thread: &HostThread) -> bool {
+        self.open.get(thread.index.index()).is_some_and(Option::is_some)
+    }
+
+    /// Follows the threads that are chosen by now.
+    pub fn choose_anew(&mut self, host: &HostState) {
+        host.threads().for_each(|thread| self.thread_described(thread, host.now()));
+    }
+
+    /// A softirq or interrupt begins or ends.
+    pub fn bracket(&mut self, core: usize, kind: Bracket, begins: bool, at: Nanos) {
+        let core = &mut self.cores[core];
+        let (open, spans) = match kind {
+            Bracket::Softirq => (&mut core.softirq, &mut core.line.softirqs),
+            Bracket::Interrupt => (&mut core.interrupt, &mut core.line.interrupts),
+        };
+        if begins {
+            *open = Some(at);
+        } else if let Some(from) = open.take() {
+            spans.push(Span { from, to: at.max(from) });
+            self.held += 1;
+        }
+    }
+
+    /// Forgets everything before now.
+    pub fn clear(&mut self) {
+        for core in &mut self.cores {
+            core.line = CoreLine::default();
+            (core.softirq, core.interrupt) = (None, None);
+        }
+        for open in self.open.iter_mut().flatten() {
+            open.stretches.clear();
+            open.wait = None;
+        }
+        self.ended.clear();
+        (self.held, self.lost) = (0, 0);
+    }
+
+    /// The timeline, of which this span is asked about.
+    pub fn finish(
+        mut self,
+        mut host: HostState,
+        span: Span,
+        explains_interrupts: bool,
+    ) -> Timeline {
+        self.until = span.to;
+        host.finish(&mut self);
+        let ended = host.now();
+        host.threads().for_each(|thread| self.thread_ended(thread, ended));
+        let mut timeline = Timeline {
+            cores: BTreeMap::new(),
+            threads: self.ended,
+            span,
+            unknown: Vec::new(),
+            explains_interrupts,
+        };
+        for core in self.cores {
+            let mut line = core.line;
+            let open = |from: Nanos| Span { from, to: span.to.max(from) };
+            line.softirqs.extend(core.softirq.map(open));
+            line.interrupts.extend(core.interrupt.map(open));
+            line.unknown.extend(core.lost_since.map(|from| Span { from, to: ended.max(from) }));
+            line.unknown.retain(|span| span.from < span.to);
+            timeline.unknown.extend(&line.unknown);
+            timeline.cores.insert(core.id, line);
+        }
+        timeline.unknown = joined(timeline.unknown);
+        timeline
+    }
+
+    fn open(&mut self, index: ThreadIndex) -> Option<&mut OpenThread> {
+        self.open.get_mut(index.index())?.as_mut()
     }
 }
 
-/// The same time in the order of time, without overlaps and empty spans.
+impl HostVisitor for Builder {
+    fn thread_appeared(&mut self, thread: &HostThread, at: Nanos) {
+        let slot = thread.index.index();
+        if self.open.len() <= slot {
+            self.open.resize_with(slot + 1, || None);
+        }
+        let is_followed = self.follow.follows(&thread.info);
+        self.open[slot] = is_followed.then(|| OpenThread::new(thread, at));
+    }
+
+    fn thread_described(&mut self, thread: &HostThread, at: Nanos) {
+        match (self.follow.follows(&thread.info), self.follows(thread)) {
+            (true, false) => self.open[thread.index.index()] = Some(OpenThread::new(thread, at)),
+            (false, true) => self.thread_ended(thread, at),
+            _ => {}
+        }
+    }
+
+    fn thread_ended(&mut self, thread: &HostThread, _: Nanos) {
+        let open = self.open.get_mut(thread.index.index()).and_then(Option::take);
+        if let Some(mut open) = open {
+            open.end_wait();
+            if !open.stretches.is_empty() {
+                self.ended.entry(thread.tid()).or_default().append(&mut open.stretches);
+            }
+        }
+    }
+
+    fn thread_span(&mut self, thread: &HostThread, until: Nanos) {
+        let core = self.cores[thread.core].id;
+        let to = until.min(self.until);
+        let Some(open) = self.open(thread.index) else { return };
+        let Some(state) = TimelineState::of(thread.state) else { return open.end_wait() };
+        let span = Span { from: thread.since.max(open.followed_since), to };
+        if span.from < span.to {
+            open.take(Stretch { span, state, core, rank: thread.prio() });
+            self.held += 1;
+        }
+    }
+
+    fn waiter_changed(&mut self, thread: &HostThread, _: Nanos) {
+        let core = self.cores[thread.core].id;
+        let Some(open) = self.open(thread.index) else { return };
+        match thread.state {
+            ThreadState::Waiting | ThreadState::Waking => self.is_found = true,
+            state => {
+                if let Some(wait) = open.wait.as_mut().filter(|_| state == ThreadState::Running) {
+                    wait.core = core;
+                }
+                // What it waits later is another wait, even where nothing shows how long it ran.
+                open.end_wait();
+            }
+        }
+    }
+
+    fn wakeup_latency(&mut self, thread: &HostThread, from: Nanos, at: Nanos) {
+        let core = self.cores[thread.core].id;
+        let Some(open) = self.open(thread.index).filter(|_| from == at) else { return };
+        // A wait of no length is one, and no span.
+        let span = Span { from, to: at };
+        open.take(Stretch { span, state: TimelineState::Waiting, core, rank: thread.prio() });
+        self.held += 1;
+    }
+
+    fn core_span(
+        &mut self,
+        core: &HostCore,
+        has: Occupant<'_>,
+        from: Nanos,
+        to: Nanos,
+        steal: Nanos,
+    ) {
+        let span = Span { from, to: to.min(self.until) };
+        if !matches!(has, Occupant::Unknown) && span.from < span.to {
+            let open = &mut self.cores[core.index];
+            open.line.runs.push(RunInterval { span, thread: open.thread, steal });
+            self.held += 1;
+        }
+    }
+
+    fn core_switched(&mut self, core: &HostCore, occupant: Occupant<'_>, _: Nanos) {
+        let thread = occupant.thread();
+        self.is_found |= thread.is_some_and(|thread| self.follows(thread));
+        self.cores[core.index].thread = thread.map_or_else(idle, |thread| thread.info);
+    }
+
+    fn core_lost(&mut self, core: &HostCore, from: Nanos, _: Nanos, count: u64) {
+        self.lost = self.lost.saturating_add(count);
+        self.cores[core.index].lost_since.get_or_insert(from);
+        // The other end of a bracket may be among what was lost.
+        self.bracket(core.index, Bracket::Softirq, false, from);
+        self.bracket(core.index, Bracket::Interrupt, false, from);
+    }
+
+    fn core_known(&mut self, core: &HostCore, at: Nanos) {
+        let core = &mut self.cores[core.index];
+        let since = core.lost_since.take();
+        core.line.unknown.extend(since.map(|from| Span { from, to: at.max(from) }));
+    }
+}
+
+fn idle() -> Runner {
+    Runner { thread: 0, process: 0, rank: Rank::NOBODY, name: ThreadName::default() }
+}
+
+/// The same time in the order of time and without overlaps.
 fn joined(mut spans: Vec<Span>) -> Vec<Span> {
-    spans.retain(|span| span.from < span.to);
     spans.sort_by_key(|span| span.from);
     let mut joined: Vec<Span> = Vec::new();
     for span in spans {
@@ -296,13 +400,4 @@ fn joined(mut spans: Vec<Span>) -> Vec<Span> {
         }
     }
     joined
-}
-
-/// The span that ends, of something that begins and ends.
-fn bracket(open: &mut Option<Nanos>, begins: bool, at: Nanos) -> Option<Span> {
-    if begins {
-        *open = Some(at);
-        return None;
-    }
-    open.take().map(|from| Span { from, to: at })
 }

@@ -1,10 +1,12 @@
-//! Events as input of [`quell_trace::why`], which knows only what its own recorder delivers: switches and wakings.
-//! Softirqs and interrupts are in no recording of today's format.
+//! Recordings as input of [`quell_trace::why`]: their switches and wakings alone, as `quell why` records them live.
+//!
+//! Softirqs and interrupts are in none of these recordings. They are said to be, so that not all running time is
+//! unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quell_model::{Event, Nanos, What};
-use quell_trace::why::{Blame, CoreEvent, Inquiry, Report, Timeline, Transition};
+use quell_model::{CoreId, Event, Meta, Nanos, Source, What};
+use quell_trace::why::{Blame, Collector, Follow, Inquiry, Report, Window};
 use serde::Serialize;
 
 /// Waits of at least this time are the slow ones of the report.
@@ -38,7 +40,7 @@ pub struct Charged {
     digest: String,
 }
 
-pub fn report(events: &[Event]) -> Expected {
+pub fn report(meta: &Meta, events: &[Event]) -> Expected {
     let processes: BTreeSet<i32> = wakings(events).into_keys().collect();
     let wakings = wakings(events).into_iter();
     let busiest = wakings.max_by_key(|(process, count)| (*count, -process));
@@ -47,12 +49,13 @@ pub fn report(events: &[Event]) -> Expected {
         What::Lost { count } => count,
         _ => 0,
     });
-    let inquiry = inquiry(events, &all);
+    let inquiry = inquiry(meta, events, &all);
     Expected {
         processes: all.len(),
         wake_ups: Report::of_wake_ups(&inquiry, SLOW, LISTED, lost.sum()),
         waits: charged(inquiry.waits(Nanos::ZERO)),
-        requests: busiest.map_or_else(Charged::default, |(process, _)| requests(events, process)),
+        requests: busiest
+            .map_or_else(Charged::default, |(process, _)| requests(meta, events, process)),
     }
 }
 
@@ -69,10 +72,29 @@ fn wakings(events: &[Event]) -> BTreeMap<i32, u64> {
     processes
 }
 
-fn inquiry(events: &[Event], processes: &[i32]) -> Inquiry {
-    let (from, to) = span(events);
-    let transitions = events.iter().filter_map(transition).collect();
-    Inquiry::new(Timeline::new(transitions, processes, from, to), Vec::new(), Vec::new())
+fn inquiry(meta: &Meta, events: &[Event], processes: &[i32]) -> Inquiry {
+    let hooks = ["sched_switch", "sched_waking", "softirq_entry", "irq_handler_entry"];
+    let source = match meta.source {
+        Source::Simulator => Source::Simulator,
+        _ => Source::Recorder,
+    };
+    let hooks = hooks.map(str::to_owned).to_vec();
+    let meta = Meta { source, hooks, ..meta.clone() };
+    let follow = Follow::processes(processes.iter().copied());
+    let mut collector = Collector::new(&meta, follow, Window::ALL);
+    let mut numbers: BTreeMap<CoreId, u64> = BTreeMap::new();
+    let number_of = |event: &Event| {
+        let what = match &event.what {
+            what @ (What::Switch { .. } | What::Waking { .. }) => what.clone(),
+            // It says when the recording begins and ends.
+            _ => What::Annotation("".into()),
+        };
+        let next = numbers.entry(event.core).or_default();
+        *next += 1;
+        Event { sequence: *next, what, ..event.clone() }
+    };
+    events.iter().map(number_of).for_each(|event| collector.push(&event));
+    Inquiry::new(collector.finish().timeline, Vec::new(), Vec::new())
 }
 
 fn span(events: &[Event]) -> (Nanos, Nanos) {
@@ -80,21 +102,9 @@ fn span(events: &[Event]) -> (Nanos, Nanos) {
     (at(events.first()), at(events.last()))
 }
 
-/// As the recorder of transitions has it: a waking belongs to the core on which the thread ran last.
-fn transition(event: &Event) -> Option<Transition> {
-    let (core, seen) = match event.what {
-        What::Switch { next, left, how, stolen } => {
-            (event.core, CoreEvent::Switched { next, left, how, stolen })
-        }
-        What::Waking { thread, target, .. } => (target, CoreEvent::Woken(thread)),
-        _ => return None,
-    };
-    Some(Transition { at: event.at, core, event: seen })
-}
-
-fn requests(events: &[Event], process: i32) -> Charged {
+fn requests(meta: &Meta, events: &[Event], process: i32) -> Charged {
     let (from, to) = span(events);
-    let inquiry = inquiry(events, &[process]);
+    let inquiry = inquiry(meta, events, &[process]);
     let step = to.since(from).0.saturating_sub(WINDOW.0) / WINDOWS;
     charged((0..WINDOWS).map(|number| {
         let sent = from + Nanos(number * step);

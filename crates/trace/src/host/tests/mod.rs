@@ -1,8 +1,6 @@
 //! The host state against hand-made events, a slow reference, a toy scheduler and brute force.
 
 mod consumers;
-mod differential;
-mod kinds;
 mod matching;
 mod properties;
 mod reference;

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::matching::{is_matchable, lowest};
 use super::reference::{RefRunning, Reference};
+use super::toy::{self, Damage, Truth};
 use super::*;
 
 const CORES: u16 = 3;
@@ -239,6 +240,40 @@ proptest! {
         }
         if !events.is_empty() {
             prop_assert_eq!((plain.idle(), plain.contended()), (watched.idle(), watched.contended()));
+        }
+    }
+}
+
+/// Random runs of a small kernel.
+const STREAMS: u64 = 2_500;
+
+#[test]
+fn undamaged_record_gives_the_true_state() {
+    for seed in 0..STREAMS {
+        let recorded = toy::record(seed, Source::Recorder, Damage::None);
+        let mut host = HostState::new(&recorded.meta);
+        for (at, (event, truth)) in recorded.events.iter().zip(&recorded.truths).enumerate() {
+            host.push(event, &mut ());
+            host.validate().unwrap();
+            // Within an instant the kernel's steps are recorded one after the other.
+            if recorded.events.get(at + 1).is_some_and(|next| next.at == event.at) {
+                continue;
+            }
+            for (tid, truth) in truth {
+                let thread = host.thread_by_tid(*tid).unwrap();
+                let state = (thread.state, thread.core);
+                let is_true = match truth {
+                    Truth::Running(core) => state == (ThreadState::Running, *core),
+                    Truth::Waiting(core) => state == (ThreadState::Waiting, *core),
+                    Truth::Waking(core) => {
+                        // A keyframe lists it as waiting.
+                        thread.state.is_listed() && thread.core == *core
+                    }
+                    Truth::Sleeping(_) => !thread.state.is_placed(),
+                };
+                assert!(is_true, "seed {seed}: {thread:?} is {truth:?} after {event:?}");
+            }
+            assert_eq!(host.threads().count(), truth.len(), "seed {seed}");
         }
     }
 }

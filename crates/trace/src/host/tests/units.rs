@@ -422,3 +422,40 @@ fn parallel_make_without_first_wakeups_has_empty_queues() {
     assert_eq!(deepest, 0);
     assert_eq!(feed.host.threads().count(), 0, "all have ended");
 }
+
+/// A recorder that leaves out what `quell why` does not need.
+fn recorder_without_moves() -> Feed {
+    let mut feed = Feed::recorder(2);
+    let hooks = ["sched_switch", "sched_waking"].map(str::to_owned).to_vec();
+    feed.host = HostState::new(&Meta { hooks, ..meta(Source::Recorder, 2) });
+    feed
+}
+
+#[test]
+fn thread_waits_from_waking_where_the_recorder_has_no_wakeups() {
+    let mut feed = recorder_without_moves();
+    feed.push(0, 0, switch(1, 0, Left::Sleeping)).push(10, 1, waking(2, 0));
+    assert_eq!(feed.state(2), Some((ThreadState::Waiting, 0)));
+    // It ran on when it was woken, and sleeps much later.
+    feed.push(20, 1, waking(1, 0)).push(900_000, 0, switch(2, 1, Left::Sleeping));
+    assert_eq!(feed.state(1), Some((ThreadState::Sleeping, 0)));
+}
+
+#[test]
+fn waiting_thread_may_be_anywhere_where_moves_are_not_recorded() {
+    let mut feed = recorder_without_moves();
+    feed.push(0, 0, switch(1, 0, Left::Sleeping)).push(0, 1, switch(3, 0, Left::Sleeping));
+    feed.push(10, 1, waking(2, 0)).push(20, 0, switch(0, 1, Left::Sleeping));
+    assert_eq!(feed.state(2), Some((ThreadState::Waiting, 0)), "it may have been moved");
+    feed.push(30, 1, switch(3, 2, Left::Sleeping));
+    assert_eq!(feed.state(2), Some((ThreadState::Sleeping, 1)));
+}
+
+#[test]
+fn wait_ends_where_a_waiting_thread_leaves_its_core() {
+    let mut feed = Feed::recorder(1);
+    feed.push(0, 0, switch(1, 0, Left::Sleeping)).push(10, 0, woken(2, 0));
+    feed.push(50, 0, switch(1, 2, Left::Preempted));
+    let thread = feed.host.thread_by_tid(2).unwrap();
+    assert_eq!((thread.state, thread.since), (ThreadState::Waiting, Nanos(50)));
+}
