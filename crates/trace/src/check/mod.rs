@@ -229,26 +229,25 @@ impl Checker {
     /// Events are missing: nothing is judged until a keyframe. A thread that waits on another core by what is known
     /// may have been moved to the core of which they are missing.
     fn take_losses(&mut self, at: Nanos, event: &Event) {
-        let mut losses = std::mem::take(&mut self.changes.losses);
-        let mut reported = match event.what {
+        let losses = std::mem::take(&mut self.changes.losses);
+        let reported = match event.what {
             What::Lost { count } => Some(count),
             _ => None,
         };
-        // What is missing before the event comes first.
-        while let Some(Loss { core, from, count }) = (!losses.is_empty()).then(|| losses.remove(0))
-        {
-            self.report.lost = self.report.lost.saturating_add(count);
-            self.take_back(core, from, at);
-            let is_reported = losses.is_empty() && reported.take().is_some();
+        for (index, Loss { core, from, count }) in losses.iter().enumerate() {
+            self.report.lost = self.report.lost.saturating_add(*count);
+            self.take_back(*core, *from, at);
+            // What is missing before the event comes first.
+            let is_reported = reported.is_some() && index + 1 == losses.len();
             let why = if is_reported { "were lost" } else { "are missing" };
             self.go_blind(at, format!("{count} events of core {core} {why}"));
         }
-        self.changes.losses = losses;
-        if let Some(count) = reported {
+        if let Some(count) = reported.filter(|_| losses.is_empty()) {
             // Of a core that the topology does not have.
             self.report.lost = self.report.lost.saturating_add(count);
             self.go_blind(at, format!("{count} events of core {} were lost", event.core));
         }
+        self.changes.losses = losses;
     }
 
     /// Takes what the host state does not hold.
