@@ -98,6 +98,8 @@ impl Advice {
             self.shields.reserve(cores);
             self.yields.reserve(cores);
         }
+        let is_left = |advice: &TaskAdvice| advice.touched;
+        debug_assert!(!self.tasks.iter().any(is_left), "advice of the last tick is left");
         self.everyone = CoreSet::EMPTY;
         self.best_effort = CoreSet::EMPTY;
         self.best_effort_reason = TaskReason::Banned;

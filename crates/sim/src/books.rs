@@ -169,7 +169,7 @@ impl Engine<'_> {
         broken
     }
 
-    fn open_requests(&self, task: usize) -> impl Iterator<Item = Request> {
+    pub(crate) fn open_requests(&self, task: usize) -> impl Iterator<Item = Request> {
         let state = &self.tasks[task];
         let threads = &self.threads[state.first..][..self.scenario.tasks[task].threads as usize];
         let on_threads = threads.iter().filter_map(|thread| match thread.work {

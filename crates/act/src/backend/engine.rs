@@ -96,6 +96,10 @@ impl Engine {
             self.targets.touch(known.info.id);
             return self.forget_plan();
         }
+        debug_assert!(
+            self.tasks[at].as_ref().is_none_or(|old| self.records.has_none_of(old.info.id)),
+            "a task has the place of one whose threads are still changed"
+        );
         self.tasks[at] = Some(TaskState {
             info,
             status: TaskStatus::default(),
@@ -285,6 +289,7 @@ impl Engine {
             record.stranded = lack.place.stranded;
             if lack.is_nothing() {
                 record.settle(generation);
+                debug_assert!(state.status.unsettled > 0, "more threads settle than did not");
                 state.status.unsettled -= 1;
                 continue;
             }
@@ -317,6 +322,7 @@ impl Engine {
             return;
         };
         let Some(lack) = state.lack(record, want, &self.style) else { return };
+        debug_assert_eq!(want.task, record.task, "a thread gets what another task's should be");
 
         let mut failure = None;
         if let Some(attr) = lack.sched {
@@ -340,6 +346,7 @@ impl Engine {
         match failure {
             None => {
                 record.settle(generation);
+                debug_assert!(state.status.unsettled > 0, "more threads settle than did not");
                 state.status.unsettled = state.status.unsettled.saturating_sub(1);
             }
             Some((attempt, failure)) => self.fail(item.record, attempt, failure, now, report),

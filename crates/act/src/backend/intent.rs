@@ -74,6 +74,9 @@ impl Lack {
         if wanted.policy.is_realtime() && !may_elevate {
             wanted = if present.policy.is_realtime() { present } else { own.sched };
         }
+        let elevates = wanted.policy.is_realtime() && !present.policy.is_realtime();
+        debug_assert!(may_elevate || !elevates, "{wanted} for a task that the host refuses it");
+        debug_assert!(place.cores.is_subset(&own.cores), "beyond the thread's own affinity");
         let sched = (!record.keeps_sched && !present.same_effect(&wanted)).then_some(wanted);
         let here = record.present_cores(own);
         let cores =

@@ -295,8 +295,10 @@ impl Records {
             self.slots.push(None);
             (self.slots.len() - 1) as u32
         });
+        debug_assert!(self.slots[at as usize].is_none(), "a record in use gets another thread");
         self.slots[at as usize] = Some(Record::new(view, self.epoch));
-        self.by_tid.insert(view.thread.tid, at);
+        let before = self.by_tid.insert(view.thread.tid, at);
+        debug_assert_eq!(before, None, "thread {} has two records", view.thread.tid);
         at
     }
 
@@ -316,6 +318,22 @@ impl Records {
                 *slot = None;
             }
         }
+        self.debug_check();
+    }
+
+    /// Each record is found by its tid, and each place is used or free.
+    fn debug_check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let used = self.slots.iter().flatten().count();
+        debug_assert_eq!(used, self.by_tid.len(), "records, and tids that lead to one");
+        debug_assert_eq!(used + self.free.len(), self.slots.len(), "records and free places");
+    }
+
+    /// Whether no thread of this task has a record. For assertions: it reads all of them.
+    pub fn has_none_of(&self, task: TaskId) -> bool {
+        self.iter().all(|record| record.task != task)
     }
 
     /// A record by its place.
@@ -402,6 +420,7 @@ impl Records {
                 *slot = None;
             }
         }
+        self.debug_check();
     }
 }
 

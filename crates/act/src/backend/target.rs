@@ -168,6 +168,7 @@ impl Targets {
             *slot = Slot { want: *want, generation: self.next_generation };
         }
         self.wants.truncate(self.scratch.len());
+        debug_assert_eq!(self.wants.len(), self.scratch.len(), "a want for each task of the Plan");
         moved
     }
 

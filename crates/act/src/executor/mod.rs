@@ -197,6 +197,7 @@ impl Executor {
         seen: A,
     ) -> Result<(), ActError> {
         let Some(managed) = self.threads.get_mut(thread) else { return Ok(()) };
+        debug_assert!(A::place(managed).is_none(), "{thread:?} inherits what it has already");
         let identity = Identity { subject: A::subject(*thread), pidfd_inode: managed.pidfd_inode };
         let slot = self.journal.insert(&identity, &original, &seen.value())?;
         *A::place(managed) = Some(Box::new(Tracked {
@@ -274,6 +275,11 @@ impl Executor {
 
         kill_point("before-journal");
         let entry = free_entry(tracked.shown);
+        debug_assert_ne!(
+            Some(entry),
+            tracked.shown,
+            "the value that the host shows is overwritten"
+        );
         let slot = match tracked.slot {
             Some(slot) => {
                 self.journal.record(slot, entry, &wanted.value())?;
@@ -288,6 +294,10 @@ impl Executor {
             (tracked.slot, tracked.created) = (Some(slot), boot_ticks());
         }
         tracked.wrote[entry] = Some(wanted);
+        debug_assert!(
+            self.journal.has_written(slot, entry),
+            "{thread:?} is written before the journal has the value"
+        );
         kill_point("journal-to-syscall");
         if let Err(error) = wanted.write(thread.tid) {
             return Err(refusal::of(thread, &format!("set {wanted}"), &error));
@@ -407,6 +417,10 @@ impl Executor {
             Mode::Live => restore::restore_journal(self.journal.shared(), &mut self.host, &[]),
             Mode::DryRun => RestoreReport::default(),
         };
+        debug_assert!(
+            self.threads.iter().all(|managed| managed.lent.is_none()),
+            "no switch handle outlives a restore"
+        );
         self.threads.clear();
         self.texts.clear();
         self.journal.reset();

@@ -169,6 +169,7 @@ impl Threads {
     pub(super) fn forget(&mut self, tid: Tid, journal: &mut Journal) {
         let Some(mut managed) = self.by_tid.remove(&tid) else { return };
         managed.revoke();
+        debug_assert_eq!(managed.thread.tid, tid, "a thread is known by another tid");
         let tgid = managed.thread.tgid;
         if let Some(tids) = self.by_process.get_mut(&tgid) {
             tids.retain(|known| *known != tid);

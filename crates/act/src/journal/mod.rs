@@ -420,6 +420,8 @@ impl Journal {
             Some(at) => at,
             None => self.extend()?,
         };
+        debug_assert!(at < self.used, "slot {at} of {} in use", self.used);
+        debug_assert!(!self.file.slot(at).is_live(), "slot {at} is filled a second time");
         self.paint(next);
         self.order += 1;
         if let Err(too_long) = self.file.slot(at).create(self.order, identity, original, next) {
@@ -452,6 +454,12 @@ impl Journal {
     }
 
     /// Keeps a slot whose value was given back, as a bequest to children that are not known yet.
+    /// Whether a slot has a written value in this entry. For assertions.
+    pub(crate) fn has_written(&self, at: u32, entry: usize) -> bool {
+        let slot = self.file.slot(at);
+        slot.is_live() && slot.has_written(entry)
+    }
+
     pub(crate) fn keep_as_bequest(&self, at: u32) {
         self.file.slot(at).give_back();
     }
@@ -463,6 +471,7 @@ impl Journal {
 
     /// Frees a slot whose object is gone or restored.
     pub(crate) fn release(&mut self, at: u32) {
+        debug_assert!(!self.free.contains(&at), "slot {at} is released twice");
         self.file.slot(at).release();
         self.free.push(at);
     }
@@ -487,6 +496,7 @@ impl Journal {
                 .map_err(JournalError::io(&self.file.path))?;
             self.reserved += CHUNK;
         }
+        debug_assert!(self.used < self.reserved, "slot {} has no memory", self.used);
         self.used += 1;
         Ok(self.used - 1)
     }

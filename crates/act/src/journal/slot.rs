@@ -106,18 +106,31 @@ impl Slot<'_> {
 
     /// Records a value that is about to be written, in entry 0 or 1.
     pub(crate) fn record(&self, entry: usize, value: &Value) -> Result<(), TooLong> {
+        debug_assert!(self.is_live(), "a value is recorded in a slot that is free");
         self.write_entry(2 + (entry & 1), value)
     }
 
     /// Replaces the original.
     pub(crate) fn rebase(&self, value: &Value) -> Result<(), TooLong> {
+        debug_assert!(self.is_live(), "a free slot gets another original");
         let newer = self.sequence(0).0 >= self.sequence(1).0;
         self.write_entry(usize::from(newer), value)
     }
 
     /// Notes that its value was given back; it stays as a bequest.
     pub(crate) fn give_back(&self) {
+        debug_assert!(self.is_live(), "a free slot stays for descendants");
         self.0[slot::RETURNED].store(boot_ticks(), Release);
+    }
+
+    /// Whether it is in use, damaged or not.
+    pub(super) fn is_live(&self) -> bool {
+        self.0[slot::STATE].load(Relaxed) != 0
+    }
+
+    /// Whether a written value was recorded in entry 0 or 1.
+    pub(super) fn has_written(&self, entry: usize) -> bool {
+        self.sequence(2 + (entry & 1)).0 != 0
     }
 
     /// Frees the slot.

@@ -93,6 +93,8 @@ impl Allocator {
 
     fn stay(&mut self, place: u32, closed: &CoreSet, now: Nanos) {
         let hosts = self.choose_hosts(place, closed);
+        debug_assert!(hosts.is_subset(&self.lc_owned), "a guest on {hosts}, not all of LC");
+        debug_assert!(hosts.intersection(closed).is_empty(), "a guest where others overflow");
         let task = &mut self.tasks[place as usize];
         task.hosts = hosts;
         if !task.is_guest {

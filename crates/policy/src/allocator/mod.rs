@@ -21,6 +21,7 @@ pub mod constants;
 
 mod advised;
 mod batch;
+mod debug;
 mod grant;
 mod guests;
 mod release;
@@ -132,9 +133,12 @@ impl Allocator {
         if self.stale {
             self.reserve();
         }
+        self.debug_check("reserve");
         self.take_advice(now, advice);
         self.release_unneeded(now);
+        self.debug_check("release");
         self.take_shields(now, seen, advice);
+        self.debug_check("shields");
         self.grant_guaranteed(now);
         self.grant_claims(now, seen, advice);
         // Fewer cores are idled each time, so this ends.
@@ -144,7 +148,10 @@ impl Allocator {
         if self.host.caps.shares_cores {
             self.admit_guests(now);
         }
+        self.debug_check("grant");
         self.write(now, seen, advice, plan);
+        debug_assert_eq!(plan.cores.len(), self.host.topology.len(), "cores of the Plan");
+        debug_assert_eq!(plan.tasks.len(), seen.tasks.len(), "tasks of the Plan");
         self.stale = false;
         self.last = now;
         Wake::at(self.next)
@@ -229,6 +236,9 @@ impl Allocator {
 
     /// Makes a usable core the task's own, whoever had it.
     fn assign(&mut self, core: CoreId, place: u32, now: Nanos, reason: Reason) {
+        debug_assert!(self.usable.contains(core), "core {core} is assigned and not usable");
+        debug_assert!(self.task(place).alive, "core {core} is assigned to a task that left");
+        debug_assert!(self.task(place).allowed.contains(core), "core {core} is not allowed");
         self.give_back(core, now);
         self.moves += 1;
         self.version += 1;
@@ -252,6 +262,7 @@ impl Allocator {
             return;
         }
         let task = &mut self.tasks[state.owner as usize];
+        debug_assert!(task.owned.contains(core), "core {core} is not among those of its owner");
         task.owned.remove(core);
         task.owned_len -= 1;
         (state.owner, state.since, state.reason) = (NONE, now, Reason::Unwanted);
@@ -278,6 +289,7 @@ impl Allocator {
             }
         }
         let task = &mut self.tasks[place as usize];
+        debug_assert_eq!(task.owned_len, 0, "task {} leaves with cores {}", task.id, task.owned);
         *task = TaskState::empty(task.id, task.limits);
         self.stale = true;
     }
@@ -294,6 +306,7 @@ impl Allocator {
         if self.changes.len() < CHANGES_MAX {
             self.changes.push(change);
         } else {
+            debug_assert!(self.changes[self.oldest].at <= change.at, "changes are kept in order");
             self.changes[self.oldest] = change;
             self.oldest = (self.oldest + 1) % CHANGES_MAX;
         }

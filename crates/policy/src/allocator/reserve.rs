@@ -52,14 +52,17 @@ impl Allocator {
 
     fn unreserve(&mut self, core: CoreId) {
         let place = std::mem::replace(&mut self.cores[core.index()].reserved, NONE);
+        debug_assert_ne!(place, NONE, "core {core} serves no guarantee");
         let task = &mut self.tasks[place as usize];
         task.reserved.remove(core);
         task.reserved_len -= 1;
     }
 
     fn reserve_core(&mut self, core: CoreId, place: u32) {
+        debug_assert_eq!(self.core(core).reserved, NONE, "core {core} is reserved twice");
         self.cores[core.index()].reserved = place;
         let task = &mut self.tasks[place as usize];
+        debug_assert!(task.reserved_len < task.guaranteed, "{} has its guarantee", task.id);
         task.reserved.insert(core);
         task.reserved_len += 1;
     }

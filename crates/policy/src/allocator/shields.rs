@@ -56,6 +56,7 @@ impl Allocator {
                 }
             }
         }
+        debug_assert!(idled.is_subset(&self.usable), "{idled} are idled, {} usable", self.usable);
         self.shielded = idled;
     }
 
@@ -127,6 +128,7 @@ impl Allocator {
                             (Invariant::WorkConservation, Reason::Congested(delay))
                         }
                     };
+                    debug_assert!(self.shielded.contains(lane), "core {lane} is not idled");
                     self.shielded.remove(lane);
                     self.assign(lane, place, now, reason);
                     self.decline_shield(place, lane, Some(by));

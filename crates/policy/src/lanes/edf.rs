@@ -84,6 +84,7 @@ impl Edf {
             let ran = seen.now.since(since.max(self.charged));
             state.left = state.left - ran;
         }
+        debug_assert!(self.charged <= seen.now, "charged up to a later time than now");
         self.charged = seen.now;
     }
 
@@ -109,6 +110,7 @@ impl Edf {
                 let ran = seen.turn.filter(|(runs, _)| *runs == member);
                 let ran = ran.map_or(Nanos::ZERO, |(_, since)| seen.now.since(since.max(next)));
                 *state = State::full(&job, next, ran);
+                debug_assert!(next <= seen.now, "a period that begins later than now");
             }
         }
         self.awake = seen.runnable;

@@ -45,6 +45,7 @@ impl Fair {
             let ran = seen.now.since(since.max(self.charged));
             self.virtual_time[member.at()] += (u128::from(ran.0) << 16) / self.weight(member);
         }
+        debug_assert!(self.charged <= seen.now, "charged up to a later time than now");
         self.charged = seen.now;
     }
 

@@ -1,5 +1,6 @@
 //! Time, and the order of events.
 
+mod debug;
 mod events;
 mod timers;
 
@@ -144,6 +145,9 @@ pub(crate) struct Engine<'a> {
     moved: Vec<(usize, usize)>,
 }
 
+/// Simulated time between two checks of the accounting, in debug builds.
+const DEBUG_INTERVAL: Nanos = Nanos::from_millis(1);
+
 const RUNGS: usize = Rung::SchedIdle as usize + 1;
 
 /// Runs a scenario under a policy.
@@ -212,6 +216,10 @@ impl<'a> Engine<'a> {
             let (at, timer) = self.timers.next();
             if at > self.scenario.length {
                 return self.finish();
+            }
+            debug_assert!(self.now <= at, "time runs backwards: {at} after {}", self.now);
+            if at.0 / DEBUG_INTERVAL.0 > self.now.0 / DEBUG_INTERVAL.0 {
+                self.debug_check();
             }
             self.now = at;
             self.timers.arm(timer, Nanos::MAX);

@@ -133,6 +133,7 @@ impl Engine<'_> {
 
     pub(crate) fn core_action(&mut self, at: usize) {
         let target = &mut self.backend.cores[at];
+        debug_assert_ne!(target.outcome, Outcome::Done, "an action ends that was not begun");
         match target.fate {
             Fate::Done => {
                 target.outcome = Outcome::Done;

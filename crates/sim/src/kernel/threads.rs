@@ -140,6 +140,11 @@ impl Engine<'_> {
             self.on_be.insert(id);
         }
         let core = &mut self.cores[at];
+        debug_assert_eq!(
+            core.running, None,
+            "core {id} gets thread {thread} while it runs another"
+        );
+        debug_assert!(core.online, "core {id} is offline and gets thread {thread}");
         core.book_idle(self.now);
         core.running = Some(thread);
         core.switching += lost;
@@ -199,6 +204,7 @@ impl Engine<'_> {
         let task = self.threads[thread].task;
         let id = self.cores[at].id;
         let state = &mut self.tasks[task];
+        debug_assert!(state.running_on.contains(id), "task {task} leaves core {id}");
         state.running -= 1;
         state.running_on.remove(id);
         state.polling_on.remove(id);

@@ -134,13 +134,16 @@ impl Hardware {
     /// the node is to be settled.
     pub fn add(&mut self, domain: usize, task: usize, threads: i64) -> bool {
         let cell = &mut self.cells[domain * self.tasks + task];
-        cell.threads = cell.threads.saturating_add_signed(threads);
+        let sum = cell.threads.checked_add_signed(threads);
+        debug_assert!(sum.is_some(), "{threads} of {} threads of task {task} stop", cell.threads);
+        cell.threads = sum.unwrap_or_default();
         self.contends() && self.profiles[task].traffic_mb > 0
     }
 
     /// A physical core of the node starts or stops to work.
     pub fn count_active(&mut self, node: usize, starts: bool) {
         let active = &mut self.nodes[node].active;
+        debug_assert!(starts || *active > 0, "more cores of node {node} stop than worked");
         *active = if starts { *active + 1 } else { active.saturating_sub(1) };
     }
 
