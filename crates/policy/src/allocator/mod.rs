@@ -306,7 +306,6 @@ impl Allocator {
         if self.changes.len() < CHANGES_MAX {
             self.changes.push(change);
         } else {
-            debug_assert!(self.changes[self.oldest].at <= change.at, "changes are kept in order");
             self.changes[self.oldest] = change;
             self.oldest = (self.oldest + 1) % CHANGES_MAX;
         }
