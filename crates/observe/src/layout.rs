@@ -148,8 +148,11 @@ mod tests {
         }
     }
 
+    /// Name, offset and size of a compiled field.
+    type CompiledField = (String, usize, usize);
+
     /// The structures of which the object has a variable, as the compiler laid them out: name to (bytes, fields).
-    fn compiled(btf: &Btf<'_>) -> BTreeMap<String, (usize, Vec<(String, usize, usize)>)> {
+    fn compiled(btf: &Btf<'_>) -> BTreeMap<String, (usize, Vec<CompiledField>)> {
         let variables = btf.type_by_kind::<Var<'_>>().map(|variable| {
             let of = variable.referenced_type().skip_mods_and_typedefs();
             (variable.name().unwrap().to_str().unwrap().to_owned(), of)
@@ -170,7 +173,7 @@ mod tests {
     }
 
     /// How a copy differs from the compiled structure, a line a difference.
-    fn differences(copy: &Layout, bytes: usize, fields: &[(String, usize, usize)]) -> Vec<String> {
+    fn differences(copy: &Layout, bytes: usize, fields: &[CompiledField]) -> Vec<String> {
         let mut found = Vec::new();
         for (name, offset, size) in fields {
             match copy.fields.iter().find(|(copied, ..)| copied == name) {
