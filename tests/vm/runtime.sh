@@ -83,7 +83,7 @@ eventually "all green threads of the job end" says job "finished 300"
 goes_on "the one that came late runs" late
 goes_on "one with a guarantee still naps" back
 
-for rule in guarantee priority conservation advice shape; do
+for rule in guarantee lc_first work_conservation advice malformed; do
     expect "no violation of $rule" 0 "$(total violations_$rule)"
 done
 kill -9 $daemon
