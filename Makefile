@@ -121,7 +121,7 @@ lint: ## Check format, Rust lints, shell scripts, lines, words and links
 	scripts/lint/lines.py
 	scripts/lint/vocabulary.py
 	scripts/lint/links.py
-	scripts/lint/assertions.py
+	scripts/lint/assertions.py --enforce
 	$(CARGO) clippy --workspace --all-targets $(CARGO_LOCK) -- -D warnings
 	$(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target $(CARGO_LOCK)
 	shellcheck -x .ci/run scripts/vm/init packaging/debian/p* $$(git ls-files '*.sh')

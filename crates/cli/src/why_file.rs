@@ -161,6 +161,7 @@ pub fn run(
         eprintln!("{remark}");
     }
     let lost = evidence.lost;
+    let explains_interrupts = evidence.timeline.explains_interrupts();
     let inquiry = Inquiry::new(evidence.timeline, Vec::new(), Vec::new());
     let report = match requests {
         Some(requests) => {
@@ -169,6 +170,11 @@ pub fn run(
         }
         None => Report::of_wake_ups(&inquiry, bound.unwrap_or(BOUND), slowest, lost),
     };
+    if !explains_interrupts && report.shares.iter().any(|share| share.kind == "unknown") {
+        eprintln!(
+            "{file}: it has no softirqs or no interrupts, so time that nothing else explains is unknown; record with `quell record --events why`"
+        );
+    }
     Ok(match error {
         None => (report, ExitCode::SUCCESS),
         Some(err) => {

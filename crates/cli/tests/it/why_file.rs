@@ -219,6 +219,9 @@ fn older_recording_is_explained_but_for_the_time_of_softirqs() {
     assert_eq!(report["lost"], 0);
     assert!(report["slow"].as_u64().unwrap() > 0, "{report:#}");
     assert!(time_share(&report, "unknown") > 0.0, "{report:#}");
+    let out = Command::new(QUELL).args(["why", file, "--comm", "mc-worker"]).output().unwrap();
+    let remark = String::from_utf8(out.stderr).unwrap();
+    assert!(remark.contains("record with `quell record --events why`"), "{remark}");
     for kind in ["service", "interrupt", "kernel section", "idle core"] {
         assert_eq!(time_share(&report, kind), 0.0, "{kind}: {report:#}");
     }

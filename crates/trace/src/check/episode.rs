@@ -81,6 +81,8 @@ impl Episode {
     /// The verdicts on the queue's waiters were these from `from` to `to`.
     pub(super) fn add(&mut self, from: Nanos, to: Nanos, totals: &WaiterTotals) {
         let time = to.since(from);
+        debug_assert!(self.from.is_some(), "time is added to an episode that has not begun");
+        debug_assert!(self.until <= to, "an episode's time runs backwards");
         self.window.add(from, to);
         self.wasted += time;
         self.until = to;

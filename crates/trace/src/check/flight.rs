@@ -46,6 +46,7 @@ impl Flight {
         while self.is_old(begin) || self.bytes > self.bytes_max {
             self.is_cut = !self.is_old(begin);
             let dropped = self.segments.pop_front().unwrap_or_default();
+            debug_assert!(dropped.bytes <= self.bytes, "more bytes are dropped than are kept");
             self.bytes -= dropped.bytes;
         }
     }

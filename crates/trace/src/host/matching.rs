@@ -79,6 +79,8 @@ impl Matcher {
                 left -= 1;
             }
         }
+        let used: usize = self.used.iter().sum();
+        debug_assert_eq!(used, self.matched.len(), "matched cores, and those that demands have");
     }
 
     /// Gives a core to a demand, which may give one of its own to another in turn.

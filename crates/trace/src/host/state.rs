@@ -265,6 +265,8 @@ impl HostState {
             Some(next) => self.threads[next].previous = previous,
             None => core.tail = previous,
         }
+        let listed = if state == ThreadState::Waiting { core.waiting } else { core.waking };
+        debug_assert!(listed > 0, "core {}: more threads leave its queue than came", core.id);
         if state == ThreadState::Waiting {
             core.waiting -= 1;
             core.above_idle -= u32::from(is_above_idle(prio));
@@ -281,6 +283,7 @@ impl HostState {
             return;
         }
         let (state, class, prio) = (thread.state, thread.class, thread.prio());
+        debug_assert!(thread.next.is_none(), "tid {} is in two queues", thread.tid());
         let core = &mut self.cores[thread.core];
         thread.previous = core.tail.replace(index);
         match thread.previous {
@@ -419,6 +422,7 @@ impl HostState {
             has_news |= idle_changed | set_member(&mut self.contended, id, contended) | contended;
             set_member(&mut self.lost, id, lost);
         }
+        self.assert_sets();
         self.epoch += u64::from(has_news);
         for &index in &dirty {
             visitor.core_changed(&self.cores[usize::from(index)], self.now);
@@ -471,6 +475,15 @@ impl HostState {
                 !is_throttled && !is_ours
             }
         }
+    }
+
+    /// What the sets of cores have to do with each other.
+    fn assert_sets(&self) {
+        let (idle, contended, lost) = (&self.idle, &self.contended, &self.lost);
+        debug_assert!(idle.is_disjoint(lost), "idle {idle}, and events of {lost} are lost");
+        debug_assert!(contended.is_disjoint(lost), "contended {contended}, {lost} are lost");
+        let is_apart = self.queues == Queues::Shared || idle.is_disjoint(contended);
+        debug_assert!(is_apart, "cores {idle} idle, on {contended} threads wait behind others");
     }
 
     /// The invariants of one core that cost nothing to check.

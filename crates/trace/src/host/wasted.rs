@@ -269,6 +269,17 @@ impl WastedTime {
             (true, true) => self.compute_by_sizes(host),
             (true, false) => self.compute_by_threads(host),
         }
+        let (idle, wasted) = (host.idle(), &self.cores.wasted);
+        let allowed = &self.cores.allowed_by_policy;
+        debug_assert!(
+            wasted.union(allowed).is_subset(idle),
+            "matched cores beyond the idle {idle}"
+        );
+        debug_assert!(wasted.is_disjoint(allowed), "{wasted} wasted and {allowed} allowed");
+        debug_assert!(
+            self.rate.total().wall_ns <= 2,
+            "wall time passes once, in two parts at most"
+        );
         self.cores != before
     }
 
@@ -326,6 +337,8 @@ impl WastedTime {
         let [queues_wasted, queues_allowed, queues_unknown] =
             matched(&mut self.matcher, host.idle(), &self.queues);
         let [wasted, allowed, unknown] = matched(&mut self.matcher, host.idle(), &self.usable);
+        debug_assert!(wasted.is_subset(&allowed) && allowed.is_subset(&unknown), "layers grow");
+        debug_assert!(queues_unknown.len() <= unknown.len(), "a queue relieved by no thread");
         let times = |threads: &CoreSet, queues: &CoreSet| CoreTimes {
             wall_ns: u64::from(!threads.is_empty()),
             core_ns: queues.len() as u64,

@@ -103,6 +103,13 @@ pub struct Timeline {
     pub(super) explains_interrupts: bool,
 }
 
+impl Timeline {
+    /// Whether all time that softirqs and interrupts took is known. If not, time that nothing else explains is unknown.
+    pub fn explains_interrupts(&self) -> bool {
+        self.explains_interrupts
+    }
+}
+
 /// A bracket of which the end is still to come.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Bracket {
@@ -181,6 +188,8 @@ impl OpenThread {
             wait.core = stretch.core;
         }
         self.end_wait();
+        let last = self.stretches.last().map_or(Nanos::ZERO, |last| last.span.to);
+        debug_assert!(last <= stretch.span.from, "a thread is in two states at once");
         self.wait_rank = stretch.rank;
         self.stretches.push(stretch);
     }
@@ -359,6 +368,8 @@ impl HostVisitor for Builder {
         let span = Span { from, to: to.min(self.until) };
         if !matches!(has, Occupant::Unknown) && span.from < span.to {
             let open = &mut self.cores[core.index];
+            let last = open.line.runs.last().map_or(Nanos::ZERO, |last| last.span.to);
+            debug_assert!(last <= span.from, "core {} runs two threads at once", core.id);
             open.line.runs.push(RunInterval { span, thread: open.thread, steal });
             self.held += 1;
         }
