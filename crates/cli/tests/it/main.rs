@@ -8,6 +8,7 @@ mod congestion;
 mod generate;
 mod lane;
 mod lane_bench;
+mod lane_kills;
 mod latency;
 mod lint;
 mod load;
