@@ -9,6 +9,7 @@ mod generate;
 mod lane;
 mod lane_bench;
 mod lane_kills;
+mod lane_task;
 mod latency;
 mod lint;
 mod load;
