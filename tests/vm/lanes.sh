@@ -84,14 +84,17 @@ turns() {
         $1 == "\"core\"" {core = $2}
         $1 == "\"slices\"" && core == wanted {print $2}' | xargs
 }
+# turned CORE BEFORE: the lane there has had turns since.
+turned() { [ "$(turns "$1")" != "$2" ]; }
 # How many scheduler threads there are.
-schedulers() { quell lane status --json | tr ',{' '\n\n' | grep '"tid"' | sort -u | wc -l; }
+schedulers() { quell lane status --json | tr -s ',{' '\n' | grep '"tid"' | sort -u | wc -l; }
 # lane_is NAME KEY VALUE: what the status of a lane says.
 lane_is() {
     quell status --json | awk -v name="\"$1\"," -v key="\"$2\":" -v value="$3" '
         $1 == "\"name\":" {inside = $2 == name}
         inside && $1 == "\"lane\":" {lane = 1}
-        lane && $1 == key {sub(/,$/, "", $2); exit $2 != value}'
+        lane && $1 == key {sub(/,$/, "", $2); found = $2 == value; exit}
+        END {exit !found}'
 }
 # counts CORE A B C: from now on the turns are to each other as these numbers, but for one in ten. Not from the start: who begins
 # late leaves turns to the others.
@@ -205,8 +208,8 @@ there=$((5 - here))
 # shellcheck disable=SC2154 # eval
 places() {
     for number in 0 1 2; do
-        eval "pid=\$pid_$1_$number"
-        grep Cpus_allowed_list: "/proc/$pid/status" | cut -f2
+        eval "member=\$pid_$1_$number"
+        grep Cpus_allowed_list: "/proc/$member/status" | cut -f2
     done | sort -u | xargs
 }
 all_on() { [ "$(places "$1")" = "$2" ]; }
@@ -223,7 +226,7 @@ quell apply /tmp/front.toml
 eventually "the lane moves as a whole" all_on 2 $there
 eventually "and is scheduled there" lane_is lane-2 scheduling true
 before=$(turns $there)
-eventually "its slices go on" [ "$(turns $there)" != "$before" ]
+eventually "its slices go on" turned $there "$before"
 {
     lanes_alone
     service front $here
