@@ -22,11 +22,11 @@ use serde::Serialize;
 use super::status::{self, Lanes};
 use crate::client::read_config;
 
-/// Between two looks whether anybody is left.
+/// Between two looks whether a thread is left.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long a daemon of its own may take to start: the verifier may take seconds on a busy host.
 const START: Duration = Duration::from_secs(30);
-/// How long it may take to give everything back.
+/// How long it may take to restore everything.
 const END: Duration = Duration::from_secs(20);
 
 /// Put threads on a lane until Ctrl-C, or until all of them have ended
@@ -164,7 +164,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a daemon is to be told.
+/// What a daemon is asked for.
 struct Wanted {
     /// For one of its own.
     host: String,
@@ -287,7 +287,7 @@ impl Programs {
         Ok(self.0[self.0.len() - 1].pid())
     }
 
-    /// All at once, when everybody is on the lane.
+    /// All at once, when all members are on the lane.
     fn release(&self) -> Result<()> {
         self.0.iter().try_for_each(|it| it.release().context("a member does not start"))
     }
@@ -379,10 +379,10 @@ impl Session {
         }
     }
 
-    /// Gives the tasks back, and ends a daemon of its own to which nobody else attached any.
+    /// Removes the tasks, and ends a daemon of its own to which no other command attached any.
     fn close(mut self, attached: Vec<String>) -> Result<()> {
         for task in attached {
-            // One that was removed by somebody else is gone already.
+            // One that was removed meanwhile is gone already.
             let _ = self.client.call(Method::Remove { task });
         }
         let Some(mut own) = self.own.take() else { return Ok(()) };

@@ -83,7 +83,7 @@ pub fn show(lanes: &Lanes) {
     for Lane { task, status: lane, .. } in &lanes.lanes {
         let place = match (lane.core, lane.scheduling) {
             (Some(core), true) => format!("core {core}"),
-            (Some(core), false) => format!("waits beneath the owner of core {core}"),
+            (Some(core), false) => format!("waits below the owner of core {core}"),
             (None, _) => "no core".to_owned(),
         };
         let running = lane.running.as_deref().unwrap_or("-");

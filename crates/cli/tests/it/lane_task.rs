@@ -158,7 +158,7 @@ fn lane_comes_and_goes_with_apply_and_with_its_command() {
     lanes.go_on(&[0]);
     lanes.child.kill().unwrap();
     lanes.child.wait().unwrap();
-    eventually("it is given back", || all(members[0].pid(), OTHER, "0-1"));
+    eventually("it is restored", || all(members[0].pid(), OTHER, "0-1"));
     assert!(daemon.task("lane-1").is_null());
     daemon.stop();
 }

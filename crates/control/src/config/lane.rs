@@ -48,7 +48,7 @@ pub struct LaneConfig {
     /// Fair: `A:3,B:1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
-    /// Who runs there.
+    /// The members.
     #[serde(default)]
     pub member: Vec<MemberConfig>,
 }

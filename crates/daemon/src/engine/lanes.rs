@@ -1,7 +1,7 @@
 //! Lanes under the engine: which core each has, and whose threads its scheduler may switch.
 //!
 //! The engine lends a thread once the back end has it on the lane's core, takes back what the task or its administrator
-//! changed, and tells schedulers what the Plan gives them. It never switches a member, and waits for no scheduler but to end
+//! changed, and passes on what the Plan gives each lane. It never switches a member, and waits for no scheduler but to end
 //! a switch under way (microseconds) before a restore.
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const AGAIN_AFTER: Nanos = Nanos::from_millis(1);
 pub struct Link {
     /// The lane's task.
     pub task: TaskId,
-    /// How its scheduler is told something.
+    /// Orders to its scheduler.
     pub scheduler: Postbox<Order>,
     /// Whether that lives.
     pub pulse: Arc<Pulse>,
@@ -44,7 +44,7 @@ pub struct Link {
     pub policy: &'static str,
     /// How its scheduler waits.
     pub pattern: LanePattern,
-    /// What its scheduler was told last.
+    /// The last order about its core.
     pub seat: Seat,
     /// Where its members are: its own core, or the one on which they wait.
     pub core: Option<CoreId>,
@@ -61,7 +61,7 @@ impl Link {
                 format!("its members {members} share core {core} by slices ({})", self.policy)
             }
             (Seat::Waits, Some(core)) => format!(
-                "its members {members} wait beneath the owner of core {core}; no slices are dealt out meanwhile"
+                "its members {members} wait below the owner of core {core}; no slices are dealt out meanwhile"
             ),
             (Seat::Waits, None) => format!("no core is left for its members {members}"),
         }
@@ -84,11 +84,11 @@ impl Link {
     }
 }
 
-/// What the engine hands to who opens a lane.
+/// A task's ring, opened.
 pub struct Opened {
     /// What the lane sees with.
     pub reader: LaneReader,
-    /// Where it tells of threads that it lets go.
+    /// Where it reports threads that it lets go.
     pub departures: Sender<Departure>,
 }
 
@@ -144,7 +144,7 @@ impl Lanes {
         self.pending = Some(Nanos::ZERO);
     }
 
-    /// A lane ends: its threads are given back next.
+    /// A lane ends: its threads are restored next.
     pub fn remove(&mut self, task: TaskId, sight: &mut Sight) {
         self.list.retain(|link| link.task != task);
         if let Sight::Bpf(bpf) = sight {
@@ -182,12 +182,12 @@ impl Lanes {
         }
     }
 
-    /// Tells those that lose their core, before the back end acts.
+    /// Orders for lanes that lose their core, before the back end acts.
     pub fn stand_up(&mut self, plan: &Plan) {
         self.tell(plan, |seat| seat == Seat::Waits);
     }
 
-    /// Tells those that get a core, once the back end has acted.
+    /// Orders for lanes that get a core, once the back end has acted.
     pub fn sit_down(&mut self, plan: &Plan) {
         self.tell(plan, |seat| seat != Seat::Waits);
     }
@@ -198,7 +198,7 @@ impl Lanes {
             let seat = owned.map_or(Seat::Waits, Seat::Owns);
             let waits = || plan.tasks.get(link.task.at())?.shared_cores.first();
             link.core = owned.or_else(waits);
-            // One without room for it is told in the next tick.
+            // A full postbox gets it in the next tick.
             if seat != link.seat && meant(seat) && link.scheduler.tell(Order::Sit(link.task, seat))
             {
                 link.seat = seat;
@@ -263,14 +263,14 @@ impl Link {
         match executor.lend(&thread, rungs) {
             Ok(handle) => {
                 let new = NewThread { member, slot, handle };
-                let told = self.scheduler.tell(Order::Join(self.task, new));
-                match told {
+                let sent = self.scheduler.tell(Order::Join(self.task, new));
+                match sent {
                     true => self.lent.push(thread),
                     false => executor.revoke(&thread),
                 }
-                told
+                sent
             }
-            // Told of by its event.
+            // Its event follows.
             Err(ActError::Gone(_)) => true,
             Err(ActError::Unguarded) => {
                 self.counters.not_guarded();
@@ -302,7 +302,7 @@ impl Engine {
         problems
     }
 
-    /// Watches a thread of Quell's own as one of a lane that has no members yet; where BPF tells of it.
+    /// Watches a thread of Quell's own as one of a lane that has no members yet; returns its slot.
     pub fn watch_probe(&mut self, id: TaskId, thread: ThreadRef) -> Option<SlotPlace> {
         let Sight::Bpf(bpf) = &mut self.parts.sight else { return None };
         bpf.watch(thread, id, false, Children::Leave).ok()?;

@@ -7,8 +7,8 @@
 //!            spins for all lanes that name it (dedicated)
 //! ```
 //!
-//! A scheduler thread owns its lanes: their policies, what BPF tells of their threads ([`LaneReader`]), and a switch handle
-//! for each thread. A switch asks nobody: both rungs of a thread are in the journal since it was lent. The engine tells the
+//! A scheduler thread owns its lanes: their policies, the states of their threads as BPF counts them ([`LaneReader`]), and a switch handle
+//! for each thread. A switch asks no other thread: both rungs of a thread are in the journal since it was lent. The engine orders the
 //! lane whether it has a core ([`Seat`]); while it has none of its own, its members stay on the lower rung, no timer runs and
 //! nothing wakes the scheduler.
 //!
@@ -25,7 +25,7 @@ mod slices;
 mod wait;
 
 pub use counters::Counters;
-pub use request::{LaneRequest, Who};
+pub use request::{LaneRequest, MemberSource};
 pub use scheduler::{Companion, Order, Place, Pulse, Scheduler};
 pub use slices::{Departure, Lane, NewThread, Seat};
 

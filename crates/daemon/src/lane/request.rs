@@ -18,9 +18,9 @@ const RESUME_AFTER: Nanos = Nanos::from_millis(10);
 /// The longest name of a member.
 const NAME_BYTES_MAX: usize = 32;
 
-/// Who is a member.
+/// What makes up a member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Who {
+pub enum MemberSource {
     /// A program to start, for a shell.
     Command(String),
     /// A process that runs: all its threads.
@@ -29,12 +29,12 @@ pub enum Who {
     Thread(i32),
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for MemberSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::Command(command) => write!(f, "`{command}`"),
-            Who::Process(pid) => write!(f, "process {pid}"),
-            Who::Thread(tid) => write!(f, "thread {tid}"),
+            MemberSource::Command(command) => write!(f, "`{command}`"),
+            MemberSource::Process(pid) => write!(f, "process {pid}"),
+            MemberSource::Thread(tid) => write!(f, "thread {tid}"),
         }
     }
 }
@@ -44,8 +44,8 @@ impl fmt::Display for Who {
 pub struct MemberRequest {
     /// Its name, unique in the lane.
     pub name: String,
-    /// Who it is.
-    pub who: Who,
+    /// What makes it up.
+    pub source: MemberSource,
 }
 
 /// One lane, well-formed.
@@ -82,19 +82,19 @@ impl LaneRequest {
         Ok(request)
     }
 
-    /// Nobody is two members, alone or as a thread of a process.
+    /// A thread is of one member, alone or with its process.
     fn check_twice(&self) -> Result<()> {
         let mut taken = BTreeSet::new();
-        for who in self.members.iter().map(|member| &member.who) {
-            let twice = !matches!(who, Who::Command(_)) && !taken.insert(who.clone());
-            ensure!(!twice, "{who} is a member twice");
+        for source in self.members.iter().map(|member| &member.source) {
+            let named = !matches!(source, MemberSource::Command(_));
+            ensure!(!named || taken.insert(source.clone()), "{source} is a member twice");
         }
-        for who in &taken {
-            let Who::Thread(tid) = who else { continue };
+        for source in &taken {
+            let MemberSource::Thread(tid) = source else { continue };
             let process = process_of(*tid);
             ensure!(
-                !taken.contains(&Who::Process(process)),
-                "{who} is of process {process}, which is a member with all its threads"
+                !taken.contains(&MemberSource::Process(process)),
+                "{source} is of process {process}, which is a member with all its threads"
             );
         }
         Ok(())
@@ -126,16 +126,16 @@ fn member_of(member: &MemberConfig, at: usize) -> Result<MemberRequest> {
         "`{}` is no name for a member: up to {NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`",
         name.escape_debug()
     );
-    let who = match (&member.command, member.pid, member.tid) {
-        (Some(command), None, None) => Who::Command(command.clone()),
-        (None, Some(pid), None) => Who::Process(pid),
-        (None, None, Some(tid)) => Who::Thread(tid),
+    let source = match (&member.command, member.pid, member.tid) {
+        (Some(command), None, None) => MemberSource::Command(command.clone()),
+        (None, Some(pid), None) => MemberSource::Process(pid),
+        (None, None, Some(tid)) => MemberSource::Thread(tid),
         _ => bail!("member {name}: give one of a command, a pid and a tid"),
     };
-    if let Who::Process(number) | Who::Thread(number) = who {
+    if let MemberSource::Process(number) | MemberSource::Thread(number) = source {
         may_be_moved(number).with_context(|| format!("member {name}"))?;
     }
-    Ok(MemberRequest { name, who })
+    Ok(MemberRequest { name, source })
 }
 
 /// A, B, .. Z, A2, B2 and so on.

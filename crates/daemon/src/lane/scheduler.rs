@@ -1,4 +1,4 @@
-//! Scheduler threads: what everybody else may tell one and see of it.
+//! Scheduler threads: the orders that one takes, and what others may see of it.
 
 use std::io;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use super::slices::{Lane, NewThread, Seat};
 use super::wait;
 use crate::mailbox::{Mailbox, Postbox, pair};
 
-/// What a scheduler thread is told.
+/// An order to a scheduler thread.
 pub enum Order {
     /// Schedules one lane more.
     Open(Box<Lane>),
     /// A thread joins a lane.
     Join(TaskId, NewThread),
-    /// A thread ended or was given back.
+    /// A thread ended or was restored.
     Remove(TaskId, ThreadRef),
     /// What the Plan gives a lane from now on.
     Sit(TaskId, Seat),
@@ -33,7 +33,7 @@ pub enum Order {
     Close(TaskId, Sender<bool>),
 }
 
-/// What everybody may see of a scheduler thread.
+/// What others may see of a scheduler thread.
 #[derive(Debug)]
 pub struct Pulse {
     /// When it has to run next at the latest: [`Nanos::MAX`] while nothing has to end.
@@ -81,7 +81,7 @@ pub struct Place {
 
 /// A running scheduler thread.
 pub struct Scheduler {
-    /// How to tell it something.
+    /// Orders to it.
     pub postbox: Postbox<Order>,
     /// Whether it lives.
     pub pulse: Arc<Pulse>,
@@ -117,7 +117,7 @@ impl Scheduler {
             } else {
                 let _ = ready.send(placed);
             }
-            // Whoever ends has nothing due any more.
+            // Once it ends nothing is due any more.
             own.due(Nanos::MAX);
         })?;
         match started.recv() {
@@ -145,7 +145,7 @@ impl Scheduler {
 pub(super) struct Lanes(pub Vec<Lane>);
 
 impl Lanes {
-    /// Carries out what the thread was told. False once it has to end.
+    /// Carries out orders. False once the thread has to end.
     pub fn take_orders(&mut self, mailbox: &Mailbox<Order>) -> bool {
         while let Some(order) = mailbox.take() {
             let of = match &order {

@@ -2,7 +2,7 @@
 //!
 //! The member whose slice it is has the rung `Dispatcher` (as SCHED_RR, so that its threads take turns among
 //! themselves even where it is alone), all others `FifoLow`. Where it sleeps before its slice is over,
-//! the kernel runs one of those at once; the scheduler is told, and corrects who it is. *Raise first, then lower*:
+//! the kernel runs one of those at once; the scheduler is woken, and corrects which one it is. *Raise first, then lower*:
 //! at no time is a third thread above both.
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub enum Seat {
 pub struct NewThread {
     /// Whose.
     pub member: Member,
-    /// Where BPF tells of it.
+    /// Its slot in BPF's table.
     pub slot: SlotPlace,
     /// The right to switch it.
     pub handle: SwitchHandle,
@@ -73,7 +73,7 @@ pub struct Lane {
     seat: Seat,
     /// Whose slice it is, since when.
     turn: Option<(Member, Nanos)>,
-    /// Who is on the upper rung: stays there when the lane falls idle.
+    /// The member on the upper rung: it stays there when the lane falls idle.
     raised: Option<Member>,
     /// Rungs or states have to be looked at again at this time.
     unsettled: Option<Nanos>,
@@ -84,7 +84,7 @@ pub struct Lane {
     lead: Lead,
     /// For how long the threads of whose slice it is had run when it began.
     ran_before: Nanos,
-    /// Counts hand-overs: which of a member's threads comes first.
+    /// Counts switches: which of a member's threads comes first.
     rotation: usize,
     /// What the reader's count of changes was when states were last read.
     changes: u64,
@@ -168,7 +168,7 @@ impl Lane {
         self.changed();
     }
 
-    /// Forgets a thread that ended or was given back.
+    /// Forgets a thread that ended or was restored.
     pub fn remove(&mut self, thread: &ThreadRef) {
         self.threads.retain(|it| it.known.thread != *thread);
         self.changed();
@@ -318,14 +318,14 @@ impl Lane {
         let mut left = false;
         for thread in threads.iter_mut().filter(|it| meant(it)) {
             let why = match thread.handle.switch_to(rung) {
-                // Who is gone is told of by the engine.
+                // The engine's order follows.
                 Ok(_) | Err(ActError::Gone(_)) => continue,
                 Err(ActError::Unguarded) => {
                     *unsettled = Some(clock::now() + AGAIN_AFTER);
                     counters.not_guarded();
                     continue;
                 }
-                // Given back already.
+                // Restored already.
                 Err(ActError::Revoked(_)) => None,
                 Err(ActError::Raced { .. }) => Some("it changed its own scheduling"),
                 Err(err) => {
@@ -352,7 +352,7 @@ impl Lane {
     }
 
     /// A scheduler on the lane's own core is about to sleep: only now can the member run whose slice it is. It counts
-    /// from here, or a slice that is shorter than a hand-over would be over before it began, and nobody would ever run.
+    /// from here, or a slice that is shorter than a switch would be over before it began, and no member would ever run.
     /// Whether a slice begins with this.
     pub fn let_run(&mut self) -> bool {
         let Some((member, since)) = self.turn.filter(|_| std::mem::take(&mut self.fresh)) else {

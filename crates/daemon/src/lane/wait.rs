@@ -16,7 +16,7 @@ use crate::mailbox::Mailbox;
 const ORDERS_EVERY: Nanos = Nanos::from_micros(20);
 
 /// What a slice in the shared pattern has at least, counted from the scheduler's call to sleep: the shortest slice there is.
-/// With less, a scheduler that is slow to fall asleep would find its time passed each time, and nobody would ever run.
+/// With less, a scheduler that is slow to fall asleep would find its time passed each time, and no member would ever run.
 const SLICE_MIN: Nanos = Nanos::from_micros(5);
 
 /// The shared pattern: one lane.

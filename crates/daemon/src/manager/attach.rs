@@ -8,7 +8,7 @@ use super::Manager;
 use super::task::Task;
 use crate::boot::Lifetime;
 
-/// How long a daemon that was started for somebody waits for them.
+/// How long a daemon that ends by itself waits for its first task.
 const FIRST: Duration = Duration::from_secs(20);
 
 impl Manager {
@@ -46,7 +46,7 @@ impl Manager {
         Ok(said)
     }
 
-    /// A connection is closed: the tasks that it attached are given back.
+    /// A connection is closed: the tasks that it attached end.
     pub(super) fn detach(&mut self, connection: u64) {
         let (gone, kept) =
             std::mem::take(&mut self.attached).into_iter().partition(|(of, _)| *of == connection);
@@ -67,7 +67,7 @@ impl Manager {
         (self.lifetime, self.left_due) = (lifetime, Instant::now() + FIRST);
     }
 
-    /// Whether nobody is left for whom the daemon runs.
+    /// Whether the daemon's lifetime is over.
     pub(super) fn is_left(&mut self) -> bool {
         let wanted = match self.lifetime {
             Lifetime::UntilAsked => true,

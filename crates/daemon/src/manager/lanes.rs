@@ -12,7 +12,7 @@ use super::no_answer;
 use crate::command::Command;
 use crate::engine::{Link, Opened};
 use crate::lane::{
-    Companion, Counters, Lane, LaneRequest, Order, Place, Scheduler, Seat, Who, probe,
+    Companion, Counters, Lane, LaneRequest, MemberSource, Order, Place, Scheduler, Seat, probe,
 };
 use crate::launch::Launched;
 use crate::mailbox::Postbox;
@@ -188,7 +188,7 @@ fn no_place(core: CoreId, err: &std::io::Error) -> String {
 pub fn launch(request: &LaneRequest) -> Result<Vec<Launched>, String> {
     let mut programs: Vec<Launched> = Vec::new();
     for member in &request.members {
-        let Who::Command(command) = &member.who else { continue };
+        let MemberSource::Command(command) = &member.source else { continue };
         let launch = Launch {
             command: vec!["sh".into(), "-c".into(), command.clone()],
             cwd: None,
@@ -221,14 +221,14 @@ pub fn watch(
     let mut launched = programs.iter().map(Launched::pid);
     let mut processes = Vec::new();
     for (at, member) in request.members.iter().enumerate() {
-        let process = match member.who {
-            Who::Command(_) => launched.next(),
-            Who::Process(pid) => Some(pid),
-            Who::Thread(_) => None,
+        let process = match member.source {
+            MemberSource::Command(_) => launched.next(),
+            MemberSource::Process(pid) => Some(pid),
+            MemberSource::Thread(_) => None,
         };
-        let threads = || match (process, &member.who) {
+        let threads = || match (process, &member.source) {
             (Some(pid), _) => procs::threads(pid),
-            (None, Who::Thread(tid)) => Ok(vec![procs::thread(*tid)?]),
+            (None, MemberSource::Thread(tid)) => Ok(vec![procs::thread(*tid)?]),
             (None, _) => Ok(Vec::new()),
         };
         let watch = |new: &[ThreadRef]| {
