@@ -12,7 +12,7 @@ use quell_control::config::LanePattern;
 use quell_control::protocol::LaneStatus;
 use quell_model::{CoreId, Nanos, Plan, TaskId};
 use quell_observe::bpf::{BpfObserver, LaneReader, SlotPlace};
-use quell_observe::{Children, Observer};
+use quell_observe::{Children, Observer, ThreadView};
 use quell_os::sched::SchedAttr;
 use quell_os::{ThreadRef, clock};
 use quell_policy::lanes::Member;
@@ -144,12 +144,13 @@ impl Lanes {
         self.pending = Some(Nanos::ZERO);
     }
 
-    /// A lane ends: its threads are restored next.
-    pub fn remove(&mut self, task: TaskId, sight: &mut Sight) {
-        self.list.retain(|link| link.task != task);
+    /// A lane ends: its threads, which are returned, are restored next.
+    pub fn remove(&mut self, task: TaskId, sight: &mut Sight) -> Vec<ThreadRef> {
         if let Sight::Bpf(bpf) = sight {
             bpf.close_lane(task);
         }
+        let at = self.list.iter().position(|link| link.task == task);
+        at.map_or(Vec::new(), |at| self.list.swap_remove(at).lent)
     }
 
     /// How late the latest of all schedulers is: one that hangs is to be ended with the daemon.
@@ -170,6 +171,18 @@ impl Lanes {
                 link.scheduler.tell(Order::Remove(link.task, *thread));
             }
         }
+    }
+
+    /// Events were lost, so threads may have come and gone.
+    pub fn lost_events(&mut self, seen: &[ThreadView]) {
+        for link in &mut self.list {
+            let Link { lent, scheduler, task, .. } = link;
+            lent.retain(|thread| {
+                let is_there = seen.iter().any(|view| view.thread == *thread);
+                is_there || !scheduler.tell(Order::Remove(*task, *thread))
+            });
+        }
+        self.look_for_threads();
     }
 
     /// A process became another program: its first thread may have the number of another one.

@@ -259,8 +259,10 @@ impl Engine {
         self.take_events();
         self.parts.sight.observer().read(&mut self.seen);
         drop(self.set_runtime(id, None));
-        self.lanes.remove(id, &mut self.parts.sight);
+        let lent = self.lanes.remove(id, &mut self.parts.sight);
         let report = self.parts.back_end.release(id, &mut self.parts.executor);
+        // Those that the back end has not seen yet.
+        self.parts.executor.undo_matching(|thread| lent.contains(thread));
         let threads: Vec<ThreadRef> = self
             .parts
             .sight

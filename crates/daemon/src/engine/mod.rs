@@ -353,6 +353,7 @@ impl Engine {
                     self.ticks.events_lost += events;
                     // Relaxed: a flag alone; whoever sees it reads /proc anew.
                     self.sweep_due.store(true, Ordering::Relaxed);
+                    self.lanes.lost_events(self.parts.sight.seen().threads());
                 }
             }
         }
