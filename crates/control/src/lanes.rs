@@ -1,7 +1,7 @@
 //! Lanes as typed: in a file, or on the command line.
 
-use quell_model::renamed_in;
-use serde::Deserialize;
+use quell_model::{Children, renamed_in};
+use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::config::{CONFIG_BYTES_MAX, ConfigError};
 
@@ -20,17 +20,6 @@ pub enum LanePattern {
     Dedicated,
 }
 
-/// What becomes of processes that a member creates. New threads always belong to the member.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LaneChildren {
-    /// They belong to the member.
-    #[default]
-    Adopt,
-    /// They are left as a plain child of the program would be.
-    Leave,
-}
-
 /// A set of lanes as typed; what the texts mean is not checked yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,9 +29,9 @@ pub struct LanesConfig {
     pub pattern: LanePattern,
     /// Where a dedicated scheduler spins; the lowest core without a lane if not said.
     pub scheduler_core: Option<u16>,
-    /// What becomes of new processes.
-    #[serde(default)]
-    pub children: LaneChildren,
+    /// What becomes of new processes of a member; never [`Children::Be`].
+    #[serde(default, deserialize_with = "lane_children")]
+    pub children: Children,
     /// After how long without a sign of life, in ms, the guardians end the lanes; 1000 if not said.
     pub watchdog_timeout_ms: Option<u64>,
     /// The lanes.
@@ -88,6 +77,13 @@ pub struct MemberConfig {
     pub tid: Option<i32>,
 }
 
+fn lane_children<'de, D: Deserializer<'de>>(from: D) -> Result<Children, D::Error> {
+    match Children::deserialize(from)? {
+        Children::Be => Err(D::Error::custom("`children` of lanes is `adopt` or `leave`")),
+        children => Ok(children),
+    }
+}
+
 impl LanesConfig {
     /// Reads a file of lanes from TOML; `file` is only for messages.
     ///
@@ -131,6 +127,16 @@ mod tests {
         let error = LanesConfig::parse("[[lane]]\ncore = 1\nsclice = \"5us\"\n", "f").unwrap_err();
         assert_eq!(error.line, Some(3));
         assert!(error.to_string().contains("sclice"), "{error}");
+    }
+
+    #[test]
+    fn children_of_lanes_are_adopted_or_left() {
+        let parse = |value: &str| {
+            LanesConfig::parse(&format!("\nchildren = \"{value}\"\n[[lane]]\ncore = 1\n"), "f")
+        };
+        assert_eq!(parse("leave").unwrap().children, Children::Leave);
+        let error = parse("be").unwrap_err();
+        assert_eq!((error.line, error.what.contains("`adopt` or `leave`")), (Some(2), true));
     }
 
     #[test]

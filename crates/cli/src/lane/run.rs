@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use quell_control::lanes::{LaneChildren, LaneConfig, LanePattern, LanesConfig, MemberConfig};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use quell_control::lanes::{LaneConfig, LanePattern, LanesConfig, MemberConfig};
 use quell_daemon::lanes;
+use quell_model::Children;
 
 use crate::client::read_config;
 use quell_terminal::quantity::seconds;
@@ -70,7 +72,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     scheduler_core: Option<u16>,
     /// What becomes of processes that members create [default: adopt, or what the file says]
-    #[arg(long)]
+    #[arg(long, value_parser = children())]
     children: Option<Children>,
     /// End by itself after this time, e.g. 10s
     #[arg(long, value_name = "TIME", value_parser = seconds)]
@@ -97,12 +99,12 @@ enum Pattern {
     Dedicated,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Children {
-    /// They take turns with the member that created them
-    Adopt,
-    /// They run as if there were no lane
-    Leave,
+fn children() -> impl TypedValueParser<Value = Children> {
+    PossibleValuesParser::new([
+        PossibleValue::new("adopt").help("They take turns with the member that created them"),
+        PossibleValue::new("leave").help("They run as if there were no lane"),
+    ])
+    .map(|typed| if typed == "leave" { Children::Leave } else { Children::Adopt })
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -115,11 +117,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Some(Pattern::Dedicated) => lanes.pattern = LanePattern::Dedicated,
         None => {}
     }
-    match args.children {
-        Some(Children::Adopt) => lanes.children = LaneChildren::Adopt,
-        Some(Children::Leave) => lanes.children = LaneChildren::Leave,
-        None => {}
-    }
+    lanes.children = args.children.unwrap_or(lanes.children);
     lanes.scheduler_core = args.scheduler_core.or(lanes.scheduler_core);
     let status = lanes::run(lanes::Options {
         lanes,

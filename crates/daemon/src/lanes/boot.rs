@@ -14,10 +14,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use quell_act::backend::{Prep, PrepConfig};
 use quell_act::{Executor, Journal, Ladder, Mode, Subject, recover_stale};
 use quell_control::config::Launch;
-use quell_control::lanes::{LaneChildren, LanePattern, LanesConfig};
-use quell_model::{Nanos, Rung};
+use quell_control::lanes::{LanePattern, LanesConfig};
+use quell_model::{Children, Nanos, Rung};
 use quell_observe::bpf::{BpfConfig, BpfObserver};
-use quell_observe::{Children, procs, topology};
+use quell_observe::{procs, topology};
 use quell_os::sched::{Policy, SchedAttr};
 use quell_os::{ThreadRef, Tid, clock, own};
 use quell_policy::lanes::Member;
@@ -186,13 +186,9 @@ impl Running {
         &mut self,
         observers: Vec<BpfObserver>,
         rungs: Rungs,
-        children: LaneChildren,
+        children: Children,
         mut companion: Option<Companion>,
     ) -> Result<()> {
-        let children = match children {
-            LaneChildren::Adopt => Children::Adopt,
-            LaneChildren::Leave => Children::Leave,
-        };
         for (at, observer) in observers.into_iter().enumerate() {
             let place = self.places[at];
             let own = |lane: &usize| place.spins || *lane == at;

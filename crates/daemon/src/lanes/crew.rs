@@ -11,9 +11,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_act::{ActError, Applied, Executor};
-use quell_model::{CoreId, CoreSet, Nanos, TaskId};
+use quell_model::{Children, CoreId, CoreSet, Nanos, TaskId};
 use quell_observe::bpf::BpfObserver;
-use quell_observe::{Children, HostEvent, Observer, ThreadState, ThreadView};
+use quell_observe::{HostEvent, Observer, ThreadState, ThreadView};
 use quell_os::sched::SchedAttr;
 use quell_os::{ThreadRef, clock};
 use quell_policy::lanes::{LanePolicy, Look, Member, Members, Seen};

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use quell_model::{CoreId, CoreSet, Nanos, TaskId};
+use quell_model::{Children, CoreId, CoreSet, Nanos, TaskId};
+use quell_observe::Observer;
 use quell_observe::bpf::BpfObserver;
-use quell_observe::{Children, Observer};
 use quell_os::own::place_scheduler;
 use quell_os::sched::SchedAttr;
 use quell_os::{ThreadRef, clock};
