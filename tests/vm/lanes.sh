@@ -192,7 +192,7 @@ lanes_alone() {
 }
 # service NAME CORE
 service() {
-    printf '[[task]]\nname = "%s"\nclass = "lc"\nmatch = "%s"\nguaranteed = 1\nrunaway_ms = 0\ncores = "%s"\n' "$1" "$1" "$2"
+    printf '[[task]]\nname = "%s"\nclass = "lc"\nmatch = "%s"\nrunaway_ms = 0\ncores = "%s"\n' "$1" "$1" "$2"
 }
 lanes_alone >/tmp/alone.toml
 start /tmp/alone.toml

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, bounded};
 use quell_act::backend::{
-    BackEnd, BeRung, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig,
+    BackEnd, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig,
 };
 use quell_act::{Executor, Journal, Ladder, Mode, recover_stale};
 use quell_control::config::{
-    BackEndKind, BeRungKind, CheckedHost, Config, ForeignThreads, HostConfig, ObserverKind,
-    Pattern, TaskConfig, Throttling,
+    BackEndKind, CheckedHost, Config, ForeignThreads, HostConfig, ObserverKind, Pattern,
+    TaskConfig, Throttling,
 };
 use quell_control::protocol::{Reply, Status};
 use quell_decisions::Spool;
@@ -258,15 +258,11 @@ fn assemble(
     let layout = Layout::detect(Path::new("/"))?;
     let freezes = layout.freezer.is_some();
     let back_end = |fair_server| -> Box<dyn BackEnd + Send> {
-        let be = match config.be_rung {
-            BeRungKind::SchedIdle => BeRung::Idle,
-            BeRungKind::FifoLow => BeRung::FifoLow,
-        };
         let per_thread_state = observer == "bpf";
         match config.back_end {
             BackEndKind::Elevation => Box::new(Elevation::new(
                 ladder,
-                be,
+                config.be_rung,
                 ElevationHost { fair_server, per_thread_state, freezes },
             )),
             BackEndKind::Cpuset => Box::new(Cpusets::new(per_thread_state, freezes)),
@@ -415,13 +411,14 @@ fn sight(config: &HostConfig, degraded: &mut Vec<String>) -> Result<Sight> {
     Ok(Sight::Proc(Box::new(ProcObserver::new())))
 }
 
-/// The rungs of lanes; members that have the slice are under SCHED_RR, so that a member's threads take turns.
+/// The rungs of lanes. Members are under SCHED_RR: the threads of the one with the slice take turns, and so do all while the
+/// lane has no core of its own.
 fn lane_rungs(config: &HostConfig, ladder: Ladder) -> Option<LaneRungs> {
     if config.back_end != BackEndKind::Elevation {
         return None;
     }
-    let runs = SchedAttr { policy: quell_os::sched::Policy::Rr, ..ladder.attr(Rung::Dispatcher)? };
-    let members = [ladder.attr(Rung::FifoLow)?, runs];
+    let of = |rung| Some(SchedAttr { policy: quell_os::sched::Policy::Rr, ..ladder.attr(rung)? });
+    let members = [of(Rung::FifoLow)?, of(Rung::Dispatcher)?];
     Some(LaneRungs { switcher: ladder.attr(Rung::Switcher)?, members })
 }
 

@@ -3,8 +3,7 @@
 use crossbeam_channel::Sender;
 use quell_act::backend::{TaskGroups, TaskInfo};
 use quell_control::protocol::{CongestionReport, Status};
-use quell_model::{Limits, TaskId};
-use quell_observe::Children;
+use quell_model::{Children, Limits, TaskId};
 use quell_observe::bpf::SlotPlace;
 use quell_os::ThreadRef;
 use quell_shm::Reader;

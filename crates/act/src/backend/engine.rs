@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use quell_model::{CoreSet, Nanos, Plan, TaskId};
+use quell_model::{BeRung, CoreSet, Nanos, Plan, TaskId};
 
 use super::intent::{Lack, Style, Turn, rank};
 use super::outcome::Outcomes;
@@ -15,7 +15,7 @@ use super::record::{Backoff, Effect, Record, Records};
 use super::target::{Moved, Targets, Want};
 use super::turns::Turns;
 use super::verify::Verifier;
-use super::{ApplyReport, BeRung, CoreOutcome, Host, Notice, TaskInfo, TaskStatus};
+use super::{ApplyReport, CoreOutcome, Host, Notice, TaskInfo, TaskStatus};
 use crate::{ActError, SchedAttr};
 use quell_observe::ThreadView;
 use quell_os::ThreadRef;

@@ -33,7 +33,7 @@ mod verify;
 
 use std::path::PathBuf;
 
-use quell_model::{CoreId, CoreSet, HostCaps, Outcome, Plan, Rung, TaskId};
+use quell_model::{CoreId, CoreSet, HostCaps, Outcome, Plan, TaskId};
 
 pub use cpusets::Cpusets;
 pub use elevation::{Elevation, ElevationHost};
@@ -132,25 +132,6 @@ pub struct TaskGroups {
     /// The file that sets its weight against other groups: `cpu.idle`, else `cpu.shares` (version 1) or
     /// `cpu.weight` (version 2).
     pub weight: Option<PathBuf>,
-}
-
-/// The step on which BE runs beneath LC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BeRung {
-    /// SCHED_IDLE.
-    #[default]
-    Idle,
-    /// The lowest FIFO priority: out of reach of the fair server, above every fair thread.
-    FifoLow,
-}
-
-impl BeRung {
-    fn rung(self) -> Rung {
-        match self {
-            BeRung::Idle => Rung::SchedIdle,
-            BeRung::FifoLow => Rung::FifoLow,
-        }
-    }
 }
 
 /// What one [`BackEnd::apply`] did.

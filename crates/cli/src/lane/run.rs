@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use quell_control::client::{Client, ClientError};
 use quell_control::config::{LaneConfig, LanePattern, Launch, MemberConfig};
 use quell_control::protocol::{Method, Reply, Status};
 use quell_daemon::Launched;
-use quell_model::{CoreId, CoreSet};
+use quell_model::{Children, CoreId, CoreSet};
 use quell_observe::{procs, topology};
 use quell_terminal::interrupted;
 use quell_terminal::quantity::seconds;
@@ -92,7 +93,7 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with = "file")]
     scheduler_core: Option<u16>,
     /// What becomes of processes that members create [default: adopt]
-    #[arg(long, conflicts_with = "file")]
+    #[arg(long, conflicts_with = "file", value_parser = children())]
     children: Option<Children>,
     /// End by itself after this time, e.g. 10s
     #[arg(long, value_name = "TIME", value_parser = seconds)]
@@ -119,13 +120,12 @@ enum Pattern {
     Dedicated,
 }
 
-#[derive(Clone, Copy, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Children {
-    /// They share the slices of the member that created them
-    Adopt,
-    /// They run as if there were no lane
-    Leave,
+fn children() -> impl TypedValueParser<Value = Children> {
+    PossibleValuesParser::new([
+        PossibleValue::new("adopt").help("They share the slices of the member that created them"),
+        PossibleValue::new("leave").help("They run as if there were no lane"),
+    ])
+    .map(|typed| if typed == "leave" { Children::Leave } else { Children::Adopt })
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {

@@ -1,6 +1,6 @@
 //! A configuration held against a host.
 
-use quell_model::{Class, CoreSet, Limits, Nanos, TaskScheduler, Topology};
+use quell_model::{CoreSet, Limits, TaskScheduler, Topology};
 
 use super::{Config, ConfigError, Source, TaskConfig};
 
@@ -87,16 +87,7 @@ impl TaskConfig {
             scheduler,
             guaranteed: self.guaranteed,
             max: self.max.unwrap_or(most).min(most),
-            delay_target: self.delay_target,
-            runaway_after: match self.class {
-                Class::LatencyCritical => self.runaway_after,
-                Class::BestEffort => Nanos::ZERO,
-            },
-            sibling_idle_after: match self.class {
-                Class::LatencyCritical => self.sibling_idle_after,
-                Class::BestEffort => Nanos::ZERO,
-            },
-            quantum: self.quantum,
+            times: self.times,
             latency_target: self
                 .latency
                 .as_ref()

@@ -1,10 +1,11 @@
 //! `[task.lane]`: members that share one core by slices, as typed. What the texts mean, the daemon checks with its policies.
 
+use quell_model::Children;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use super::ConfigError;
 use super::raw::Place;
-use super::{ChildrenKind, ConfigError};
 
 /// How the scheduler of a lane waits for the end of a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +78,7 @@ pub(super) fn check(
     task: &str,
     lane: &Spanned<LaneConfig>,
     cores: u32,
-    children: ChildrenKind,
+    children: Children,
 ) -> Result<(), ConfigError> {
     let refuse = |what: String, remedy| Err(place.error(lane, what, remedy));
     if lane.get_ref().member.is_empty() {
@@ -88,7 +89,7 @@ pub(super) fn check(
         let what = format!("task `{task}` is a lane that asks for {cores} cores");
         return refuse(what, "a lane has one core: leave `max` out");
     }
-    if children == ChildrenKind::Be {
+    if children == Children::Be {
         let what = format!("task `{task}` is a lane with children = \"be\"");
         return refuse(what, "`adopt` or `leave`: a process is a member or it is not");
     }

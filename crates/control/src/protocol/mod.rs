@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::latency::{LatencyReport, LatencyStatus, Quantile, SloState, SloStatus};
-pub use crate::register::{Registered, Registration, RuntimeClass};
+pub use crate::register::{Registered, Registration};
 pub use status::*;
 
 /// The version of the protocol. A client of another version is refused by name.
@@ -233,6 +233,7 @@ pub fn read_line_within(from: &mut impl BufRead, limit: u64) -> io::Result<Optio
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use quell_model::TypedTimes;
 
     fn valid_call() -> impl Strategy<Value = Method> {
         let text = ".{0,20}";
@@ -248,18 +249,20 @@ mod tests {
             any::<bool>().prop_map(|keep_programs| Method::Stop { keep_programs }),
             text.prop_map(|subject| Method::Explain { subject }),
             (text, any::<u32>(), any::<u64>(), any::<Option<i32>>()).prop_map(
-                |(name, cores, time_us, signal)| Method::Register(Registration {
-                    layout: cores,
-                    name,
-                    class: RuntimeClass::Be,
-                    guaranteed: cores,
-                    max_cores: cores,
-                    delay_target_us: time_us,
-                    quantum_us: time_us,
-                    sibling_idle_after_us: time_us,
-                    signal,
-                    version: String::new(),
-                })
+                |(name, cores, time_us, signal)| {
+                    let mut wanted = Registration {
+                        layout: cores,
+                        name,
+                        guaranteed: cores,
+                        max_cores: cores,
+                        signal,
+                        ..Registration::default()
+                    };
+                    for time in wanted.typed_mut() {
+                        *time = Some(time_us);
+                    }
+                    Method::Register(wanted)
+                }
             ),
             (text, any::<u64>(), any::<Option<u32>>()).prop_map(|(task, interval_ms, load)| {
                 let latency = vec![Quantile { percentile: 99.9, latency_us: 12.5 }];

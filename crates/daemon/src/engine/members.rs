@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 
 use quell_act::backend::TaskInfo;
-use quell_model::{Class, CoreSet, Limits, Nanos, TaskId, TaskScheduler, TaskView};
-use quell_observe::Children;
+use quell_model::{Children, Class, CoreSet, Limits, Nanos, TaskId, TaskScheduler, TaskView};
 use quell_observe::bpf::TaskTimes;
 use quell_os::ThreadRef;
 

@@ -1,7 +1,7 @@
 //! One lane as its scheduler thread has it: sees, asks the policy, hands the core over.
 //!
-//! The member whose slice it is has the rung `Dispatcher` (as SCHED_RR, so that its threads take turns among
-//! themselves even where it is alone), all others `FifoLow`. Where it sleeps before its slice is over,
+//! The member whose slice it is has the rung `Dispatcher`, all others `FifoLow`, both as SCHED_RR, so that threads of
+//! one rung take turns among themselves. Where it sleeps before its slice is over,
 //! the kernel runs one of those at once; the scheduler is woken, and corrects which one it is. *Raise first, then lower*:
 //! at no time is a third thread above both.
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use quell_act::backend::{TaskGroups, TaskInfo};
-use quell_control::config::{ChildrenKind, LaneConfig, Source, TaskConfig};
+use quell_control::config::{LaneConfig, Source, TaskConfig};
 use quell_control::protocol::{LatencyReport, TaskStatus};
-use quell_model::{CoreSet, TaskId};
-use quell_observe::{Children, procs};
+use quell_model::{Children, CoreSet, TaskId};
+use quell_observe::procs;
 
 use super::hints::{self, Hints};
 use super::lanes::{self, Schedulers};
@@ -67,11 +67,7 @@ impl Task {
         let newcomer = Newcomer {
             name: config.name.clone(),
             limits: config.limits(managed),
-            children: match config.children {
-                ChildrenKind::Adopt => Children::Adopt,
-                ChildrenKind::Be => Children::BestEffort,
-                ChildrenKind::Leave => Children::Leave,
-            },
+            children: config.children,
         };
         let id = engine.call(|reply| Command::Join(newcomer, reply)).map_err(no_answer)?;
         let mut task = Task {
@@ -219,10 +215,7 @@ impl Task {
             guaranteed: self.config.guaranteed,
             max: self.config.max,
             cores: self.config.cores,
-            delay_target: self.config.delay_target,
-            runaway_after: self.config.runaway_after,
-            sibling_idle_after: self.config.sibling_idle_after,
-            quantum: self.config.quantum,
+            times: self.config.times,
             latency: self.config.latency.clone(),
             hints: self.config.hints.clone(),
             ..wanted.clone()
@@ -294,7 +287,7 @@ impl Task {
     pub fn look(&mut self, taken: &[i32], again: bool, engine: &Postbox<Command>) {
         let mut found = sources::processes(&self.config.source);
         found.retain(|pid| !self.processes.contains(pid));
-        if self.config.children == ChildrenKind::Adopt {
+        if self.config.children == Children::Adopt {
             let known: Vec<i32> = if again { self.pids().collect() } else { Vec::new() };
             let roots = found.iter().copied().chain(known);
             let children: Vec<i32> = roots.flat_map(procs::descendants).collect();

@@ -44,7 +44,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libbpf_rs::MapHandle;
-use quell_model::{Class, CoreId, CoreSet, Nanos, Snapshot, TaskId};
+use quell_model::{Children, Class, CoreId, CoreSet, Nanos, Snapshot, TaskId};
 
 pub use self::histogram::Histogram;
 pub use self::lane::{LaneReader, LaneThread, SlotPlace};
@@ -58,7 +58,7 @@ use self::programs::Programs;
 use self::recent::Delays;
 use self::sets::Sets;
 use self::views::Views;
-use super::{Children, HostEvent, ObserveError, Observer, ThreadView};
+use super::{HostEvent, ObserveError, Observer, ThreadView};
 use quell_os::{ThreadRef, Tid, clock};
 
 /// How often a thread that runs is asked for its core before the next event decides.
