@@ -153,6 +153,7 @@ fn admit(back: &mut dyn BackEnd) {
             groups.freezer = Some(format!("/fz/{index}").into());
         }
         back.admit(TaskInfo {
+            switched: None,
             id: id(index),
             name: format!("task {index}"),
             may_freeze: true,

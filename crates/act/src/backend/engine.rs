@@ -427,7 +427,9 @@ impl TaskState {
         let by_group = style.places_by_group && self.info.groups.cpuset.is_some();
         let helps = record.pin.is_none() && !self.helpers.intersection(&own.cores).is_empty();
         let want = &if helps { want.of_helper(self.helpers) } else { *want };
-        Some(Lack::of(record, &own, want, style, self.status.unelevated.is_none(), by_group))
+        let (may_elevate, switched) =
+            (self.status.unelevated.is_none(), self.info.switched.is_some());
+        Some(Lack::of(record, &own, want, style, may_elevate, by_group, switched))
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) struct Lack {
 
 impl Lack {
     /// Compares a thread with what is wanted. `may_elevate` is false while the host refuses the task
-    /// real-time priority; `by_group` where a cpuset places the whole task.
+    /// real-time priority; `by_group` where a cpuset places the whole task; `switched` for a lane.
     pub fn of(
         record: &Record,
         own: &Own,
@@ -66,6 +66,7 @@ impl Lack {
         style: &Style,
         may_elevate: bool,
         by_group: bool,
+        switched: bool,
     ) -> Lack {
         let want = &want.of_thread(record.lc, style.be);
         let place = super::target::place(want, &own.cores).kept_to(record.pin, &own.cores);
@@ -77,7 +78,8 @@ impl Lack {
         let elevates = wanted.policy.is_realtime() && !present.policy.is_realtime();
         debug_assert!(may_elevate || !elevates, "{wanted} for a task that the host refuses it");
         debug_assert!(place.cores.is_subset(&own.cores), "beyond the thread's own affinity");
-        let sched = (!record.keeps_sched && !present.same_effect(&wanted)).then_some(wanted);
+        let keeps = record.keeps_sched || switched;
+        let sched = (!keeps && !present.same_effect(&wanted)).then_some(wanted);
         let here = record.present_cores(own);
         let cores =
             (!record.keeps_cores && !by_group && here != place.cores).then_some(place.cores);

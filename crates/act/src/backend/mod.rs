@@ -44,7 +44,7 @@ pub use layout::{Hierarchy, Layout, Version};
 pub use prep::{Bystander, Note, Prep, PrepConfig, PrepPlan, PrepReport, Step, Why};
 pub use rt_check::{RtRefusal, check_rt, check_rt_of};
 
-use crate::RestoreReport;
+use crate::{RestoreReport, SchedAttr};
 use quell_observe::ThreadView;
 use quell_os::ThreadRef;
 
@@ -118,6 +118,8 @@ pub struct TaskInfo {
     /// Unmanaged cores that a BE task may retreat to while no managed core is left for it; empty if it
     /// must not leave the managed ones.
     pub away: CoreSet,
+    /// A lane: its scheduler switches its threads between these rungs, and the back end leaves their policy alone.
+    pub switched: Option<[SchedAttr; 2]>,
 }
 
 /// Cgroups that hold one task. Those that are `None` do not exist for it.

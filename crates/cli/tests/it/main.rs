@@ -8,6 +8,8 @@ mod congestion;
 mod generate;
 mod lane;
 mod lane_bench;
+mod lane_kills;
+mod lane_task;
 mod latency;
 mod lint;
 mod load;

@@ -2,7 +2,7 @@
 
 use quell_model::{CoreSet, Limits, TaskScheduler, Topology};
 
-use super::{Config, ConfigError, TaskConfig};
+use super::{Config, ConfigError, Source, TaskConfig};
 
 /// What remains to be known when a configuration fits a host.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,11 +78,15 @@ impl TaskConfig {
     /// What the policy has to know.
     pub fn limits(&self, managed: &CoreSet) -> Limits {
         let allowed = self.allowed(managed);
+        let (scheduler, most) = match self.source {
+            Source::Lane(_) => (TaskScheduler::Lane, 1),
+            _ => (TaskScheduler::Kernel, allowed.len() as u32),
+        };
         Limits {
             class: self.class,
-            scheduler: TaskScheduler::Kernel,
+            scheduler,
             guaranteed: self.guaranteed,
-            max: self.max.unwrap_or(allowed.len() as u32).min(allowed.len() as u32),
+            max: self.max.unwrap_or(most).min(most),
             times: self.times,
             latency_target: self
                 .latency

@@ -5,6 +5,7 @@
 //! guarantees fit. Nothing on the host changes before both have passed.
 
 mod check;
+mod lane;
 mod latency;
 mod memory;
 mod raw;
@@ -19,6 +20,7 @@ use quell_model::{BeRung, BytesPerSec, Children, Class, CoreSet, Nanos, TimeLimi
 pub(crate) use raw::is_name;
 
 pub use check::CheckedHost;
+pub use lane::{LaneConfig, LanePattern, MemberConfig};
 pub use latency::{LatencyConfig, LatencySource, MetricsConfig, Unit};
 
 /// The largest configuration that is read.
@@ -227,6 +229,8 @@ pub enum Source {
     Match(String),
     /// Every process of this cgroup, by its path below the mount point.
     Cgroup(String),
+    /// Members of a lane.
+    Lane(Box<LaneConfig>),
     /// A runtime that registered over the control socket, by its process. No file can say that.
     Registered(i32),
 }

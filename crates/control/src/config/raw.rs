@@ -11,6 +11,7 @@ use quell_model::{
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::lane::{self, LaneConfig};
 use super::latency::{self, RawLatency, RawSlo};
 use super::memory::{self, RawMemory};
 use super::{
@@ -21,7 +22,8 @@ use super::{
 /// The version of the format that this program reads.
 const VERSION: u32 = 1;
 /// Keys and values of earlier releases, and their new names.
-pub(super) const RENAMED: [(&str, &str); 10] = [
+pub(super) const RENAMED: [(&str, &str); 12] = [
+    ("budget", "quantum"),
     ("bystanders", "foreign_threads"),
     ("events", "tick_on_events"),
     ("every_ms", "interval_ms"),
@@ -29,6 +31,7 @@ pub(super) const RENAMED: [(&str, &str); 10] = [
     ("freeze", "allow_freeze"),
     ("hung_after_ms", "watchdog_timeout_ms"),
     ("idle", "sched-idle"),
+    ("jobs", "edf"),
     ("kernel_delay_bound_us", "nonpreemptible_delay_limit_us"),
     ("sibling_after_us", "sibling_idle_after_us"),
     ("signals", "observer"),
@@ -98,6 +101,7 @@ with_time_limits! {
         #[serde(rename = "match")]
         matches: Option<Spanned<String>>,
         cgroup: Option<Spanned<String>>,
+        lane: Option<Spanned<LaneConfig>>,
         guaranteed: Option<u32>,
         max: Option<Spanned<u32>>,
         cores: Option<Spanned<String>>,
@@ -310,6 +314,11 @@ fn task(
         );
         return Err(place.error(max, what, "`max` is at least 1 and at least `guaranteed`"));
     }
+    let children = raw.children.unwrap_or_default();
+    if let Some(typed) = &raw.lane {
+        let most = raw.max.as_ref().map_or(1, |max| *max.get_ref()).max(guaranteed);
+        lane::check(place, name.get_ref(), typed, most, children)?;
+    }
     let launched = matches!(source, Source::Command(_));
     let task = TaskConfig {
         name: name.get_ref().clone(),
@@ -319,7 +328,7 @@ fn task(
         max: raw.max.map(|max| max.into_inner()),
         cores: place.cores("cores", &raw.cores)?,
         times,
-        children: raw.children.unwrap_or_default(),
+        children,
         allow_freeze: raw.allow_freeze.unwrap_or(launched),
         latency: latency::latency(place, name.get_ref(), class, raw.latency, raw.slo)?,
         hints: raw.hints.map(|path| hints(place, name.get_ref(), class, path)).transpose()?,
@@ -363,11 +372,20 @@ fn check_name(place: &Place, name: &Spanned<String>) -> Result<(), ConfigError> 
 
 fn source(place: &Place, start: usize, raw: &RawTask) -> Result<Source, ConfigError> {
     let name = raw.name.get_ref();
-    let given =
-        [raw.command.is_some(), raw.pid.is_some(), raw.matches.is_some(), raw.cgroup.is_some()];
+    let given = [
+        raw.command.is_some(),
+        raw.pid.is_some(),
+        raw.matches.is_some(),
+        raw.cgroup.is_some(),
+        raw.lane.is_some(),
+    ];
     if given.into_iter().filter(|&given| given).count() != 1 {
         let what = format!("task `{name}` has to say in exactly one way what belongs to it");
-        return Err(place.error_at(start, what, "one of `command`, `pid`, `match`, `cgroup`"));
+        return Err(place.error_at(
+            start,
+            what,
+            "one of `command`, `pid`, `match`, `cgroup`, `lane`",
+        ));
     }
     if let Some(command) = &raw.command {
         if command.get_ref().first().is_none_or(String::is_empty) {
@@ -384,6 +402,9 @@ fn source(place: &Place, start: usize, raw: &RawTask) -> Result<Source, ConfigEr
     if raw.cwd.is_some() || raw.output.is_some() || !raw.env.is_empty() {
         let what = format!("task `{name}`: `cwd`, `env` and `output` go with `command` only");
         return Err(place.error_at(start, what, ""));
+    }
+    if let Some(lane) = &raw.lane {
+        return Ok(Source::Lane(Box::new(lane.get_ref().clone())));
     }
     if let Some(pid) = &raw.pid {
         if *pid.get_ref() <= 1 {

@@ -52,6 +52,13 @@ pub enum Method {
         #[serde(default)]
         dry_run: bool,
     },
+    /// Adds the tasks of this configuration for as long as this connection is open; its `[host]` table is not read.
+    Attach {
+        /// The configuration's name, for messages.
+        file: String,
+        /// Its text.
+        text: String,
+    },
     /// Gives one task back: its threads as they were, a launched one ended.
     Remove {
         /// Its name.
@@ -100,9 +107,10 @@ impl Method {
             }
             Method::Report(_) => Permission::Report,
             Method::Register(_) => Permission::Register,
-            Method::Apply { .. } | Method::Remove { .. } | Method::Stop { .. } => {
-                Permission::Change
-            }
+            Method::Apply { .. }
+            | Method::Attach { .. }
+            | Method::Remove { .. }
+            | Method::Stop { .. } => Permission::Change,
         }
     }
 
@@ -113,6 +121,7 @@ impl Method {
             Method::Status => "status",
             Method::Congestion => "congestion",
             Method::Apply { .. } => "apply",
+            Method::Attach { .. } => "attach",
             Method::Remove { .. } => "remove",
             Method::Stop { .. } => "stop",
             Method::Report(_) => "report",
@@ -143,7 +152,7 @@ pub enum Reply {
     Status(Box<Status>),
     /// To `congestion`.
     Congestion(CongestionReport),
-    /// To `apply`, `remove`, `stop`, `explain`, `report`: what was done or is so, a sentence a line.
+    /// To `apply`, `attach`, `remove`, `stop`, `explain`, `report`: what was done or is so, a sentence a line.
     Done(Vec<String>),
     /// To `register`.
     Registered(Registered),

@@ -133,11 +133,19 @@ impl Members {
 }
 
 impl Engine {
-    /// A sign of life amid long work.
-    fn beat(&mut self) {
-        if let Some(guardians) = &mut self.parts.guardians {
-            guardians.tick(quell_os::clock::now());
+    /// A sign of life, unless the scheduler of a lane is overdue: one that hangs is ended with the daemon.
+    pub(super) fn beat(&mut self, now: Nanos) {
+        if self.lanes.late(now) < Nanos(self.settings.watchdog_timeout.0 / 2)
+            && let Some(guardians) = &mut self.parts.guardians
+        {
+            guardians.tick(now);
         }
+    }
+
+    /// Whether a task is latency-critical by configuration.
+    pub(super) fn is_lc(&self, id: TaskId) -> bool {
+        let view = self.seen.tasks.get(id.at()).filter(|view| view.id == id);
+        view.is_some_and(|view| view.limits.class == Class::LatencyCritical)
     }
 
     /// Makes room for a task.
@@ -200,10 +208,9 @@ impl Engine {
         id: TaskId,
         contract: Option<Box<Contract>>,
     ) -> Option<Box<Contract>> {
+        let lc = contract.is_some() && self.is_lc(id);
         let back_end = &mut self.parts.back_end;
         let before = self.runtimes.remove(id, &mut |thread, pin| back_end.pin(thread, pin));
-        let lc = |view: &TaskView| view.id == id && view.limits.class == Class::LatencyCritical;
-        let lc = contract.is_some() && self.seen.tasks.get(id.at()).is_some_and(lc);
         // Kernel threads at work leave no time on their cores, real-time priority or not. BE shares its cores fairly.
         let unmanaged = self.parts.host.topology.all().difference(&self.parts.host.managed);
         back_end.place_helpers(id, if lc { unmanaged } else { CoreSet::EMPTY });
@@ -227,11 +234,11 @@ impl Engine {
         let Some(children) = self.members.get(id).map(|member| member.children) else {
             return vec![format!("there is no task {id}")];
         };
-        let lc = self.seen.tasks[id.at()].limits.class == Class::LatencyCritical;
+        let lc = self.is_lc(id);
         let mut problems = Vec::new();
         for (at, thread) in threads.iter().enumerate() {
             if at % BATCH == BATCH - 1 {
-                self.beat();
+                self.beat(quell_os::clock::now());
             }
             if let Err(err) = self.parts.sight.observer().watch(*thread, id, lc, children) {
                 problems.push(format!("thread {}: {err}", thread.tid));
@@ -251,6 +258,7 @@ impl Engine {
         self.take_events();
         self.parts.sight.observer().read(&mut self.seen);
         drop(self.set_runtime(id, None));
+        self.lanes.remove(id, &mut self.parts.sight);
         let report = self.parts.back_end.release(id, &mut self.parts.executor);
         let threads: Vec<ThreadRef> = self
             .parts
@@ -263,7 +271,7 @@ impl Engine {
             .collect();
         for (at, thread) in threads.into_iter().enumerate() {
             if at % BATCH == BATCH - 1 {
-                self.beat();
+                self.beat(quell_os::clock::now());
             }
             self.parts.sight.observer().unwatch(thread);
         }

@@ -33,6 +33,7 @@ impl Engine {
                 may_freeze: task.allow_freeze,
                 groups: TaskGroups::default(),
                 away: CoreSet::EMPTY,
+                switched: None,
             });
             let found = sources::processes(&task.source);
             let threads: Vec<ThreadRef> =

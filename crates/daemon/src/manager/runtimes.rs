@@ -37,7 +37,10 @@ impl Manager {
                 // A runtime that left meanwhile misses its answer; its connection tells next.
                 let _ = reply.send(self.register(peer, &wanted, connection, contract));
             }
-            Visit::Left(connection) => self.unregister(connection),
+            Visit::Left(connection) => {
+                self.unregister(connection);
+                self.detach(connection);
+            }
         }
     }
 
@@ -110,7 +113,8 @@ impl Manager {
         }
         let config = as_configured(peer.pid, wanted)?;
         preflight(&[&config], &self.ground.host, "registration")?;
-        let task = Task::start(&config, managed, self.away(), &self.engine)?;
+        let (managed, away) = (*managed, self.away());
+        let task = Task::start(&config, &managed, away, &mut self.schedulers, &self.engine)?;
         self.tasks.push(task);
         Ok(self.tasks.len() - 1)
     }
@@ -124,7 +128,7 @@ impl Manager {
         drop(self.engine.call(|reply| Command::Runtime(task, None, reply)));
         let at = self.tasks.iter().position(|known| owns_task && known.id == task);
         if let Some(at) = at {
-            let _ = self.tasks.remove(at).end(&self.engine, true);
+            let _ = self.tasks.remove(at).end(&mut self.schedulers, &self.engine, true);
         }
     }
 }
