@@ -26,7 +26,10 @@ fn files_that_make_no_sense_are_refused_by_line() {
     let adopt = format!("{BATCH}pid = {}\n", victim.pid());
     let cases = [
         (format!("[host]\nmanagd = \"1\"\n{adopt}"), "quell.toml:2: unknown field `managd`"),
-        (adopt.replace("\"be\"", "\"vip\""), "unknown class `vip`"),
+        (
+            adopt.replace("\"be\"", "\"vip\""),
+            "quell.toml:3: unknown variant `vip`, expected `lc` or `be`",
+        ),
         (format!("{adopt}guaranteed = 7\n"), "guaranteed"),
         (format!("[host]\nmanaged = \"77\"\n{adopt}"), "names core 77"),
         (

@@ -10,7 +10,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::common::feign::{self, Feigned};
-use crate::common::{Ground, OTHER, PATIENCE, Program, eventually, thread_scheduling};
+use crate::common::lanes::Lanes;
+use crate::common::{Ground, OTHER, PATIENCE, Program, eventually, start_bound, thread_scheduling};
+
 use serde_json::Value;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -188,8 +190,10 @@ fn what_is_served_is_what_the_schema_lists_and_promtool_finds_no_fault_but_the_m
     let ground = Ground::new();
     let address = free_address();
     let daemon = ground.run(&with_metrics(address));
-    // Those of runtimes are there while one is.
+    // Those of runtimes and of lanes are there while one is.
     let _runtime = feign::start(&ground, &Feigned::new("green", "be", "gentle"));
+    let member = start_bound(&["sleep", "1000"]);
+    let _lane = Lanes::run(&ground, &["--core", "1", "--pid", &member.pid().to_string()]);
     let mut text = String::new();
     eventually("the runtime is told of", || {
         text = get(address, "/metrics");

@@ -1,11 +1,12 @@
 //! `[task.lane]`: members that share one core by slices, as typed. What the texts mean, the daemon checks with its policies.
 
-use quell_model::Children;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use super::ConfigError;
 use super::raw::Place;
+use quell_model::Children;
+
+use super::ConfigError;
 
 /// How the scheduler of a lane waits for the end of a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
