@@ -34,6 +34,7 @@ use crate::boot_beat::BootBeat;
 use crate::command::Command;
 use crate::descent;
 use crate::engine::{Engine, EngineThread, Pace, Parts, Settings, Sight};
+use crate::feed::Feed;
 use crate::guardian::{self, Guardians};
 use crate::manager::{End, Ground, LiveLine, Manager, preflight, sources};
 use crate::memory::{Found, Gauge};
@@ -146,7 +147,7 @@ pub fn run(options: &RunOptions) -> Result<()> {
         eprintln!("degraded: {line}");
     }
     own::lock_memory();
-    let engine = EngineThread::start(assembled.parts, assembled.settings)?;
+    let (engine, decided) = EngineThread::start(assembled.parts, assembled.settings)?;
     // It ticks, and beats by itself from here on.
     engine.postbox.call(Command::Status)?;
     drop(beat);
@@ -156,7 +157,8 @@ pub fn run(options: &RunOptions) -> Result<()> {
         host: checked.config.host.clone(),
     };
     let mut manager = Manager::new(ground, &engine, status);
-    let ended = serve(&mut manager, &checked, options, &signals, metrics);
+    let feed = Feed::start(decided, engine.postbox.clone())?;
+    let ended = serve(&mut manager, &checked, options, &signals, metrics, feed);
     let keep = matches!(&ended, Ok(served) if served.end == End::Asked { keep: true });
     let mut said = manager.shut_down(keep);
     engine.join();
@@ -198,6 +200,7 @@ fn serve(
     options: &RunOptions,
     signals: &Receiver<()>,
     metrics: Option<Endpoint>,
+    feed: Feed,
 ) -> Result<Served> {
     let (calls, incoming) = bounded(server::CONNECTIONS_MAX);
     let socket = socket_path(&options.run_dir);
@@ -205,7 +208,7 @@ fn serve(
         metrics.serve(calls.clone()).context("metrics")?;
     }
     let (visits, runtimes) = bounded(server::CONNECTIONS_MAX);
-    let _server = server::start(&socket, checked.control_group.as_ref(), calls, visits)
+    let _server = server::start(&socket, checked.control_group.as_ref(), calls, visits, feed)
         .with_context(|| format!("control socket {}", socket.display()))?;
     for line in
         manager.apply(&checked.config, &options.file, false).map_err(|what| anyhow!(what))?
@@ -285,6 +288,7 @@ fn assemble(
         executor,
         guardians,
         recorder: None,
+        feed: None,
         memory,
         degraded,
     };

@@ -15,6 +15,7 @@ mod contract;
 mod descent;
 mod engine;
 mod events;
+mod feed;
 pub mod guardian;
 pub mod lanes;
 mod latency;

@@ -172,6 +172,7 @@ impl Engine {
         if let Some(recorder) = &mut self.parts.recorder {
             recorder.name(id, &self.members.name(id));
         }
+        self.publish_tasks();
         self.parts.sight.allow(id, &allowed);
         self.seen.dirty.push(id.index);
         id
@@ -238,6 +239,7 @@ impl Engine {
                 problems.push(format!("thread {}: {err}", thread.tid));
             }
         }
+        self.publish_threads();
         self.seen.dirty.push(id.index);
         problems
     }
@@ -277,6 +279,7 @@ impl Engine {
         );
         debug_assert!(!self.runtimes.has(id), "task {id} left, and its runtime holds grants");
         self.seen.tasks[id.at()].alive = false;
+        self.publish_tasks();
         self.seen.dirty.push(id.index);
         self.events.tell(format!("task {name} left; {} changes taken back", report.restored.len()));
         vec![format!("{name}: given back ({} changes undone)", report.restored.len())]
