@@ -24,7 +24,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::access::{ControlGroup, Peer, open_socket};
 use crate::contract::{Contract, Passed};
-use crate::feed::{Feed, Subscriber};
+use crate::feed::{self, Feed, Subscriber};
 
 /// Connections of root served at once, and as many of readers, so that neither locks the other out. More
 /// are told so and closed.
@@ -253,6 +253,7 @@ fn send_updates(
     protocol::send(&mut stream, &Response { v: PROTOCOL, id, reply })?;
     let Ok((_seat, subscriber)) = subscribed else { return Ok(()) };
     stream.set_write_timeout(None)?;
+    feed::go_first();
     loop {
         match subscriber.lines.recv_timeout(SUBSCRIBER_LOOK) {
             Ok(lines) => stream.write_all(lines.as_bytes())?,

@@ -61,6 +61,8 @@ impl Drop for Follower {
 }
 
 fn follow(socket: &Path, news: &SyncSender<Result<Update, ClientError>>, stop: &AtomicBool) {
+    // It works little, and a recorder waits for its updates. Without the right to it they come later, no more.
+    let _ = quell_os::own::go_before_others();
     // Relaxed: pairs with the store in `drop`, and orders nothing.
     let stopped = || stop.load(Ordering::Relaxed);
     while !stopped() {

@@ -63,6 +63,7 @@ impl Hub {
 
     /// Serves until the scheduler thread or the server is gone. Dropped queues end their subscriptions.
     pub fn run(mut self) {
+        super::go_first();
         loop {
             let arrival = match self.subscribers.is_empty() {
                 true => self.arrivals.recv().map_err(|_| RecvTimeoutError::Disconnected),

@@ -25,7 +25,7 @@ use hub::Hub;
 
 /// Records that wait for the hub: of 168 bytes each.
 const RING_RECORDS: usize = 4096;
-/// Interval at which the hub empties the ring: a part of the event window of recorders (20 ms).
+/// Interval at which the hub empties the ring: a part of the recorder's event window (`WINDOW`).
 const LOOK: Duration = Duration::from_millis(5);
 /// Lines that wait for one subscriber.
 const LINES_MAX: usize = 4096;
@@ -126,6 +126,12 @@ pub fn pair() -> (FeedWriter, FeedReader) {
         FeedWriter { ring: producer, shared: Arc::clone(&shared) },
         FeedReader { ring: consumer, shared },
     )
+}
+
+/// Has the calling thread run before others on its core: it works little, and recorders wait for its lines.
+pub fn go_first() {
+    // Without the right to it lines arrive later, no more.
+    let _ = quell_os::own::go_before_others();
 }
 
 /// Lines for one subscriber: each entry is one or more, with their ends.
