@@ -56,7 +56,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
 		tell_if_queued(gains - 1, task, generation, now);
 	}
-	tell_lane(task, QUELL_LANE_WAKES, now);
+	tell_lane(task, QUELL_LANE_WAKES);
 	return 0;
 }
 
@@ -82,7 +82,7 @@ int BPF_PROG(on_wakeup_new, struct task_struct *p)
 	mark_dirty(handle);
 	if (gains)
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
-	tell_lane(task, QUELL_LANE_WAKES, now);
+	tell_lane(task, QUELL_LANE_WAKES);
 	return 0;
 }
 
@@ -150,7 +150,7 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 	slot_unlock(s, seq);
 	mark_dirty(handle);
 	if (sleeps)
-		tell_lane(task, QUELL_LANE_SLEEPS, now);
+		tell_lane(task, QUELL_LANE_SLEEPS);
 	return gains;
 }
 
@@ -243,7 +243,7 @@ static __always_inline void leave_unseen(struct slot *s, __u64 handle, __u32 cpu
 	if (!leaves)
 		return;
 	mark_dirty(handle);
-	tell_lane(task, QUELL_LANE_SLEEPS, now);
+	tell_lane(task, QUELL_LANE_SLEEPS);
 }
 
 static __always_inline __u64 handle_on(struct core *core)

@@ -48,7 +48,6 @@ enum quell_event_kind {
 	QUELL_EVENT_LC_QUEUED,
 	QUELL_EVENT_CORE_IDLE,
 	QUELL_EVENT_STALL,
-	QUELL_EVENT_LANE,
 };
 
 /*

@@ -98,26 +98,16 @@ static __always_inline void count_lane_change(struct slot *s)
  * write of the slot orders it before the look at `lane`: either user space,
  * which sets `lane` and then reads the slots, sees the change, or it is told.
  */
-static __always_inline void tell_lane(__u32 task, __u32 what, __u64 now)
+static __always_inline void tell_lane(__u32 task, __u32 what)
 {
 	struct task *t = bpf_map_lookup_elem(&tasks, &task);
-	struct event *e;
 	__u32 ring;
 
 	if (!t || !(READ_ONCE(t->lane) & what) || !atomic_xchg(&t->lane, 0))
 		return;
 	ring = READ_ONCE(t->ring);
-	if (ring) {
+	if (ring)
 		wake_lane(t, ring - 1, task);
-		return;
-	}
-	e = event_new(QUELL_EVENT_LANE);
-	if (!e) {
-		WRITE_ONCE(t->lane, QUELL_LANE_SLEEPS | QUELL_LANE_WAKES);
-		return;
-	}
-	e->task = task;
-	event_send(e, WAKE_NOW, now);
 }
 
 /* ---- slots; the caller holds the slot ---- */

@@ -26,6 +26,14 @@ total() { field '"counters"' "$1"; }
 count() {
     echo "$1" | tr ',' '\n' | awk -F- 'NF {n += (NF > 1 ? $2 - $1 : 0) + 1} END {print n + 0}'
 }
+# planned_as MODE TASK: a core of this task has this mode in the Plan.
+planned_as() {
+    quell status --json | awk -v mode="$1" -v owner="$2" '
+        {gsub(/[",]/, "")}
+        $1 == "mode:" {is = $2}
+        $1 == "owner:" && $2 == owner && is == mode {found = 1}
+        END {exit !found}'
+}
 granted_at_least() { [ "$(count "$(task "$1" granted)")" -ge "$2" ]; }
 granted_at_most() { [ "$(count "$(task "$1" granted)")" -le "$2" ]; }
 owns() { [ "$(count "$(task "$1" owned)")" = "$2" ]; }
@@ -54,6 +62,7 @@ runtime back lc 1 2 naps
 runtime many be 0 6 busy
 many=$!
 eventually "who waits gets cores beyond its guarantee" granted_at_least front 3
+holds "its cores are planned as those of a runtime" planned_as runtime front
 goes_on "its green threads run" front
 goes_on "one that naps wakes" back
 goes_on "batch work runs on what is left" many

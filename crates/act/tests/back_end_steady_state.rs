@@ -5,13 +5,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quell_act::backend::{
-    BackEnd, BeRung, Cpusets, Elevation, ElevationHost, Host, TaskGroups, TaskInfo,
-};
+use quell_act::backend::{BackEnd, Cpusets, Elevation, ElevationHost, Host, TaskGroups, TaskInfo};
 use quell_act::{ActError, Ladder, RestoreReport};
 use quell_model::{
-    Class, CoreId, CoreMode, CorePlan, CoreSet, Nanos, Plan, Reason, Rung, TaskId, TaskPlan,
-    TaskReason,
+    BeRung, Class, CoreId, CoreMode, CorePlan, CoreSet, Nanos, Plan, Reason, Rung, TaskId,
+    TaskPlan, TaskReason,
 };
 use quell_observe::{ThreadState, ThreadView};
 use quell_os::sched::SchedAttr;
@@ -155,6 +153,7 @@ fn admit(back: &mut dyn BackEnd) {
             groups.freezer = Some(format!("/fz/{index}").into());
         }
         back.admit(TaskInfo {
+            switched: None,
             id: id(index),
             name: format!("task {index}"),
             may_freeze: true,
@@ -167,7 +166,7 @@ fn admit(back: &mut dyn BackEnd) {
 #[test]
 fn nothing_is_allocated_and_nothing_asked_where_nothing_moves() {
     let host = ElevationHost { fair_server: false, per_thread_state: true, freezes: true };
-    let mut elevation = Elevation::new(Ladder::default(), BeRung::Idle, host);
+    let mut elevation = Elevation::new(Ladder::default(), BeRung::SchedIdle, host);
     let mut cpusets = Cpusets::new(true, true);
     let backs: [&mut dyn BackEnd; 2] = [&mut elevation, &mut cpusets];
     let (mut plan, views) = (plan(), views());

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use quell_daemon::{RecordTo, RunOptions};
+use quell_daemon::{Lifetime, RecordTo, RunOptions};
 
 use crate::client::read_config;
 use quell_terminal::quantity::size;
@@ -30,6 +30,9 @@ pub struct Args {
     /// Keep only about the newest SIZE bytes of the recording, e.g. 64M
     #[arg(long, value_name = "SIZE", requires = "record_decisions", value_parser = size)]
     record_decisions_max_size: Option<u64>,
+    /// End with the last client that attaches tasks
+    #[arg(long, hide = true)]
+    while_attached: bool,
     /// No live status line
     #[arg(long, short)]
     quiet: bool,
@@ -49,10 +52,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
             .record_decisions
             .map(|file| RecordTo { file, ring: args.record_decisions_max_size }),
         live_line: !args.quiet,
+        lifetime: match args.while_attached {
+            true => Lifetime::WhileAttached,
+            false => Lifetime::UntilAsked,
+        },
+        companion: None,
     };
     match args.dry_run {
         true => quell_daemon::dry_run(&options)?.iter().for_each(|line| println!("{line}")),
-        false => quell_daemon::run(&options)?,
+        false => drop(quell_daemon::run(options)?),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,6 @@
 //! * [`config`]: the TOML file, read in two stages: as typed, then as checked against a host.
 //! * [`client`]: one call, one reply.
 //! * [`exposition`]: the text of metrics pages.
-//! * [`lanes`]: lanes as typed.
 //! * [`protocol`]: JSON lines over a Unix socket, one request and one response a line.
 //! * [`run_dir`]: where the daemon's files are.
 //! * [`subscribe`]: decisions as they are taken, a JSON line each.
@@ -14,7 +13,6 @@
 pub mod client;
 pub mod config;
 pub mod exposition;
-pub mod lanes;
 mod latency;
 pub mod protocol;
 pub mod register;

@@ -17,9 +17,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use quell_model::Class;
+use quell_model::{Class, Nanos, TimeLimits, TypedTimes, with_time_limits};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use crate::client::ClientError;
@@ -28,59 +28,38 @@ use crate::protocol::{self, LINE_BYTES_MAX, Method, PROTOCOL, Reply, Request, Re
 /// Kernel threads that a runtime can register at most: the kernel passes 253 descriptors at once (`SCM_MAX_FD` of
 /// `include/net/scm.h`).
 pub const KTHREADS_MAX: u32 = 250;
-/// The longest time that can be asked for.
-const TIME_US_MAX: u64 = 10_000_000;
 /// Real-time signals (signal(7)) that programs may use: the C library keeps the first for itself.
 const SIGNALS: std::ops::RangeInclusive<i32> = 35..=64;
 /// How long the answer may take.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a runtime asks for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Registration {
-    /// The version of the shared memory's layout that it knows.
-    pub layout: u32,
-    /// The name of its task; as of those in a configuration.
-    pub name: String,
-    /// Its class.
-    pub class: RuntimeClass,
-    /// Cores that are its own whenever it wants them.
-    pub guaranteed: u32,
-    /// Cores at most, and so its kernel threads: at most [`KTHREADS_MAX`].
-    pub max_cores: u32,
-    /// Queueing delay that counts as congestion, in microseconds.
-    pub delay_target_us: u64,
-    /// How long a uthread may run while others wait, in microseconds; 0: as long as it takes.
-    pub quantum_us: u64,
-    /// LC: how long a request may take before the siblings of its core are idled, in microseconds; 0: for ever.
-    #[serde(default)]
-    pub sibling_idle_after_us: u64,
-    /// The real-time signal by which a kernel thread is told that its core is revoked; null: it looks by itself.
-    #[serde(default)]
-    pub signal: Option<i32>,
-    /// The version of the runtime, for people.
-    #[serde(default)]
-    pub version: String,
-}
-
-/// The class of a runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum RuntimeClass {
-    /// Latency-critical.
-    Lc,
-    /// Best-effort.
-    Be,
-}
-
-impl From<RuntimeClass> for Class {
-    fn from(class: RuntimeClass) -> Class {
-        match class {
-            RuntimeClass::Lc => Class::LatencyCritical,
-            RuntimeClass::Be => Class::BestEffort,
-        }
+with_time_limits! {
+    /// What a runtime asks for. Times that are left out or null are those of a task that does not say.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct Registration: u64 {
+        /// The version of the shared memory's layout that it knows.
+        pub layout: u32,
+        /// The name of its task; as of those in a configuration.
+        pub name: String,
+        /// Its class.
+        #[schemars(schema_with = "class_schema")]
+        pub class: Class,
+        /// Cores that are its own whenever it wants them.
+        pub guaranteed: u32,
+        /// Cores at most, and so its kernel threads: at most [`KTHREADS_MAX`].
+        pub max_cores: u32,
+        /// The real-time signal by which a kernel thread is told that its core is revoked; null: it looks by itself.
+        #[serde(default)]
+        pub signal: Option<i32>,
+        /// The version of the runtime, for people.
+        #[serde(default)]
+        pub version: String,
     }
+}
+
+fn class_schema(_: &mut SchemaGenerator) -> Schema {
+    schemars::json_schema!({ "enum": ["lc", "be"] })
 }
 
 impl Registration {
@@ -101,15 +80,7 @@ impl Registration {
                 self.guaranteed, self.max_cores
             ));
         }
-        for (what, us) in [
-            ("delay_target_us", self.delay_target_us),
-            ("quantum_us", self.quantum_us),
-            ("sibling_idle_after_us", self.sibling_idle_after_us),
-        ] {
-            if us > TIME_US_MAX {
-                return Err(format!("{what} is {us}; at most {TIME_US_MAX} can be"));
-            }
-        }
+        self.times()?;
         match self.signal {
             Some(signal) if !SIGNALS.contains(&signal) => {
                 Err(format!("signal {signal} is none of the real-time signals 35 to 64"))
@@ -118,9 +89,32 @@ impl Registration {
         }
     }
 
+    /// The times that it asks for. One below its least value counts as that.
+    ///
+    /// # Errors
+    /// A sentence about the first that is too long.
+    pub fn times(&self) -> Result<TimeLimits, String> {
+        TimeLimits::read(self, self.class, |key, &typed| {
+            let (least, most) = (*key.range.start(), *key.range.end());
+            if typed > most {
+                return Err(format!("{} is {typed}; at most {most} can be", key.name));
+            }
+            Ok(typed.max(least))
+        })
+    }
+
+    /// The same with these times, rounded up: zero means never.
+    pub fn with_times(mut self, times: TimeLimits) -> Registration {
+        let typed = TimeLimits::KEYS.iter().zip(self.typed_mut());
+        for ((key, typed), Nanos(time)) in typed.zip(times.to_array()) {
+            *typed = Some(time.div_ceil(key.unit_ns));
+        }
+        self
+    }
+
     /// Whether it asks for what an ordinary user may not have: a class or cores before others.
     pub fn is_privileged(&self) -> bool {
-        self.class == RuntimeClass::Lc || self.guaranteed > 0
+        self.class == Class::LatencyCritical || self.guaranteed > 0
     }
 }
 
@@ -135,7 +129,8 @@ pub struct Registered {
     /// Its task.
     pub task: String,
     /// The class that it has.
-    pub class: RuntimeClass,
+    #[schemars(schema_with = "class_schema")]
+    pub class: Class,
     /// Cores guaranteed.
     pub guaranteed: u32,
     /// Cores at most.
@@ -276,14 +271,12 @@ mod tests {
         Registration {
             layout: 1,
             name: "kv".into(),
-            class: RuntimeClass::Lc,
+            class: Class::LatencyCritical,
             guaranteed: 1,
             max_cores: 2,
-            delay_target_us: 10,
-            quantum_us: 100,
-            sibling_idle_after_us: 0,
             signal: Some(40),
             version: "0.1".into(),
+            ..Registration::default()
         }
     }
 
@@ -296,7 +289,7 @@ mod tests {
             (|it| it.max_cores = 0, "max_cores"),
             (|it| it.max_cores = KTHREADS_MAX + 1, "max_cores"),
             (|it| it.guaranteed = 3, "guaranteed"),
-            (|it| it.quantum_us = u64::MAX, "quantum_us"),
+            (|it| it.quantum_us = Some(u64::MAX), "quantum_us"),
             (|it| it.signal = Some(9), "signal 9"),
         ];
         for (spoil, named) in cases {
@@ -308,8 +301,24 @@ mod tests {
     }
 
     #[test]
+    fn times_arrive_rounded_up_and_zero_counts_as_the_least() {
+        let times = TimeLimits {
+            delay_target: Nanos::ZERO,
+            sibling_idle_after: Nanos(25_001),
+            ..TimeLimits::default()
+        };
+        let line = serde_json::to_string(&wanted().with_times(times)).unwrap();
+        let read: Registration = serde_json::from_str(&line).unwrap();
+        let us = Nanos::from_micros;
+        let expected =
+            TimeLimits { delay_target: us(1), sibling_idle_after: us(26), ..TimeLimits::default() };
+        assert_eq!(read.times(), Ok(expected));
+        assert_eq!(wanted().times(), Ok(TimeLimits::default()));
+    }
+
+    #[test]
     fn a_class_or_cores_before_others_are_privileges() {
-        let be = Registration { class: RuntimeClass::Be, guaranteed: 0, ..wanted() };
+        let be = Registration { class: Class::BestEffort, guaranteed: 0, ..wanted() };
         assert!(wanted().is_privileged() && !be.is_privileged());
         assert!(Registration { guaranteed: 1, ..be }.is_privileged());
     }
@@ -319,7 +328,7 @@ mod tests {
         let (mut daemon, mut runtime) = UnixStream::pair().unwrap();
         let registered = Registered {
             task: "kv".into(),
-            class: RuntimeClass::Lc,
+            class: Class::LatencyCritical,
             guaranteed: 1,
             max_cores: 2,
             kthreads: 250,

@@ -130,6 +130,7 @@ mod tests {
         let reader = Peer { uid: 65_534, pid: 1 };
         let task = "web".to_owned();
         let changing = [
+            Method::Attach { file: String::new(), text: String::new() },
             Method::Remove { task },
             Method::Stop { keep_programs: true },
             Method::Stop { keep_programs: false },

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, bounded};
 use quell_act::backend::{
-    BackEnd, BeRung, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig,
+    BackEnd, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig,
 };
 use quell_act::{Executor, Journal, Ladder, Mode, recover_stale};
 use quell_control::config::{
-    BackEndKind, BeRungKind, CheckedHost, Config, ForeignThreads, HostConfig, ObserverKind,
-    Pattern, TaskConfig, Throttling,
+    BackEndKind, CheckedHost, Config, ForeignThreads, HostConfig, ObserverKind, Pattern,
+    TaskConfig, Throttling,
 };
 use quell_control::protocol::{Reply, Status};
 use quell_decisions::Spool;
@@ -36,6 +36,8 @@ use crate::descent;
 use crate::engine::{Engine, EngineThread, Pace, Parts, Settings, Sight};
 use crate::feed::Feed;
 use crate::guardian::{self, Guardians};
+use crate::lane::Companion;
+use crate::manager::lanes::{LaneRungs, Schedulers};
 use crate::manager::{End, Ground, LiveLine, Manager, preflight, sources};
 use crate::memory::{Found, Gauge};
 use crate::metrics::Endpoint;
@@ -56,6 +58,21 @@ pub struct RunOptions {
     pub record: Option<RecordTo>,
     /// Whether to show a live line where standard error is a terminal.
     pub live_line: bool,
+    /// What ends it by itself.
+    pub lifetime: Lifetime,
+    /// Runs within the loop of the first lane scheduler that spins, for benchmarks on hosts without a core for it.
+    pub companion: Option<Companion>,
+}
+
+/// How long a daemon runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Until somebody asks it to end.
+    UntilAsked,
+    /// Until the last connection that attached tasks is closed: the daemon of a `quell lane run`.
+    WhileAttached,
+    /// Until no task has a process left.
+    WhileBusy,
 }
 
 /// The configuration and the host it was held against.
@@ -92,18 +109,15 @@ fn check(options: &RunOptions) -> Result<Checked> {
     Ok(Checked { config, topology, host, control_group })
 }
 
-/// Runs the daemon until a signal or `quell stop`, then gives everything back.
+/// Runs the daemon until a signal or `quell stop`, then gives everything back. Returns the last status.
 ///
 /// # Errors
 /// When the configuration, the host or another daemon stands in the way; nothing is changed then.
-pub fn run(options: &RunOptions) -> Result<()> {
-    let checked = check(options)?;
+pub fn run(mut options: RunOptions) -> Result<Status> {
+    let checked = check(&options)?;
     let lock = lock(&options.run_dir)?;
     let recording = options.record.as_ref().map(RecordTo::create).transpose()?;
     let metrics = metrics(&checked.config.host, &options.file)?;
-    for line in crate::lanes::restore(&options.run_dir)? {
-        eprintln!("{line}");
-    }
     if let Some(report) = recover_stale(&options.run_dir)? {
         eprintln!("a daemon before this one did not end in order; restored: {report}");
     }
@@ -147,6 +161,8 @@ pub fn run(options: &RunOptions) -> Result<()> {
         eprintln!("degraded: {line}");
     }
     own::lock_memory();
+    let companion = options.companion.take();
+    let schedulers = Schedulers::new(assembled.lane_rungs, checked.host.unmanaged, companion);
     let (engine, decided) = EngineThread::start(assembled.parts, assembled.settings)?;
     // It ticks, and beats by itself from here on.
     engine.postbox.call(Command::Status)?;
@@ -156,9 +172,11 @@ pub fn run(options: &RunOptions) -> Result<()> {
         checked: checked.host.clone(),
         host: checked.config.host.clone(),
     };
-    let mut manager = Manager::new(ground, &engine, status);
+    let mut manager = Manager::new(ground, &engine, schedulers, status);
+    manager.live(options.lifetime);
     let feed = Feed::start(decided, engine.postbox.clone())?;
-    let ended = serve(&mut manager, &checked, options, &signals, metrics, feed);
+    let ended = serve(&mut manager, &checked, &options, &signals, metrics, feed);
+    let last = manager.status();
     let keep = matches!(&ended, Ok(served) if served.end == End::Asked { keep: true });
     let mut said = manager.shut_down(keep);
     engine.join();
@@ -173,10 +191,10 @@ pub fn run(options: &RunOptions) -> Result<()> {
         let _ = stop.reply.send(Reply::Done(said));
         // The answer leaves through the connection's own thread.
         std::thread::sleep(std::time::Duration::from_millis(50));
-    } else {
+    } else if options.lifetime == Lifetime::UntilAsked {
         said.iter().for_each(|line| eprintln!("{line}"));
     }
-    Ok(())
+    Ok(last?)
 }
 
 /// Takes the address of the metrics endpoint, if one is wanted.
@@ -210,10 +228,10 @@ fn serve(
     let (visits, runtimes) = bounded(server::CONNECTIONS_MAX);
     let _server = server::start(&socket, checked.control_group.as_ref(), calls, visits, feed)
         .with_context(|| format!("control socket {}", socket.display()))?;
-    for line in
-        manager.apply(&checked.config, &options.file, false).map_err(|what| anyhow!(what))?
-    {
-        eprintln!("{line}");
+    let said =
+        manager.apply(&checked.config, &options.file, false).map_err(|what| anyhow!(what))?;
+    if options.lifetime == Lifetime::UntilAsked {
+        said.iter().for_each(|line| eprintln!("{line}"));
     }
     let shown = options.live_line && std::io::stderr().is_terminal();
     let live = shown.then(LiveLine::default);
@@ -225,6 +243,7 @@ fn serve(
 struct Assembled {
     parts: Parts,
     settings: Settings,
+    lane_rungs: Option<LaneRungs>,
     back_end: &'static str,
     observer: &'static str,
 }
@@ -242,15 +261,11 @@ fn assemble(
     let layout = Layout::detect(Path::new("/"))?;
     let freezes = layout.freezer.is_some();
     let back_end = |fair_server| -> Box<dyn BackEnd + Send> {
-        let be = match config.be_rung {
-            BeRungKind::SchedIdle => BeRung::Idle,
-            BeRungKind::FifoLow => BeRung::FifoLow,
-        };
         let per_thread_state = observer == "bpf";
         match config.back_end {
             BackEndKind::Elevation => Box::new(Elevation::new(
                 ladder,
-                be,
+                config.be_rung,
                 ElevationHost { fair_server, per_thread_state, freezes },
             )),
             BackEndKind::Cpuset => Box::new(Cpusets::new(per_thread_state, freezes)),
@@ -292,9 +307,11 @@ fn assemble(
         memory,
         degraded,
     };
+    let lane_rungs = lane_rungs(config, ladder);
     Ok(Assembled {
         parts,
-        settings: settings(checked, ladder),
+        settings: settings(checked, ladder, lane_rungs),
+        lane_rungs,
         back_end: match config.back_end {
             BackEndKind::Elevation => "elevation",
             BackEndKind::Cpuset => "cpuset",
@@ -398,7 +415,18 @@ fn sight(config: &HostConfig, degraded: &mut Vec<String>) -> Result<Sight> {
     Ok(Sight::Proc(Box::new(ProcObserver::new())))
 }
 
-fn settings(checked: &Checked, ladder: Ladder) -> Settings {
+/// The rungs of lanes. Members are under SCHED_RR: the threads of the one with the slice take turns, and so do all while the
+/// lane has no core of its own.
+fn lane_rungs(config: &HostConfig, ladder: Ladder) -> Option<LaneRungs> {
+    if config.back_end != BackEndKind::Elevation {
+        return None;
+    }
+    let of = |rung| Some(SchedAttr { policy: quell_os::sched::Policy::Rr, ..ladder.attr(rung)? });
+    let members = [of(Rung::FifoLow)?, of(Rung::Dispatcher)?];
+    Some(LaneRungs { switcher: ladder.attr(Rung::Switcher)?, members })
+}
+
+fn settings(checked: &Checked, ladder: Ladder, lanes: Option<LaneRungs>) -> Settings {
     let config = &checked.config.host;
     let unmanaged = checked.host.unmanaged;
     // A spinning thread needs a physical core of its own beside the one that everything else runs on.
@@ -420,6 +448,8 @@ fn settings(checked: &Checked, ladder: Ladder) -> Settings {
         tick: config.tick.unwrap_or(default_tick),
         events: config.tick_on_events,
         congestion_after: config.congestion_after,
+        lane_rungs: lanes.map(|rungs| rungs.members),
+        watchdog_timeout: config.watchdog_timeout,
         revoke_deadline: config.revoke_deadline,
         cores: unmanaged,
         rung: ladder.attr(Rung::Scheduler).unwrap_or(SchedAttr::fifo(90)),
@@ -440,18 +470,14 @@ pub fn dry_run(options: &RunOptions) -> Result<Vec<String>> {
     Ok(engine.rehearse(&checked.config, &checked.host.managed))
 }
 
-/// Gives everything back that a daemon, or lanes, which are gone left changed.
+/// Gives everything back that a daemon which is gone left changed.
 ///
 /// # Errors
 /// When a daemon runs (it restores by itself: `quell stop`) or the journal cannot be read.
 pub fn restore(run_dir: &Path) -> Result<Vec<String>> {
-    let mut said = crate::lanes::restore(run_dir)?;
     let _lock = lock(run_dir).context("`quell stop` ends a daemon and gives everything back")?;
-    said.extend(recover_stale(run_dir)?.map(|report| format!("restored: {report}")));
-    if said.is_empty() {
-        said.push("nothing to restore".to_owned());
-    }
-    Ok(said)
+    let restored = recover_stale(run_dir)?.map(|report| format!("restored: {report}"));
+    Ok(vec![restored.unwrap_or_else(|| "nothing to restore".to_owned())])
 }
 
 /// Held by the one daemon of a run directory.
@@ -477,7 +503,7 @@ fn lock(run_dir: &Path) -> Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => bail!(
-            "a Quell daemon runs already in {}; `quell status` shows it, `quell apply` changes its tasks (or lanes run there: `quell lane status`)",
+            "a Quell daemon runs already in {}; `quell status` shows it, `quell apply` changes its tasks",
             run_dir.display()
         ),
         Err(TryLockError::Error(err)) => Err(err).with_context(|| path.display().to_string()),

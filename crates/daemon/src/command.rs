@@ -3,12 +3,13 @@
 use crossbeam_channel::Sender;
 use quell_act::backend::{TaskGroups, TaskInfo};
 use quell_control::protocol::{CongestionReport, Status};
-use quell_model::{Limits, TaskId};
-use quell_observe::Children;
+use quell_model::{Children, Limits, TaskId};
+use quell_observe::bpf::SlotPlace;
 use quell_os::ThreadRef;
 use quell_shm::Reader;
 
 use crate::contract::Contract;
+use crate::engine::{Link, Opened};
 use crate::feed::FeedState;
 use crate::latency::Reading;
 
@@ -33,6 +34,16 @@ pub enum Command {
     SetLimits(TaskId, Limits, Sender<()>),
     /// Begins to follow threads as members of a task; answers with what went wrong.
     Watch(TaskId, Vec<ThreadRef>, Sender<Vec<String>>),
+    /// Opens the ring of a task that is a lane.
+    OpenLane(TaskId, Sender<Result<Opened, String>>),
+    /// The lane's scheduler runs.
+    Lane(Box<Link>, Sender<()>),
+    /// As [`Command::Watch`], for a member of a lane.
+    WatchMember(TaskId, u8, Vec<ThreadRef>, Sender<Vec<String>>),
+    /// Watches a thread of Quell's own as one of a lane that has no members yet; answers where BPF tells of it.
+    Probe(TaskId, ThreadRef, Sender<Option<SlotPlace>>),
+    /// Stops watching it.
+    EndProbe(ThreadRef),
     /// Gives a task's threads back as they were found and forgets it; answers in sentences.
     Leave(TaskId, Sender<Vec<String>>),
     /// Makes groups for a launched process, or finds the one in which a consenting one can be frozen.

@@ -1,11 +1,10 @@
 //! The daemon: the tick loop, tasks, control server and guardians.
 //!
 //! * [`run`]: from a configuration file to a running daemon, and back.
-//! * [`lanes`]: threads that take turns on a core, as a policy in user space says.
 //! * [`guardian`]: the two processes that restore the host if the daemon dies.
 //!
 //! Inside: the *engine* is the scheduler thread and owns observer, policy, executor and back end; the
-//! *manager* makes the set of tasks what the configuration says; the *server* takes calls, and *metrics* scrapes.
+//! *manager* makes the set of tasks what the configuration says; the *server* takes calls, and *metrics* scrapes; *lane* switches the members of lanes, on threads of its own.
 
 mod access;
 mod boot;
@@ -17,7 +16,7 @@ mod engine;
 mod events;
 mod feed;
 pub mod guardian;
-pub mod lanes;
+mod lane;
 mod latency;
 mod launch;
 mod mailbox;
@@ -27,8 +26,11 @@ mod metrics;
 mod recording;
 mod server;
 
-pub use boot::{RunOptions, dry_run, restore, run, socket_path};
-pub use launch::become_program;
+pub use boot::{Lifetime, RunOptions, dry_run, restore, run, socket_path};
+pub use lane::Companion;
+pub use launch::{Launched, become_program};
+/// The lane policies, by name.
+pub use quell_policy::lanes::NAMES as LANE_POLICIES;
 pub use recording::RecordTo;
 
 /// A guardian's whole life, with what the daemon's BPF programs go on to record.

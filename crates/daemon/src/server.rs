@@ -48,6 +48,8 @@ const BACKLOG: i32 = 128;
 pub struct Incoming {
     /// Who asks; it has the right to.
     pub peer: Peer,
+    /// The connection's number.
+    pub connection: u64,
     /// What is asked.
     pub call: Method,
     /// Where the reply goes.
@@ -69,7 +71,7 @@ pub enum Visit {
         /// Whether it may, and what it gets.
         reply: Sender<Result<Registered, String>>,
     },
-    /// The connection of this number, by which one registered, is closed.
+    /// The connection of this number, by which a runtime registered or tasks were attached, is closed.
     Left(u64),
 }
 
@@ -136,7 +138,7 @@ fn listen(path: &Path, group: Option<&ControlGroup>) -> io::Result<UnixListener>
 struct Shared {
     manager: Sender<Incoming>,
     runtimes: Sender<Visit>,
-    /// Counts runtimes that came to register.
+    /// Counts connections.
     connections: AtomicU64,
     feed: Feed,
     /// Connections of readers, and of those that may change things; then the subscribers among either.
@@ -168,7 +170,7 @@ impl Shared {
         std::thread::sleep(turn - now);
     }
 
-    fn ask(&self, peer: Peer, call: Method) -> Reply {
+    fn ask(&self, peer: Peer, connection: u64, call: Method) -> Reply {
         if let Err(why) = peer.check(&call) {
             return Reply::Error(why);
         }
@@ -180,7 +182,7 @@ impl Shared {
         }
         let (reply, answer) = bounded(1);
         let gone = || Reply::Error("the daemon is ending".to_owned());
-        if self.manager.send(Incoming { peer, call, reply }).is_err() {
+        if self.manager.send(Incoming { peer, connection, call, reply }).is_err() {
             return gone();
         }
         answer.recv().unwrap_or_else(|_| gone())
@@ -220,20 +222,49 @@ fn admit(mut stream: UnixStream, shared: &Arc<Shared>) {
 fn converse(mut stream: UnixStream, peer: Peer, shared: &Arc<Shared>) -> io::Result<()> {
     let limit = if peer.may_change() { LINE_BYTES_MAX } else { READER_LINE_BYTES_MAX };
     let mut reader = BufReader::new(stream.try_clone()?);
+    // Relaxed: numbers that differ are all that is needed.
+    let connection = shared.connections.fetch_add(1, Ordering::Relaxed);
+    let mut attached = Attached { shared, connection: None };
     while let Some(line) = protocol::read_line_within(&mut reader, limit)? {
         let (id, reply) = match protocol::parse_request(&line) {
             Ok(Request { id, call: Method::Register(wanted), .. }) => {
-                return keep_registered(stream, &mut reader, (id, wanted), peer, shared);
+                return keep_registered(
+                    stream,
+                    &mut reader,
+                    (id, wanted),
+                    peer,
+                    connection,
+                    shared,
+                );
             }
             Ok(Request { id, call: Method::Subscribe, .. }) => {
                 return send_updates(stream, id, peer, shared);
             }
-            Ok(request) => (request.id, shared.ask(peer, request.call)),
+            Ok(request) => {
+                if matches!(request.call, Method::Attach { .. }) {
+                    attached.connection = Some(connection);
+                }
+                (request.id, shared.ask(peer, connection, request.call))
+            }
             Err(why) => (0, Reply::Error(why)),
         };
         protocol::send(&mut stream, &Response { v: PROTOCOL, id, reply })?;
     }
     Ok(())
+}
+
+/// Tells the manager that a connection is closed by which tasks were attached.
+struct Attached<'a> {
+    shared: &'a Shared,
+    connection: Option<u64>,
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        // A manager that ended gives everything back.
+        let _ =
+            self.connection.map(|connection| self.shared.runtimes.send(Visit::Left(connection)));
+    }
 }
 
 /// Sends what is decided until the client closes its end. A write may wait for as long as the client does not read:
@@ -284,10 +315,9 @@ fn keep_registered(
     reader: &mut BufReader<UnixStream>,
     (id, wanted): (u64, Registration),
     peer: Peer,
+    connection: u64,
     shared: &Shared,
 ) -> io::Result<()> {
-    // Relaxed: numbers that differ are all that is needed.
-    let connection = shared.connections.fetch_add(1, Ordering::Relaxed);
     let answer = register_runtime(&stream, wanted, peer, connection, shared);
     let (registered, passed) = match answer {
         Ok(answer) => answer,

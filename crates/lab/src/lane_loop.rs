@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, ensure};
-use quell_control::lanes::{LanePattern, LanesConfig};
-use quell_daemon::lanes;
+use anyhow::{Context as _, Result};
+use quell_daemon::{Lifetime, RunOptions};
 
-/// Run the lanes of a file, and offer a load from the loop of their scheduler
+/// Run the daemon of a file, and offer a load from the loop of its lanes' scheduler
 #[derive(clap::Args)]
 pub struct Args {
-    /// The lanes, in TOML; their pattern is `dedicated`
-    lanes: PathBuf,
+    /// The configuration, whose lanes have the pattern `dedicated`
+    config: PathBuf,
     /// The load, in JSON
     client: PathBuf,
     /// The run directory for journals and sockets
@@ -19,20 +18,18 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let name = args.lanes.display().to_string();
-    let text = std::fs::read_to_string(&args.lanes).with_context(|| name.clone())?;
-    let lanes = LanesConfig::parse(&text, &name)?;
-    ensure!(
-        lanes.pattern == LanePattern::Dedicated,
-        "{name}: a load is offered by a dedicated scheduler: a shared one sleeps"
-    );
-    let status = lanes::run(lanes::Options {
-        lanes,
+    let file = args.config.display().to_string();
+    let status = quell_daemon::run(RunOptions {
+        text: std::fs::read_to_string(&args.config).with_context(|| file.clone())?,
+        file,
+        policy: None,
         run_dir: args.run_dir.clone(),
-        hold_for: None,
-        verbose: false,
+        record: None,
+        live_line: false,
+        lifetime: Lifetime::WhileBusy,
         companion: Some(quell_bench::lanes::in_loop(&args.client)?),
     })?;
-    println!("{}", serde_json::to_string(&status)?);
+    let lanes: Vec<_> = status.tasks.into_iter().filter_map(|task| task.lane).collect();
+    println!("{}", serde_json::json!({ "lanes": lanes }));
     Ok(ExitCode::SUCCESS)
 }

@@ -21,6 +21,9 @@ const PENDING_ROOM: usize = 4_096;
 /// but counted as unsent.
 const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
 
+/// Connections in a row that may be lost without a reply before the server counts as unwilling.
+const FRUITLESS_MAX: u32 = 4;
+
 /// A request without a reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
@@ -77,6 +80,8 @@ pub(crate) struct Connection {
     pending: VecDeque<Pending>,
     /// A reply has come.
     answered: bool,
+    /// How often in a row it was lost without a reply.
+    fruitless: u32,
     /// The socket took less than was there; the poller tells when it has room again.
     pub blocked: bool,
 }
@@ -114,16 +119,19 @@ impl Connection {
             in_end: 0,
             pending: VecDeque::with_capacity(PENDING_ROOM),
             answered: false,
+            fruitless: 0,
             blocked: false,
         })
     }
 
     /// Begins to connect anew in the place of a connection that was `lost`, and queues what waits for a
     /// reply once more: blocked until the poller tells that the socket can be written. `false` where
-    /// that cannot be: the server did not end it, gave no reply on it (it would do so again, without
-    /// end), or the protocol cannot ask again.
+    /// that cannot be: the server did not end it, gave no reply on the last few (it would do so again, without
+    /// end), or the protocol cannot ask again. One without a reply says little: a server that closes with requests
+    /// unread resets the connection, and the kernel drops replies that the client has not read (RFC 1122, 4.2.2.13).
     pub fn reopen(&mut self, addr: SocketAddr, lost: &Lost, protocol: &dyn Protocol) -> bool {
-        if !lost.is_closed() || !self.answered {
+        self.fruitless = if self.answered { 0 } else { self.fruitless + 1 };
+        if !lost.is_closed() || self.fruitless > FRUITLESS_MAX {
             return false;
         }
         let Ok(stream) = connect_later(addr) else { return false };

@@ -31,3 +31,24 @@ pub enum Rung {
     /// SCHED_IDLE: BE on cores that an LC task owns.
     SchedIdle,
 }
+
+/// The rung of BE threads on cores that an LC task owns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BeRung {
+    /// SCHED_IDLE.
+    #[default]
+    SchedIdle,
+    /// The lowest SCHED_FIFO priority: out of reach of the fair server, above every fair thread.
+    FifoLow,
+}
+
+impl BeRung {
+    /// Its place on the ladder.
+    pub const fn rung(self) -> Rung {
+        match self {
+            BeRung::SchedIdle => Rung::SchedIdle,
+            BeRung::FifoLow => Rung::FifoLow,
+        }
+    }
+}

@@ -145,6 +145,9 @@ impl TaskView {
     /// Whether the oldest wait reached the task's target.
     pub fn is_congested(&self) -> bool {
         self.waiting > 0
-            && self.queueing_delay.value().is_some_and(|delay| delay >= self.limits.delay_target)
+            && self
+                .queueing_delay
+                .value()
+                .is_some_and(|delay| delay >= self.limits.times.delay_target)
     }
 }

@@ -4,15 +4,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CoreMode, CoreSet, Nanos};
+use crate::{CoreMode, CoreSet, Nanos, TimeLimits};
 
 /// What a task is to its host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Class {
     /// Answers users: its slowest answers have to be fast.
     #[serde(rename = "lc")]
     LatencyCritical,
     /// Batch work: gets what the others leave.
+    #[default]
     #[serde(rename = "be")]
     BestEffort,
 }
@@ -24,6 +25,21 @@ impl fmt::Display for Class {
             Class::BestEffort => "BE",
         })
     }
+}
+
+/// What new processes of a task become. New threads always belong to the task.
+///
+/// The order is that of `enum quell_children` in `bpf/quell.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Children {
+    /// They belong to the task.
+    #[default]
+    Adopt,
+    /// They are treated as BE (e.g. Redis' save child).
+    Be,
+    /// They are left alone.
+    Leave,
 }
 
 /// A task, by its place in every per-task table. A reused place gets a new generation.
@@ -84,16 +100,8 @@ pub struct Limits {
     pub guaranteed: u32,
     /// Cores that it may have at most; what exceeds `guaranteed` is burstable.
     pub max: u32,
-    /// Queueing delay from which the task counts as congested (Caladan, `qdelay_us`: 10 us).
-    pub delay_target: Nanos,
-    /// How long one LC thread may run without sleeping before it counts as run away; zero: never.
-    pub runaway_after: Nanos,
-    /// LC: how long a request may take before the siblings of its core are idled until it ends (Caladan,
-    /// `ht_punish_us`); zero: never.
-    pub sibling_idle_after: Nanos,
-    /// How long a request may run while others of the task wait (Caladan, `quantum_us`); zero: as long
-    /// as it takes.
-    pub quantum: Nanos,
+    /// When it counts as congested, and how long its threads and requests may run.
+    pub times: TimeLimits,
     /// LC: latency that its tail is to stay below (PARTIES' QoS target); zero: none is set.
     pub latency_target: Nanos,
     /// Managed cores that the task may use: its own affinity and cpuset, within the configuration.
@@ -107,10 +115,7 @@ impl Limits {
         scheduler: TaskScheduler::Kernel,
         guaranteed: 0,
         max: 0,
-        delay_target: Nanos::ZERO,
-        runaway_after: Nanos::ZERO,
-        sibling_idle_after: Nanos::ZERO,
-        quantum: Nanos::ZERO,
+        times: TimeLimits::ZERO,
         latency_target: Nanos::ZERO,
         allowed: CoreSet::EMPTY,
     };

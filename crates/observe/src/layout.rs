@@ -121,6 +121,7 @@ mod tests {
 
     use libbpf_rs::btf::types::{Array, Composite, Int, MemberAttr, Var};
     use libbpf_rs::btf::{Btf, BtfKind, BtfType, HasSize, ReferencesType};
+    use quell_model::Children;
 
     use super::*;
     use crate::{bpf, domains, keyframe, recorder};
@@ -212,6 +213,22 @@ mod tests {
             .flat_map(|(name, (bytes, fields))| differences(&copies[name.as_str()], *bytes, fields))
             .collect();
         assert!(found.is_empty(), "{found:#?}");
+    }
+
+    #[test]
+    fn children_have_the_values_of_the_enum_in_c() {
+        let header = include_str!("../../../bpf/quell.h");
+        let (_, body) = header.split_once("enum quell_children {").unwrap();
+        let (body, _) = body.split_once('}').unwrap();
+        let names: Vec<&str> =
+            body.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        let copies = [
+            ("QUELL_ADOPT", Children::Adopt),
+            ("QUELL_BEST_EFFORT", Children::Be),
+            ("QUELL_LEAVE", Children::Leave),
+        ];
+        assert_eq!(names, copies.map(|(name, _)| name));
+        assert_eq!(copies.map(|(_, of)| of as usize), [0, 1, 2]);
     }
 
     #[test]

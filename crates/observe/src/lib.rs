@@ -5,7 +5,7 @@
 //! [`procs`] and [`topology`] find what there is to watch. [`keyframe`] tells who runs and
 //! waits on the whole host, and [`recorder`] what happens there.
 
-use quell_model::{CoreId, Nanos, Snapshot, TaskId};
+use quell_model::{Children, CoreId, Nanos, Snapshot, TaskId};
 use std::os::fd::BorrowedFd;
 
 use quell_os::ThreadRef;
@@ -23,17 +23,6 @@ pub mod settings;
 pub mod topology;
 #[cfg(test)]
 mod workers;
-
-/// What to do with threads and processes that a watched thread creates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Children {
-    /// New threads and processes belong to the same task.
-    Adopt,
-    /// New threads belong to the task; new processes are treated as BE.
-    BestEffort,
-    /// New threads belong to the task; new processes are left alone.
-    Leave,
-}
 
 /// What a watched thread does now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +47,7 @@ pub struct ThreadView {
     /// Its member of a lane; 0 in a task that is no lane.
     pub member: u8,
     /// Whether it counts as LC: false for threads of a BE task, and for processes that an LC task
-    /// created under [`Children::BestEffort`].
+    /// created under [`Children::Be`].
     pub lc: bool,
     /// What it does.
     pub state: ThreadState,

@@ -38,8 +38,11 @@ fn task(index: u32, host: &Host) -> TaskView {
                 scheduler: TaskScheduler::Kernel,
                 guaranteed: u32::from(lc && index < 400),
                 max: 8,
-                delay_target: Nanos::from_micros(10),
-                runaway_after: Nanos::from_millis(100),
+                times: TimeLimits {
+                    runaway_after: Nanos::from_millis(100),
+                    quantum: Nanos::ZERO,
+                    ..TimeLimits::default()
+                },
                 allowed: host.topology.all(),
                 ..Limits::NONE
             },

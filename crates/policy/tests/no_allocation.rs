@@ -44,8 +44,8 @@ fn a_steady_state_allocates_nothing() {
         let mut scene = Scene::new(32, 2, shares);
         for _ in 0..20 {
             let lc = scene.lc(1, 8);
-            scene.task(lc).limits.sibling_idle_after = Nanos(25_000);
-            scene.task(lc).limits.quantum = Nanos(40_000);
+            scene.task(lc).limits.times.sibling_idle_after = Nanos(25_000);
+            scene.task(lc).limits.times.quantum = Nanos(40_000);
             scene.be(16);
         }
         let mut policy = by_name(name, scene.host.clone(), Config::default()).unwrap();

@@ -7,14 +7,12 @@
 
 use std::path::{Path, PathBuf};
 
-use quell_model::{CoreSet, HostCaps, Nanos, Plan, Rung, TaskId};
+use quell_model::{BeRung, CoreSet, HostCaps, Nanos, Plan, Rung, TaskId};
 
 use super::engine::{Engine, Failure, TaskState};
 use super::intent::{Change, Intended, Style};
 use super::target::{Targets, Want};
-use super::{
-    ApplyReport, BackEnd, BeRung, CoreOutcome, Host, Notice, Pin, TaskInfo, TaskStatus, freezer,
-};
+use super::{ApplyReport, BackEnd, CoreOutcome, Host, Notice, Pin, TaskInfo, TaskStatus, freezer};
 use crate::{ActError, RestoreReport};
 use quell_observe::ThreadView;
 use quell_os::ThreadRef;
@@ -32,7 +30,7 @@ impl Cpusets {
     /// a freezer.
     pub fn new(per_thread_state: bool, freezes: bool) -> Cpusets {
         let style = Style { ladder: None, places_by_group: true, be: Rung::SchedIdle };
-        Cpusets { engine: Engine::new(style, BeRung::Idle), per_thread_state, freezes }
+        Cpusets { engine: Engine::new(style, BeRung::SchedIdle), per_thread_state, freezes }
     }
 
     fn serve_groups(&mut self, phase: Phase, host: &mut dyn Host, report: &mut ApplyReport) {

@@ -4,13 +4,12 @@
 //! an LC thread wakes and runs BE the moment it blocks, without the scheduler having a part in it. What
 //! a Plan changes is who may use which core, and what happens to tasks for which none is left.
 
-use quell_model::{CoreSet, HostCaps, Nanos, Plan, TaskId};
+use quell_model::{BeRung, CoreSet, HostCaps, Nanos, Plan, TaskId};
 
 use super::engine::Engine;
 use super::intent::Style;
 use super::{
-    ApplyReport, BackEnd, BeRung, CoreOutcome, Host, Intended, Notice, Pin, TaskInfo, TaskStatus,
-    freezer,
+    ApplyReport, BackEnd, CoreOutcome, Host, Intended, Notice, Pin, TaskInfo, TaskStatus, freezer,
 };
 use crate::{Ladder, RestoreReport};
 use quell_observe::ThreadView;

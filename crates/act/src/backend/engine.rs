@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use quell_model::{CoreSet, Nanos, Plan, TaskId};
+use quell_model::{BeRung, CoreSet, Nanos, Plan, TaskId};
 
 use super::intent::{Lack, Style, Turn, rank};
 use super::outcome::Outcomes;
@@ -15,7 +15,7 @@ use super::record::{Backoff, Effect, Record, Records};
 use super::target::{Moved, Targets, Want};
 use super::turns::Turns;
 use super::verify::Verifier;
-use super::{ApplyReport, BeRung, CoreOutcome, Host, Notice, TaskInfo, TaskStatus};
+use super::{ApplyReport, CoreOutcome, Host, Notice, TaskInfo, TaskStatus};
 use crate::{ActError, SchedAttr};
 use quell_observe::ThreadView;
 use quell_os::ThreadRef;
@@ -427,7 +427,9 @@ impl TaskState {
         let by_group = style.places_by_group && self.info.groups.cpuset.is_some();
         let helps = record.pin.is_none() && !self.helpers.intersection(&own.cores).is_empty();
         let want = &if helps { want.of_helper(self.helpers) } else { *want };
-        Some(Lack::of(record, &own, want, style, self.status.unelevated.is_none(), by_group))
+        let (may_elevate, switched) =
+            (self.status.unelevated.is_none(), self.info.switched.is_some());
+        Some(Lack::of(record, &own, want, style, may_elevate, by_group, switched))
     }
 }
 

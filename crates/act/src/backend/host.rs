@@ -23,6 +23,11 @@ pub trait Host {
     /// [`ActError::Gone`], or the kernel's refusal.
     fn sched(&mut self, thread: &ThreadRef) -> Result<SchedAttr, ActError>;
 
+    /// Whether the scheduler of a lane switches the thread's policy.
+    fn is_lent(&self, _thread: &ThreadRef) -> bool {
+        false
+    }
+
     /// A thread's present affinity, offline cores included.
     ///
     /// # Errors
@@ -80,6 +85,10 @@ pub trait Host {
 impl Host for Executor {
     fn now(&self) -> Nanos {
         quell_os::clock::now()
+    }
+
+    fn is_lent(&self, thread: &ThreadRef) -> bool {
+        Executor::is_lent(self, thread)
     }
 
     fn online(&mut self) -> CoreSet {

@@ -58,7 +58,7 @@ pub(super) struct Lack {
 
 impl Lack {
     /// Compares a thread with what is wanted. `may_elevate` is false while the host refuses the task
-    /// real-time priority; `by_group` where a cpuset places the whole task.
+    /// real-time priority; `by_group` where a cpuset places the whole task; `switched` for a lane.
     pub fn of(
         record: &Record,
         own: &Own,
@@ -66,9 +66,12 @@ impl Lack {
         style: &Style,
         may_elevate: bool,
         by_group: bool,
+        switched: bool,
     ) -> Lack {
         let want = &want.of_thread(record.lc, style.be);
-        let place = super::target::place(want, &own.cores).kept_to(record.pin, &own.cores);
+        // The operator names a lane's members one by one: they go to its core, whatever their own affinity is.
+        let reach = if switched { own.cores.union(&want.usable) } else { own.cores };
+        let place = super::target::place(want, &reach).kept_to(record.pin, &reach);
         let present = record.present_sched(own);
         let mut wanted = style.sched(place.rung, own);
         if wanted.policy.is_realtime() && !may_elevate {
@@ -76,8 +79,9 @@ impl Lack {
         }
         let elevates = wanted.policy.is_realtime() && !present.policy.is_realtime();
         debug_assert!(may_elevate || !elevates, "{wanted} for a task that the host refuses it");
-        debug_assert!(place.cores.is_subset(&own.cores), "beyond the thread's own affinity");
-        let sched = (!record.keeps_sched && !present.same_effect(&wanted)).then_some(wanted);
+        debug_assert!(place.cores.is_subset(&reach), "beyond the thread's own affinity");
+        let keeps = record.keeps_sched || switched;
+        let sched = (!keeps && !present.same_effect(&wanted)).then_some(wanted);
         let here = record.present_cores(own);
         let cores =
             (!record.keeps_cores && !by_group && here != place.cores).then_some(place.cores);

@@ -33,7 +33,7 @@ mod verify;
 
 use std::path::PathBuf;
 
-use quell_model::{CoreId, CoreSet, HostCaps, Outcome, Plan, Rung, TaskId};
+use quell_model::{CoreId, CoreSet, HostCaps, Outcome, Plan, TaskId};
 
 pub use cpusets::Cpusets;
 pub use elevation::{Elevation, ElevationHost};
@@ -44,7 +44,7 @@ pub use layout::{Hierarchy, Layout, Version};
 pub use prep::{Bystander, Note, Prep, PrepConfig, PrepPlan, PrepReport, Step, Why};
 pub use rt_check::{RtRefusal, check_rt, check_rt_of};
 
-use crate::RestoreReport;
+use crate::{RestoreReport, SchedAttr};
 use quell_observe::ThreadView;
 use quell_os::ThreadRef;
 
@@ -118,6 +118,8 @@ pub struct TaskInfo {
     /// Unmanaged cores that a BE task may retreat to while no managed core is left for it; empty if it
     /// must not leave the managed ones.
     pub away: CoreSet,
+    /// A lane: its scheduler switches its threads between these rungs, and the back end leaves their policy alone.
+    pub switched: Option<[SchedAttr; 2]>,
 }
 
 /// Cgroups that hold one task. Those that are `None` do not exist for it.
@@ -130,25 +132,6 @@ pub struct TaskGroups {
     /// The file that sets its weight against other groups: `cpu.idle`, else `cpu.shares` (version 1) or
     /// `cpu.weight` (version 2).
     pub weight: Option<PathBuf>,
-}
-
-/// The step on which BE runs beneath LC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BeRung {
-    /// SCHED_IDLE.
-    #[default]
-    Idle,
-    /// The lowest FIFO priority: out of reach of the fair server, above every fair thread.
-    FifoLow,
-}
-
-impl BeRung {
-    fn rung(self) -> Rung {
-        match self {
-            BeRung::Idle => Rung::SchedIdle,
-            BeRung::FifoLow => Rung::FifoLow,
-        }
-    }
 }
 
 /// What one [`BackEnd::apply`] did.

@@ -1,8 +1,8 @@
 //! From a Plan to what each task's threads should be like: pure, no system call.
 
-use quell_model::{Class, CoreMode, CoreSet, Plan, Reason, Rung, TaskId, TaskReason};
+use quell_model::{BeRung, Class, CoreMode, CoreSet, Plan, Reason, Rung, TaskId, TaskReason};
 
-use super::{BeRung, Pin};
+use super::Pin;
 
 /// What a task's threads should be like now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -59,10 +59,10 @@ impl Verifier {
 
 fn verify(engine: &mut Engine, at: u32, host: &mut dyn Host, report: &mut ApplyReport) {
     let Some(record) = engine.records.get_mut(at) else { return };
+    let info = engine.tasks.get(record.task.at()).and_then(Option::as_ref).map(|state| &state.info);
     let by_group =
-        engine.tasks.get(record.task.at()).and_then(Option::as_ref).is_some_and(|state| {
-            engine.style.places_by_group && state.info.groups.cpuset.is_some()
-        });
+        engine.style.places_by_group && info.is_some_and(|info| info.groups.cpuset.is_some());
+    let rungs = info.and_then(|info| info.switched);
     let Some(own) = record.own.filter(|_| !record.gone) else { return };
     record.verified = host.now();
     report.verified += 1;
@@ -70,7 +70,12 @@ fn verify(engine: &mut Engine, at: u32, host: &mut dyn Host, report: &mut ApplyR
     let mut changed = [None, None];
     if !record.keeps_sched {
         match host.sched(&record.thread) {
-            Ok(found) if found.same_effect(&record.present_sched(&own)) => {}
+            Ok(found)
+                if rungs.is_some_and(|rungs| rungs.iter().any(|rung| rung.same_effect(&found))) => {
+            }
+            // A thread that is about to be lent is as it came.
+            Ok(_) if rungs.is_some() && !host.is_lent(&record.thread) => {}
+            Ok(found) if rungs.is_none() && found.same_effect(&record.present_sched(&own)) => {}
             Ok(found) => {
                 record.keep_sched(found);
                 changed[0] = Some("policy");

@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, Result};
 use quell_load::Stall;
-use quell_model::{CoreId, CoreSet, Nanos, TaskId};
+use quell_model::{Children, CoreId, CoreSet, Nanos, TaskId};
 use quell_observe::bpf::{BpfConfig, BpfObserver, Histogram};
-use quell_observe::{Children, Observer, procs};
+use quell_observe::{Observer, procs};
 
 use crate::host::{Canary, PerfRing, Program, Record, Subject};
 use crate::stall::{Evidence, GAP_MIN, Gap, Holder};

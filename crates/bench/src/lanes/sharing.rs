@@ -240,21 +240,22 @@ impl Lane {
         client: &Path,
     ) -> Result<Lane> {
         let turns = turns.context("a load in the loop of a lane needs its slices")?;
-        let mut lanes = format!(
-            "pattern = \"{}\"\nscheduler_core = {}\n\n[[lane]]\ncore = {}\nslice = \"{}ns\"\n",
+        let mut config = format!(
+            "[host]\nmanaged = \"{}\"\nrt_throttling = \"leave\"\n\n[[task]]\nname = \"lane\"\nclass = \"be\"\n\
+             [task.lane]\npattern = \"{}\"\nscheduler_core = {}\nslice = \"{}ns\"\n",
+            place.core,
             turns.pattern.name(),
             place.other,
-            place.core,
             turns.slice.0
         );
         if let Some(table) = &turns.table {
-            lanes += &format!("table = \"{table}\"\n");
+            config += &format!("table = \"{table}\"\n");
         }
         for (tid, _) in threads {
-            lanes += &format!("\n[[lane.member]]\ntid = {tid}\n");
+            config += &format!("\n[[task.lane.member]]\ntid = {tid}\n");
         }
-        let file = folder.join("lanes.toml");
-        fs::write(&file, lanes).with_context(|| format!("write {}", file.display()))?;
+        let file = folder.join("lane.toml");
+        fs::write(&file, config).with_context(|| format!("write {}", file.display()))?;
         let mut command = Command::new(&place.lab);
         command.arg("lane-loop").arg(&file).arg(client).arg(folder.join("run"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -220,8 +220,9 @@ fn tell(report: &mut BenchReport, cell: &Cell, samples: &[Sample], alone: &[f64]
 
 /// CPU time of the scheduler thread for each hand-over, in us.
 fn scheduler_cost(lane: &Value) -> Option<f64> {
-    let switches = lane["lanes"][0]["switches"].as_f64().filter(|count| *count > 0.0)?;
-    Some(micros(&lane["schedulers"][0]["cpu_ns"])? / switches)
+    let lane = &lane["lanes"][0];
+    let switches = lane["switches"].as_f64().filter(|count| *count > 0.0)?;
+    Some(micros(&lane["scheduler"]["cpu_ns"])? / switches)
 }
 
 fn mean(values: &[f64]) -> f64 {

@@ -17,9 +17,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use quell_model::{CoreId, CoreSet, TaskId};
+use quell_model::{Children, CoreId, CoreSet, TaskId};
 use quell_observe::bpf::{BpfConfig, BpfObserver};
-use quell_observe::{Children, Observer, procs};
+use quell_observe::{Observer, procs};
 
 use crate::host;
 use crate::switch_cost;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use quell_model::{
     Class, CoreView, HostCaps, Limits, Nanos, Permille, Plan, Signal, Snapshot, TaskId,
-    TaskScheduler, TaskView, Topology,
+    TaskScheduler, TaskView, TimeLimits, Topology,
 };
 use quell_policy::{Config, Host, by_name};
 
@@ -91,8 +91,11 @@ fn task_view(index: u32, topology: &Topology) -> TaskView {
                 scheduler: TaskScheduler::Kernel,
                 guaranteed: u32::from(is_lc && (index as usize) < topology.len()),
                 max: 8.min(topology.len() as u32),
-                delay_target: Nanos::from_micros(10),
-                runaway_after: Nanos::from_millis(100),
+                times: TimeLimits {
+                    runaway_after: Nanos::from_millis(100),
+                    quantum: Nanos::ZERO,
+                    ..TimeLimits::default()
+                },
                 allowed: topology.all(),
                 ..Limits::NONE
             },

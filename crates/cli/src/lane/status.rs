@@ -1,95 +1,120 @@
-//! `quell lane status`: what lanes that run have done so far.
+//! `quell lane status`: what the lanes of a daemon have done so far.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use quell_daemon::lanes;
+use anyhow::Result;
+use quell_control::client::{Client, ClientError};
+use quell_control::protocol::{LaneSchedulerStatus, LaneStatus, Method, Reply, Status};
 use quell_model::Nanos;
-use serde_json::Value;
+use serde::Serialize;
 
-/// Show the lanes that run, whose turn it is, and what they have done so far
+use crate::client::Daemon;
+
+/// Show the lanes that run, whose slice it is, and what they have done so far
 ///
 /// `scheduler` is what the scheduler thread itself uses: its share of its core since it began, and that time for each
 /// switch. One that spins (dedicated) has all of its core. `floor` is the shortest time seen from the end of a slice until the next member may run: no slice on this host is
 /// more exact. `late` counts looks that came more than 50 us after their time.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Print JSON, an array of one object for each `quell lane run`
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The run directory of the lanes [default: as for `quell run`]
-    #[arg(long, value_name = "DIR")]
-    run_dir: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// The lanes of a daemon, as JSON shows them.
+#[derive(Serialize)]
+pub struct Lanes {
+    /// The daemon's process; none where no daemon runs.
+    pid: Option<u32>,
+    /// The lanes.
+    lanes: Vec<Lane>,
+    /// What this host lacks.
+    degraded: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Lane {
+    task: String,
+    state: String,
+    #[serde(flatten)]
+    status: LaneStatus,
+}
+
+impl Lanes {
+    /// Those of a status whose tasks are meant.
+    pub fn of(status: &Status, meant: impl Fn(&String) -> bool) -> Lanes {
+        let tasks = status.tasks.iter().filter(|task| meant(&task.name));
+        let lane = |task: &quell_control::protocol::TaskStatus| {
+            let (name, state) = (task.name.clone(), task.state.clone());
+            task.lane.clone().map(|status| Lane { task: name, state, status })
+        };
+        Lanes {
+            pid: Some(status.pid),
+            lanes: tasks.filter_map(lane).collect(),
+            degraded: status.degraded.clone(),
+        }
+    }
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let run_dir = args.run_dir.clone().unwrap_or_else(quell_control::run_dir::default_run_dir);
-    let answers = lanes::ask(&run_dir).context("lanes run, but do not answer")?;
-    if args.json {
-        println!("[{}]", answers.join(","));
-        return Ok(ExitCode::SUCCESS);
-    }
-    if answers.is_empty() {
-        println!("no lane runs in {}", run_dir.display());
-    }
-    for answer in &answers {
-        show(&serde_json::from_str(answer).context("lanes answer something else than a status")?);
+    let reply = Client::connect(&args.daemon.socket()).and_then(|mut it| it.call(Method::Status));
+    let lanes = match reply {
+        Ok(Reply::Status(status)) => Lanes::of(&status, |_| true),
+        Ok(other) => anyhow::bail!("the daemon answered out of turn: {other:?}"),
+        Err(ClientError::NotRunning(_)) => {
+            Lanes { pid: None, lanes: Vec::new(), degraded: Vec::new() }
+        }
+        Err(err) => return Err(err.into()),
+    };
+    match args.json {
+        true => println!("{}", serde_json::to_string(&lanes)?),
+        false if lanes.lanes.is_empty() => println!("no lane runs"),
+        false => show(&lanes),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A status for people.
-pub fn show(status: &Value) {
-    let time = |value: &Value| value.as_u64().map_or("-".to_owned(), |ns| Nanos(ns).to_string());
-    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-    for lane in status["lanes"].as_array().into_iter().flatten() {
-        println!(
-            "core {}: {} ({}), turn: {}",
-            lane["core"],
-            text(&lane["policy"]),
-            text(&status["pattern"]),
-            text(&lane["running"]),
-        );
+/// Lanes for people.
+pub fn show(lanes: &Lanes) {
+    let time = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| Nanos(ns).to_string());
+    for Lane { task, status: lane, .. } in &lanes.lanes {
+        let place = match (lane.core, lane.scheduling) {
+            (Some(core), true) => format!("core {core}"),
+            (Some(core), false) => format!("waits below the owner of core {core}"),
+            (None, _) => "no core".to_owned(),
+        };
+        let running = lane.running.as_deref().unwrap_or("-");
+        println!("{task}: {place}, {} ({}), slice of: {running}", lane.policy, lane.pattern);
         println!(
             "  {} switches, {} late (latest {}); a switch takes {} to {}, floor {}",
-            lane["switches"],
-            lane["late"],
-            time(&lane["latest_ns"]),
-            time(&lane["switch_min_ns"]),
-            time(&lane["switch_mean_ns"]),
-            time(&lane["floor_ns"]),
+            lane.switches,
+            lane.late,
+            Nanos(lane.latest_ns),
+            time(lane.switch_min_ns),
+            time(lane.switch_mean_ns),
+            time(lane.floor_ns),
         );
-        for member in lane["members"].as_array().into_iter().flatten() {
-            println!(
-                "  {}: {} slices, {}",
-                text(&member["name"]),
-                member["slices"],
-                time(&member["slices_ns"])
-            );
+        for member in &lane.members {
+            println!("  {}: {} slices, {}", member.name, member.slices, Nanos(member.slices_ns));
         }
-        for note in lane["notes"].as_array().into_iter().flatten() {
-            println!("  {}", text(note));
-        }
-    }
-    for scheduler in status["schedulers"].as_array().into_iter().flatten() {
-        println!("{}", cost(scheduler));
+        lane.notes.iter().for_each(|note| println!("  {note}"));
+        println!("  {}", cost(&lane.scheduler, lane.switches));
     }
 }
 
 /// What a scheduler thread costs: of its core, and for each switch.
-fn cost(scheduler: &Value) -> String {
-    let core = &scheduler["core"];
-    let count = |key: &str| scheduler[key].as_u64();
-    let (Some(cpu), Some(age)) = (count("cpu_ns"), count("uptime_ns").filter(|age| *age > 0))
-    else {
-        return format!("scheduler: on core {core}, its CPU time is not known");
+fn cost(scheduler: &LaneSchedulerStatus, switches: u64) -> String {
+    let (Some(cpu), age @ 1..) = (scheduler.cpu_ns, scheduler.uptime_ns) else {
+        return "scheduler: its CPU time is not known".to_owned();
     };
     // In thousandths, as numbers are shown.
     let share = (u128::from(cpu) * 1_000 / u128::from(age)) as f64 / 10.0;
-    let switch = cpu.checked_div(count("switches").unwrap_or(0)).map(Nanos);
+    let switch = cpu.checked_div(switches).map(Nanos);
     let switch = switch.map_or(String::new(), |each| format!(", {each} a switch"));
-    format!("scheduler: {share:.1} % of core {core}{switch}")
+    format!("scheduler: {share:.1} % of its core{switch}")
 }
 
 #[cfg(test)]
@@ -98,15 +123,12 @@ mod tests {
 
     #[test]
     fn cost_is_a_share_of_the_core_and_a_time_for_each_switch_if_there_was_one() {
-        let says = |cpu: Value, switches: u64| {
-            let age = 1_000_000_000u64;
-            cost(
-                &serde_json::json!({"core": 1, "uptime_ns": age, "cpu_ns": cpu, "switches": switches}),
-            )
+        let says = |cpu_ns, switches| {
+            cost(&LaneSchedulerStatus { tid: 1, uptime_ns: 1_000_000_000, cpu_ns }, switches)
         };
-        let busy = says(32_000_000.into(), 7_800);
-        assert_eq!(busy, format!("scheduler: 3.2 % of core 1, {} a switch", Nanos(4_102)));
-        assert_eq!(says(2_000_000.into(), 0), "scheduler: 0.2 % of core 1");
-        assert!(says(Value::Null, 3).contains("not known"));
+        let busy = says(Some(32_000_000), 7_800);
+        assert_eq!(busy, format!("scheduler: 3.2 % of its core, {} a switch", Nanos(4_102)));
+        assert_eq!(says(Some(2_000_000), 0), "scheduler: 0.2 % of its core");
+        assert!(says(None, 3).contains("not known"));
     }
 }

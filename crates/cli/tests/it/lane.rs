@@ -6,10 +6,10 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::lanes::{Lanes, SPIN, all, elevated, signal, spinner};
-use crate::common::{Ground, OTHER, Program, eventually, scheduling, start_bound};
+use crate::common::{Ground, OTHER, eventually, scheduling, start_bound};
 use quell_testkit::skipped;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -180,9 +180,9 @@ fn idle_lane_does_not_run_for(time: Duration) {
     let members = [start_bound(&["sleep", "1000"]), start_bound(&["sleep", "1000"])];
     let [a, b] = members.each_ref().map(|member| member.pid().to_string());
     let lanes = Lanes::run(&ground, &["--core", "1", "--slice", "50us", "--pid", &a, "--pid", &b]);
-    let tid = lanes.status()["schedulers"][0]["tid"].as_i64().unwrap();
+    let tid = lanes.lane()["scheduler"]["tid"].as_i64().unwrap();
     let switches = || {
-        let path = format!("/proc/{}/task/{tid}/status", lanes.child.id());
+        let path = format!("/proc/{}/task/{tid}/status", lanes.daemon());
         let status = fs::read_to_string(path).unwrap();
         let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
         lines.map(str::to_owned).collect::<Vec<_>>()
@@ -192,7 +192,7 @@ fn idle_lane_does_not_run_for(time: Duration) {
         std::thread::sleep(Duration::from_millis(300));
         switches() == before
     });
-    let cost = || lanes.status()["schedulers"][0]["cpu_ns"].as_u64().unwrap();
+    let cost = || lanes.lane()["scheduler"]["cpu_ns"].as_u64().unwrap();
     let before = (switches(), cost());
     std::thread::sleep(time);
     assert_eq!(before.0.len(), 2);
@@ -206,10 +206,11 @@ fn scheduler_counts_its_switches_and_its_cpu_time() {
     let lanes = Lanes::run(&ground, &["--core", "1", "--slice", "200us", "--", SPIN, SPIN]);
     lanes.go_on(&[0, 1]);
     let read = || {
-        let status = lanes.status();
-        let scheduler = &status["schedulers"][0];
-        assert_eq!(scheduler["core"], 1);
-        ["switches", "cpu_ns", "uptime_ns"].map(|key| scheduler[key].as_u64().unwrap())
+        let lane = lanes.lane();
+        assert_eq!((&lane["core"], &lane["scheduling"]), (&1.into(), &true.into()));
+        let count = |value: &Value| value.as_u64().unwrap();
+        let scheduler = &lane["scheduler"];
+        [&lane["switches"], &scheduler["cpu_ns"], &scheduler["uptime_ns"]].map(count)
     };
     let before = read();
     eventually("a thousand switches", || read()[0] >= before[0] + 1_000);
@@ -219,9 +220,9 @@ fn scheduler_counts_its_switches_and_its_cpu_time() {
         "{before:?} {after:?}"
     );
     let text = String::from_utf8(ground.quell(&["lane", "status"]).stdout).unwrap();
-    assert!(text.contains(" % of core 1, ") && text.contains(" a switch"), "{text}");
+    assert!(text.contains(" % of its core, ") && text.contains(" a switch"), "{text}");
     let last = lanes.interrupt();
-    assert!(last["schedulers"][0]["cpu_ns"].as_u64().unwrap() >= after[1], "{last}");
+    assert!(last["lanes"][0]["scheduler"]["cpu_ns"].as_u64().unwrap() >= after[1], "{last}");
 }
 
 #[test]
@@ -231,10 +232,11 @@ fn the_schedulers_own_cost_grows_with_its_switches() {
     let lanes = Lanes::run(&ground, &["--core", "1", "--slice", "200us", "--", SPIN, SPIN]);
     lanes.go_on(&[0, 1]);
     let read = || {
-        let status = lanes.status();
-        let scheduler = &status["schedulers"][0];
-        assert_eq!(scheduler["core"], 1);
-        ["switches", "cpu_ns", "uptime_ns"].map(|key| scheduler[key].as_u64().unwrap())
+        let lane = lanes.lane();
+        assert_eq!((&lane["core"], &lane["scheduling"]), (&1.into(), &true.into()));
+        let count = |value: &Value| value.as_u64().unwrap();
+        let scheduler = &lane["scheduler"];
+        [&lane["switches"], &scheduler["cpu_ns"], &scheduler["uptime_ns"]].map(count)
     };
     let [switches, cpu, age] = read();
     eventually("a thousand switches", || read()[0] >= switches + 1_000);
@@ -245,9 +247,9 @@ fn the_schedulers_own_cost_grows_with_its_switches() {
     assert!(cpu >= switches * least / 2, "{cpu} ns for {switches} switches of {least} ns and more");
     assert!(cpu < age, "{cpu} ns in {age} ns");
     let text = String::from_utf8(ground.quell(&["lane", "status"]).stdout).unwrap();
-    assert!(text.contains(" % of core 1, ") && text.contains(" a switch"), "{text}");
+    assert!(text.contains(" % of its core, ") && text.contains(" a switch"), "{text}");
     let last = lanes.interrupt();
-    assert!(last["schedulers"][0]["cpu_ns"].as_u64().unwrap() >= more_cpu, "{last}");
+    assert!(last["lanes"][0]["scheduler"]["cpu_ns"].as_u64().unwrap() >= more_cpu, "{last}");
 }
 
 #[test]
@@ -358,166 +360,6 @@ fn children_take_turns_with_their_creator_or_are_left_alone() {
 }
 
 #[test]
-fn whatever_kills_the_scheduler_no_thread_stays_elevated() {
-    let ground = Ground::new();
-    for pattern in ["shared", "dedicated"] {
-        let members = [spinner(), start_bound(&["sleep", "1000"]), spinner()];
-        let before: Vec<_> = members.iter().map(|member| scheduling(member.pid())).collect();
-        let pids: Vec<String> = members.iter().map(|member| member.pid().to_string()).collect();
-        let mut args = vec!["--core", "1", "--slice", "100us", "--pattern", pattern];
-        pids.iter().for_each(|pid| args.extend(["--pid", pid]));
-        let mut lanes = Lanes::run(&ground, &args);
-        lanes.go_on(&[0, 2]);
-        lanes.child.kill().unwrap();
-        lanes.child.wait().unwrap();
-        eventually("everything is as it was found", || {
-            members.iter().zip(&before).all(|(member, before)| scheduling(member.pid()) == *before)
-        });
-    }
-}
-
-/// The scheduler thread of the first lane never has its core again, but for what the kernel leaves ordinary threads: less often
-/// than the lane below has to hear of it.
-fn starve(lanes: &Lanes<'_>) {
-    let tid = lanes.status()["schedulers"][0]["tid"].to_string();
-    let done = Command::new("chrt").args(["--idle", "--pid", "0", &tid]).status().unwrap();
-    assert!(done.success());
-}
-
-#[test]
-fn a_scheduler_that_hangs_is_ended_and_everything_is_given_back() {
-    let ground = Ground::new();
-    let stop = |lanes: &Lanes<'_>| {
-        kill_process(Pid::from_child(&lanes.child), Signal::STOP).unwrap();
-    };
-    // All of it, or its scheduler thread alone, beside a process that goes on.
-    for hang in [stop, starve] {
-        let members = [spinner(), spinner()];
-        let before = members.each_ref().map(|member| scheduling(member.pid()));
-        let [a, b] = members.each_ref().map(Program::pid);
-        let text = format!(
-            "watchdog_timeout_ms = 250\n[[lane]]\ncore = 1\nslice = \"2ms\"\n\
-             [[lane.member]]\npid = {a}\n[[lane.member]]\npid = {b}\n"
-        );
-        let file = ground.path().join("lanes.toml");
-        fs::write(&file, text).unwrap();
-        let mut lanes = Lanes::run(&ground, &[file.to_str().unwrap()]);
-        lanes.go_on(&[0, 1]);
-        hang(&lanes);
-        eventually("the guardians ended it", || lanes.child.try_wait().unwrap().is_some());
-        eventually("everything is as it was found", || {
-            members.iter().zip(&before).all(|(member, before)| scheduling(member.pid()) == *before)
-        });
-    }
-}
-
-/// xorshift64*: what happens next.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % sides
-    }
-}
-
-/// The guardians of a process.
-fn guardians(pid: u32) -> Vec<i32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    let is_one = |pid: &i32| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "quell-guardian\n")
-    };
-    children.split_whitespace().map(|pid| pid.parse().unwrap()).filter(is_one).collect()
-}
-
-#[test]
-fn lanes_on_another_core_restore_what_dead_ones_left() {
-    let ground = Ground::new();
-    let members = [spinner(), spinner()];
-    let pids = members.each_ref().map(|member| member.pid().to_string());
-    let mut lanes = Lanes::run(
-        &ground,
-        &["--core", "1", "--slice", "2ms", "--pid", &pids[0], "--pid", &pids[1]],
-    );
-    lanes.go_on(&[0, 1]);
-    let kill = |pid: i32, what| kill_process(Pid::from_raw(pid).unwrap(), what).unwrap();
-    let guardians = guardians(lanes.child.id());
-    assert_eq!(guardians.len(), 2);
-    // Stopped, they cannot do their work in the moment between the kills.
-    guardians.iter().for_each(|pid| kill(*pid, Signal::STOP));
-    lanes.child.kill().unwrap();
-    guardians.iter().for_each(|pid| kill(*pid, Signal::KILL));
-    lanes.child.wait().unwrap();
-    assert!(members.iter().all(|member| elevated(member.pid(), "1")), "nobody was left to restore");
-    let others = Lanes::run(&ground, &["--core", "0", "--slice", "2ms", "--", SPIN]);
-    assert!(members.iter().all(|member| all(member.pid(), OTHER, "0-1")));
-    others.interrupt();
-}
-
-/// One round of random kills; `make test-all` runs more.
-#[test]
-fn lane_survives_a_round_of_kills_and_all_is_restored() {
-    outlive_random_kills([5].into_iter());
-}
-
-/// Three rounds of random kills, or as many as fit into `QUELL_SOAK_SECONDS`.
-#[test]
-#[ignore = "test-all: takes long"]
-fn the_lane_outlives_random_kills_and_everything_is_given_back_at_its_own() {
-    let seconds = std::env::var("QUELL_SOAK_SECONDS").map_or(0, |text| text.parse().unwrap());
-    let until = Instant::now() + Duration::from_secs(seconds);
-    let seeds = (3..).step_by(2);
-    outlive_random_kills(seeds.take_while(|seed| *seed <= 7 || Instant::now() <= until));
-}
-
-fn outlive_random_kills(seeds: impl Iterator<Item = u64>) {
-    let ground = Ground::new();
-    let busy = [SPIN, "while :; do /bin/true; done", "while :; do sleep 0.002; done", SPIN, SPIN];
-    for seed in seeds {
-        let last = if seed % 3 == 0 { Signal::INT } else { Signal::KILL };
-        let mut dice = Dice(seed);
-        let mut members: Vec<Program> =
-            busy.iter().map(|loops| start_bound(&["sh", "-c", loops])).collect();
-        let pids: Vec<String> = members.iter().map(|member| member.pid().to_string()).collect();
-        let mut args = vec!["--core", "1", "--slice", "300us"];
-        pids.iter().for_each(|pid| args.extend(["--pid", pid]));
-        let mut lanes = Lanes::run(&ground, &args);
-        for _ in 0..60 {
-            let at = dice.roll(members.len());
-            match dice.roll(8) {
-                0..3 => signal(&members[at], Signal::STOP),
-                3..6 => signal(&members[at], Signal::CONT),
-                6 if members.len() > 3 => drop(members.swap_remove(at)),
-                _ => {
-                    let pid = guardians(lanes.child.id()).first().copied();
-                    pid.map(|pid| kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL));
-                }
-            }
-            std::thread::sleep(Duration::from_millis(dice.roll(30) as u64));
-        }
-        members.iter().for_each(|member| signal(member, Signal::CONT));
-        assert!(lanes.child.try_wait().unwrap().is_none(), "the lane ended");
-        // Nothing is refused: both guardians are ready again. Killing them and the lane at once leaves the rest to `quell restore`.
-        eventually("all that are left take turns, guarded", || {
-            let before = lanes.lane();
-            std::thread::sleep(Duration::from_millis(50));
-            let after = lanes.lane();
-            let grew = |what: &str| after[what].as_u64().unwrap() > before[what].as_u64().unwrap();
-            grew("switches")
-                && !grew("writes_blocked")
-                && after["threads"].as_u64().unwrap() >= members.len() as u64
-        });
-        kill_process(Pid::from_child(&lanes.child), last).unwrap();
-        eventually("the lane ended", || lanes.child.try_wait().unwrap().is_some());
-        eventually("everything is as it was found", || {
-            members.iter().all(|member| all(member.pid(), OTHER, "0-1"))
-        });
-    }
-}
-
-#[test]
 fn a_slice_shorter_than_a_hand_over_still_lets_each_member_run() {
     let ground = Ground::new();
     let folder = ground.path().display();
@@ -611,17 +453,22 @@ fn one_spinning_scheduler_serves_several_lanes_and_each_keeps_to_its_core() {
     let before = members.each_ref().map(|member| scheduling(member.pid()));
     let lane = |core: usize| {
         let pids = members[2 * core - 2..2 * core].iter();
-        let pids = pids.map(|member| format!("[[lane.member]]\npid = {}\n", member.pid()));
-        format!("[[lane]]\ncore = {core}\nslice = \"2ms\"\n{}", pids.collect::<String>())
+        let pids = pids.map(|member| format!("[[task.lane.member]]\npid = {}\n", member.pid()));
+        format!(
+            "[[task]]\nname = \"lane-{core}\"\nclass = \"be\"\ncores = \"{core}\"\n[task.lane]\n\
+             pattern = \"dedicated\"\nslice = \"2ms\"\n{}",
+            pids.collect::<String>()
+        )
     };
-    let file = ground.config(&format!("pattern = \"dedicated\"\n{}{}", lane(1), lane(2)));
+    let file = ground.config(&format!("[host]\nmanaged = \"1-2\"\n{}{}", lane(1), lane(2)));
     let lanes = Lanes::run(&ground, &[file.to_str().unwrap()]);
     eventually("turns go on on both", || {
         let status = lanes.status();
         let switches = |lane: usize| status["lanes"][lane]["switches"].as_u64().unwrap();
         switches(0) > 10 && switches(1) > 10
     });
-    assert_eq!(lanes.status()["schedulers"].as_array().unwrap().len(), 1);
+    let tid = |lane: usize| lanes.status()["lanes"][lane]["scheduler"]["tid"].clone();
+    assert_eq!(tid(0), tid(1));
     for (at, member) in members.iter().enumerate() {
         assert!(elevated(member.pid(), &(at / 2 + 1).to_string()));
     }
@@ -642,14 +489,16 @@ fn what_cannot_be_done_is_said_and_nothing_is_changed() {
     assert!(refused(&["--core", "1", "--slice", "1us", "--", "true"]).contains("out of range"));
     assert!(refused(&["--core", "1", "--pid", "1"]).contains("pid 1"));
     let me = std::process::id().to_string();
-    assert!(refused(&["--core", "1", "--pid", &me]).contains("parent"));
+    assert!(refused(&["--core", "1", "--pid", &me]).contains("Quell itself or a parent"));
     let member = start_bound(&["sleep", "1000"]);
     let pid = member.pid().to_string();
     let lanes = Lanes::run(&ground, &["--core", "1", "--pid", &pid]);
-    assert!(refused(&["--core", "1", "--", "true"]).contains("has a lane already"));
+    assert!(refused(&["--core", "1", "--", "true"]).contains("there is a task `lane-1` already"));
+    let again = refused(&["--core", "1", "--name", "again", "--pid", &pid]);
+    assert!(again.contains("belongs to task `lane-1`"), "{again}");
     let config = ground.config("");
     let out = ground.quell(&["run", config.to_str().unwrap()]);
-    assert!(String::from_utf8_lossy(&out.stderr).contains("lane status"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("runs already"));
     lanes.interrupt();
     assert!(all(member.pid(), OTHER, "0-1"));
 }

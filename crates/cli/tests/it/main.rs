@@ -9,6 +9,8 @@ mod follow;
 mod generate;
 mod lane;
 mod lane_bench;
+mod lane_kills;
+mod lane_task;
 mod latency;
 mod lint;
 mod load;

@@ -1,8 +1,8 @@
 //! A configuration held against a host.
 
-use quell_model::{Class, CoreSet, Limits, Nanos, TaskScheduler, Topology};
+use quell_model::{CoreSet, Limits, TaskScheduler, Topology};
 
-use super::{Config, ConfigError, TaskConfig};
+use super::{Config, ConfigError, Source, TaskConfig};
 
 /// What remains to be known when a configuration fits a host.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,21 +78,16 @@ impl TaskConfig {
     /// What the policy has to know.
     pub fn limits(&self, managed: &CoreSet) -> Limits {
         let allowed = self.allowed(managed);
+        let (scheduler, most) = match self.source {
+            Source::Lane(_) => (TaskScheduler::Lane, 1),
+            _ => (TaskScheduler::Kernel, allowed.len() as u32),
+        };
         Limits {
             class: self.class,
-            scheduler: TaskScheduler::Kernel,
+            scheduler,
             guaranteed: self.guaranteed,
-            max: self.max.unwrap_or(allowed.len() as u32).min(allowed.len() as u32),
-            delay_target: self.delay_target,
-            runaway_after: match self.class {
-                Class::LatencyCritical => self.runaway_after,
-                Class::BestEffort => Nanos::ZERO,
-            },
-            sibling_idle_after: match self.class {
-                Class::LatencyCritical => self.sibling_idle_after,
-                Class::BestEffort => Nanos::ZERO,
-            },
-            quantum: self.quantum,
+            max: self.max.unwrap_or(most).min(most),
+            times: self.times,
             latency_target: self
                 .latency
                 .as_ref()

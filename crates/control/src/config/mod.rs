@@ -5,6 +5,7 @@
 //! guarantees fit. Nothing on the host changes before both have passed.
 
 mod check;
+mod lane;
 mod latency;
 mod memory;
 mod raw;
@@ -15,10 +16,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 pub use quell_model::FileError as ConfigError;
-use quell_model::{BytesPerSec, Class, CoreSet, Nanos};
+use quell_model::{BeRung, BytesPerSec, Children, Class, CoreSet, Nanos, TimeLimits};
 pub(crate) use raw::is_name;
 
 pub use check::CheckedHost;
+pub use lane::{LaneConfig, LanePattern, MemberConfig};
 pub use latency::{LatencyConfig, LatencySource, MetricsConfig, Unit};
 
 /// The largest configuration that is read.
@@ -57,7 +59,7 @@ pub struct HostConfig {
     /// Source of thread states and times.
     pub observer: ObserverKind,
     /// The rung of BE threads beneath LC.
-    pub be_rung: BeRungKind,
+    pub be_rung: BeRung,
     /// Whether RT throttling is switched off while cores are managed.
     pub rt_throttling: Throttling,
     /// Interrupt threads to raise to the softirq rung, by the name of their interrupt (`eth0`).
@@ -169,16 +171,6 @@ pub enum ObserverKind {
     Proc,
 }
 
-/// The rung of BE threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum BeRungKind {
-    /// SCHED_IDLE.
-    SchedIdle,
-    /// The lowest FIFO rung: out of reach of the fair server, above every fair thread.
-    FifoLow,
-}
-
 /// What happens to `kernel.sched_rt_runtime_us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -199,18 +191,6 @@ pub enum ForeignThreads {
     Move,
 }
 
-/// What new processes of a task become. New threads always belong to the task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ChildrenKind {
-    /// Members of the task.
-    Adopt,
-    /// Treated as BE (e.g. Redis' save child).
-    Be,
-    /// Left alone.
-    Leave,
-}
-
 /// One task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskConfig {
@@ -226,16 +206,10 @@ pub struct TaskConfig {
     pub max: Option<u32>,
     /// Managed cores that it may use; `None`: all.
     pub cores: Option<CoreSet>,
-    /// Queueing delay that counts as congestion.
-    pub delay_target: Nanos,
-    /// How long an LC thread may run without sleeping; zero: for ever.
-    pub runaway_after: Nanos,
-    /// LC: how long a request may take before siblings of its core are idled; zero: for ever.
-    pub sibling_idle_after: Nanos,
-    /// How long a request may run while others of the task wait; zero: for ever.
-    pub quantum: Nanos,
+    /// Its times; zero those that its class does not have.
+    pub times: TimeLimits,
     /// What its new processes become.
-    pub children: ChildrenKind,
+    pub children: Children,
     /// Whether it may be frozen when no core is left for it. Launched tasks: yes unless denied.
     pub allow_freeze: bool,
     /// LC: where its tail latency and load are read.
@@ -255,6 +229,8 @@ pub enum Source {
     Match(String),
     /// Every process of this cgroup, by its path below the mount point.
     Cgroup(String),
+    /// Members of a lane.
+    Lane(Box<LaneConfig>),
     /// A runtime that registered over the control socket, by its process. No file can say that.
     Registered(i32),
 }

@@ -2,24 +2,28 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use quell_model::{BytesPerSec, Class, CoreSet, Nanos, renamed_in};
+use quell_model::{
+    BeRung, BytesPerSec, Children, Class, CoreSet, Nanos, TimeLimits, renamed_in, with_time_limits,
+};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::lane::{self, LaneConfig};
 use super::latency::{self, RawLatency, RawSlo};
 use super::memory::{self, RawMemory};
 use super::{
-    BackEndKind, BeRungKind, CONFIG_BYTES_MAX, ChildrenKind, Config, ConfigError, Controllers,
-    ForeignThreads, HostConfig, Launch, Named, ObserverKind, Pattern, Source, TASKS_MAX,
-    TaskConfig, Throttling,
+    BackEndKind, CONFIG_BYTES_MAX, Config, ConfigError, Controllers, ForeignThreads, HostConfig,
+    Launch, Named, ObserverKind, Pattern, Source, TASKS_MAX, TaskConfig, Throttling,
 };
 
 /// The version of the format that this program reads.
 const VERSION: u32 = 1;
 /// Keys and values of earlier releases, and their new names.
-pub(super) const RENAMED: [(&str, &str); 10] = [
+pub(super) const RENAMED: [(&str, &str); 12] = [
+    ("budget", "quantum"),
     ("bystanders", "foreign_threads"),
     ("events", "tick_on_events"),
     ("every_ms", "interval_ms"),
@@ -27,6 +31,7 @@ pub(super) const RENAMED: [(&str, &str); 10] = [
     ("freeze", "allow_freeze"),
     ("hung_after_ms", "watchdog_timeout_ms"),
     ("idle", "sched-idle"),
+    ("jobs", "edf"),
     ("kernel_delay_bound_us", "nonpreemptible_delay_limit_us"),
     ("sibling_after_us", "sibling_idle_after_us"),
     ("signals", "observer"),
@@ -58,7 +63,7 @@ struct RawHost {
     tick_us: Option<Spanned<u64>>,
     tick_on_events: Option<bool>,
     observer: Option<ObserverKind>,
-    be_rung: Option<BeRungKind>,
+    be_rung: Option<BeRung>,
     rt_throttling: Option<Throttling>,
     irq_threads: Option<Vec<String>>,
     foreign_threads: Option<ForeignThreads>,
@@ -81,32 +86,31 @@ struct RawControllers {
     idle_buffer: Option<u32>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawTask {
-    name: Spanned<String>,
-    class: Spanned<String>,
-    command: Option<Spanned<Vec<String>>>,
-    cwd: Option<PathBuf>,
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    output: Option<PathBuf>,
-    pid: Option<Spanned<i32>>,
-    #[serde(rename = "match")]
-    matches: Option<Spanned<String>>,
-    cgroup: Option<Spanned<String>>,
-    guaranteed: Option<u32>,
-    max: Option<Spanned<u32>>,
-    cores: Option<Spanned<String>>,
-    delay_target_us: Option<Spanned<u64>>,
-    runaway_ms: Option<Spanned<u64>>,
-    sibling_idle_after_us: Option<Spanned<u64>>,
-    quantum_us: Option<Spanned<u64>>,
-    children: Option<ChildrenKind>,
-    allow_freeze: Option<bool>,
-    latency: Option<Spanned<RawLatency>>,
-    hints: Option<Spanned<String>>,
-    slo: Option<Spanned<RawSlo>>,
+with_time_limits! {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct RawTask: Spanned<u64> {
+        name: Spanned<String>,
+        class: Class,
+        command: Option<Spanned<Vec<String>>>,
+        cwd: Option<PathBuf>,
+        #[serde(default)]
+        env: BTreeMap<String, String>,
+        output: Option<PathBuf>,
+        pid: Option<Spanned<i32>>,
+        #[serde(rename = "match")]
+        matches: Option<Spanned<String>>,
+        cgroup: Option<Spanned<String>>,
+        lane: Option<Spanned<LaneConfig>>,
+        guaranteed: Option<u32>,
+        max: Option<Spanned<u32>>,
+        cores: Option<Spanned<String>>,
+        children: Option<Children>,
+        allow_freeze: Option<bool>,
+        latency: Option<Spanned<RawLatency>>,
+        hints: Option<Spanned<String>>,
+        slo: Option<Spanned<RawSlo>>,
+    }
 }
 
 /// Where in which file, for messages.
@@ -144,16 +148,26 @@ impl Place<'_> {
         &self,
         key: &str,
         value: &Option<Spanned<u64>>,
-        range: std::ops::RangeInclusive<u64>,
+        range: RangeInclusive<u64>,
         unit_ns: u64,
     ) -> Result<Option<Nanos>, ConfigError> {
         let Some(typed) = value else { return Ok(None) };
+        Ok(Some(Nanos(self.within(key, typed, &range)? * unit_ns)))
+    }
+
+    /// `typed`, if it is within `range`.
+    fn within(
+        &self,
+        key: &str,
+        typed: &Spanned<u64>,
+        range: &RangeInclusive<u64>,
+    ) -> Result<u64, ConfigError> {
         if !range.contains(typed.get_ref()) {
             let what = format!("`{key}` is {}", typed.get_ref());
             let remedy = format!("it has to be between {} and {}", range.start(), range.end());
             return Err(self.error(typed, what, &remedy));
         }
-        Ok(Some(Nanos(typed.get_ref() * unit_ns)))
+        Ok(*typed.get_ref())
     }
 
     fn cores(
@@ -226,7 +240,7 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
         tick: place.time("tick_us", &raw.tick_us, 5..=10_000_000, 1_000)?,
         tick_on_events: raw.tick_on_events.unwrap_or(true),
         observer: raw.observer.unwrap_or(ObserverKind::Auto),
-        be_rung: raw.be_rung.unwrap_or(BeRungKind::SchedIdle),
+        be_rung: raw.be_rung.unwrap_or_default(),
         rt_throttling: raw.rt_throttling.unwrap_or(Throttling::Off),
         irq_threads: raw.irq_threads.unwrap_or_default(),
         foreign_threads: raw.foreign_threads.unwrap_or(ForeignThreads::List),
@@ -286,17 +300,11 @@ fn task(
     raw: RawTask,
 ) -> Result<(Spanned<String>, TaskConfig), ConfigError> {
     let source = source(place, start, &raw)?;
+    let class = raw.class;
+    let times =
+        TimeLimits::read(&raw, class, |key, typed| place.within(key.name, typed, &key.range))?;
     let name = raw.name;
     check_name(place, &name)?;
-    let class = match raw.class.get_ref().as_str() {
-        "lc" => Class::LatencyCritical,
-        "be" => Class::BestEffort,
-        other => {
-            let what = format!("task `{}` has the unknown class `{other}`", name.get_ref());
-            let remedy = "`lc` (latency-critical) or `be` (best-effort)";
-            return Err(place.error(&raw.class, what, remedy));
-        }
-    };
     let guaranteed = raw.guaranteed.unwrap_or(0);
     if let Some(max) = raw.max.as_ref().filter(|max| *max.get_ref() < guaranteed.max(1)) {
         let what = format!(
@@ -306,6 +314,11 @@ fn task(
         );
         return Err(place.error(max, what, "`max` is at least 1 and at least `guaranteed`"));
     }
+    let children = raw.children.unwrap_or_default();
+    if let Some(typed) = &raw.lane {
+        let most = raw.max.as_ref().map_or(1, |max| *max.get_ref()).max(guaranteed);
+        lane::check(place, name.get_ref(), typed, most, children)?;
+    }
     let launched = matches!(source, Source::Command(_));
     let task = TaskConfig {
         name: name.get_ref().clone(),
@@ -314,19 +327,8 @@ fn task(
         guaranteed,
         max: raw.max.map(|max| max.into_inner()),
         cores: place.cores("cores", &raw.cores)?,
-        delay_target: place
-            .time("delay_target_us", &raw.delay_target_us, 1..=10_000_000, 1_000)?
-            .unwrap_or(Nanos::from_micros(10)),
-        runaway_after: place
-            .time("runaway_ms", &raw.runaway_ms, 0..=3_600_000, 1_000_000)?
-            .unwrap_or(Nanos::from_secs(1)),
-        sibling_idle_after: place
-            .time("sibling_idle_after_us", &raw.sibling_idle_after_us, 0..=10_000_000, 1_000)?
-            .unwrap_or(Nanos::ZERO),
-        quantum: place
-            .time("quantum_us", &raw.quantum_us, 0..=10_000_000, 1_000)?
-            .unwrap_or(Nanos::from_micros(100)),
-        children: raw.children.unwrap_or(ChildrenKind::Adopt),
+        times,
+        children,
         allow_freeze: raw.allow_freeze.unwrap_or(launched),
         latency: latency::latency(place, name.get_ref(), class, raw.latency, raw.slo)?,
         hints: raw.hints.map(|path| hints(place, name.get_ref(), class, path)).transpose()?,
@@ -370,11 +372,20 @@ fn check_name(place: &Place, name: &Spanned<String>) -> Result<(), ConfigError> 
 
 fn source(place: &Place, start: usize, raw: &RawTask) -> Result<Source, ConfigError> {
     let name = raw.name.get_ref();
-    let given =
-        [raw.command.is_some(), raw.pid.is_some(), raw.matches.is_some(), raw.cgroup.is_some()];
+    let given = [
+        raw.command.is_some(),
+        raw.pid.is_some(),
+        raw.matches.is_some(),
+        raw.cgroup.is_some(),
+        raw.lane.is_some(),
+    ];
     if given.into_iter().filter(|&given| given).count() != 1 {
         let what = format!("task `{name}` has to say in exactly one way what belongs to it");
-        return Err(place.error_at(start, what, "one of `command`, `pid`, `match`, `cgroup`"));
+        return Err(place.error_at(
+            start,
+            what,
+            "one of `command`, `pid`, `match`, `cgroup`, `lane`",
+        ));
     }
     if let Some(command) = &raw.command {
         if command.get_ref().first().is_none_or(String::is_empty) {
@@ -391,6 +402,9 @@ fn source(place: &Place, start: usize, raw: &RawTask) -> Result<Source, ConfigEr
     if raw.cwd.is_some() || raw.output.is_some() || !raw.env.is_empty() {
         let what = format!("task `{name}`: `cwd`, `env` and `output` go with `command` only");
         return Err(place.error_at(start, what, ""));
+    }
+    if let Some(lane) = &raw.lane {
+        return Ok(Source::Lane(Box::new(lane.get_ref().clone())));
     }
     if let Some(pid) = &raw.pid {
         if *pid.get_ref() <= 1 {

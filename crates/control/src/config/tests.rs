@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use quell_model::{Class, Nanos, Topology};
+use quell_model::{Class, Nanos, TimeLimits, Topology};
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn a_small_file_gets_caladans_defaults() {
     let config = Config::parse(LC, "quell.toml").unwrap();
     let task = &config.tasks[0];
     assert_eq!((task.class, task.guaranteed, task.max), (Class::LatencyCritical, 1, None));
-    assert_eq!(task.delay_target, Nanos::from_micros(10));
+    assert_eq!(task.times, TimeLimits::default());
     assert!(!task.allow_freeze, "a task that was not launched has not consented to be frozen");
     let host = Topology::regular(1, 2, 1).unwrap();
     assert_eq!(config.check(&host, "quell.toml").unwrap().managed.to_string(), "1");
@@ -37,7 +37,10 @@ fn errors_name_file_line_and_remedy() {
     let unknown_key = error("[host]\nmanagd = \"1\"\n");
     assert!(unknown_key.starts_with("quell.toml:2: unknown field `managd`"), "{unknown_key}");
     let class = error("[[task]]\nname = \"web\"\nclass = \"vip\"\npid = 42\n");
-    assert!(class.starts_with("quell.toml:3: task `web` has the unknown class `vip`"), "{class}");
+    assert!(
+        class.starts_with("quell.toml:3: unknown variant `vip`, expected `lc` or `be`"),
+        "{class}"
+    );
     let twice = error(&format!("{LC}{LC}"));
     assert!(twice.starts_with("quell.toml:7: two tasks are named `web`"), "{twice}");
     let syntax = error("this is no toml");
@@ -68,7 +71,10 @@ fn what_controllers_are_told_reaches_them() {
     assert_eq!((controllers.bandwidth_limit.0, controllers.idle_buffer), (0, 3));
     assert!(!controllers.hyperthread && controllers.quantum);
     let limits = config.tasks[0].limits(&Topology::regular(1, 4, 1).unwrap().all());
-    assert_eq!((limits.sibling_idle_after, limits.quantum), (Nanos::from_micros(25), Nanos::ZERO));
+    assert_eq!(
+        (limits.times.sibling_idle_after, limits.times.quantum),
+        (Nanos::from_micros(25), Nanos::ZERO)
+    );
     assert_eq!(limits.latency_target, Nanos::from_micros(500));
     let plain = Config::parse(LC, "quell.toml").unwrap();
     assert_eq!(plain.host.controllers.bandwidth_limit.0, 25_000_000_000);
@@ -170,7 +176,10 @@ fn every_key_is_documented() {
     let keys = raw
         .chain(memory)
         .filter_map(|line| line.strip_prefix("    ")?.split_once(": ")?.0.split_whitespace().next())
-        .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_') && *key != "matches");
+        .filter(|key| {
+            key.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+                && !["matches", "struct"].contains(key)
+        });
     for key in keys {
         assert!(
             page.contains(&format!("`{key}`"))
@@ -178,6 +187,24 @@ fn every_key_is_documented() {
                 || page.contains(&format!("[{key}]")),
             "{key}"
         );
+    }
+}
+
+#[test]
+fn time_limits_are_read_bounded_and_documented() {
+    let page = include_str!("../../../../docs/reference/configuration.md");
+    for (at, key) in TimeLimits::KEYS.iter().enumerate() {
+        let (name, least, most) = (key.name, key.range.start(), key.range.end());
+        let row = format!("| `{name}` | {} | {least} to {most} | ", key.default);
+        assert!(page.contains(&row), "{row}");
+        let task = |value| format!("{LC}{name} = {value}\n");
+        let config = Config::parse(&task(most - 1), "quell.toml").unwrap();
+        let limits = config.tasks[0].limits(&Topology::regular(1, 4, 1).unwrap().all());
+        assert_eq!(limits.times.to_array()[at], Nanos((most - 1) * key.unit_ns), "{name}");
+        let refused = error(&task(most + 1));
+        let line = LC.lines().count() + 1;
+        let bounds = format!("`{name}` is {} (it has to be between {least} and {most})", most + 1);
+        assert_eq!(refused, format!("quell.toml:{line}: {bounds}"));
     }
 }
 

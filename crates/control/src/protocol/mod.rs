@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::latency::{LatencyReport, LatencyStatus, Quantile, SloState, SloStatus};
-pub use crate::register::{Registered, Registration, RuntimeClass};
+pub use crate::register::{Registered, Registration};
 pub use crate::subscribe::Update;
 pub use status::*;
 
@@ -52,6 +52,13 @@ pub enum Method {
         /// Only say what would change.
         #[serde(default)]
         dry_run: bool,
+    },
+    /// Adds the tasks of this configuration for as long as this connection is open; its `[host]` table is not read.
+    Attach {
+        /// The configuration's name, for messages.
+        file: String,
+        /// Its text.
+        text: String,
     },
     /// Gives one task back: its threads as they were, a launched one ended.
     Remove {
@@ -106,9 +113,10 @@ impl Method {
             | Method::Subscribe => Permission::Read,
             Method::Report(_) => Permission::Report,
             Method::Register(_) => Permission::Register,
-            Method::Apply { .. } | Method::Remove { .. } | Method::Stop { .. } => {
-                Permission::Change
-            }
+            Method::Apply { .. }
+            | Method::Attach { .. }
+            | Method::Remove { .. }
+            | Method::Stop { .. } => Permission::Change,
         }
     }
 
@@ -119,6 +127,7 @@ impl Method {
             Method::Status => "status",
             Method::Congestion => "congestion",
             Method::Apply { .. } => "apply",
+            Method::Attach { .. } => "attach",
             Method::Remove { .. } => "remove",
             Method::Stop { .. } => "stop",
             Method::Report(_) => "report",
@@ -150,7 +159,7 @@ pub enum Reply {
     Status(Box<Status>),
     /// To `congestion`.
     Congestion(CongestionReport),
-    /// To `apply`, `remove`, `stop`, `explain`, `report`: what was done or is so, a sentence a line.
+    /// To `apply`, `attach`, `remove`, `stop`, `explain`, `report`: what was done or is so, a sentence a line.
     Done(Vec<String>),
     /// To `subscribe`: lines of [`Update`] follow.
     Subscribed,
@@ -234,6 +243,7 @@ pub fn read_line_within(from: &mut impl BufRead, limit: u64) -> io::Result<Optio
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use quell_model::TypedTimes;
 
     fn valid_call() -> impl Strategy<Value = Method> {
         let text = ".{0,20}";
@@ -250,18 +260,20 @@ mod tests {
             any::<bool>().prop_map(|keep_programs| Method::Stop { keep_programs }),
             text.prop_map(|subject| Method::Explain { subject }),
             (text, any::<u32>(), any::<u64>(), any::<Option<i32>>()).prop_map(
-                |(name, cores, time_us, signal)| Method::Register(Registration {
-                    layout: cores,
-                    name,
-                    class: RuntimeClass::Be,
-                    guaranteed: cores,
-                    max_cores: cores,
-                    delay_target_us: time_us,
-                    quantum_us: time_us,
-                    sibling_idle_after_us: time_us,
-                    signal,
-                    version: String::new(),
-                })
+                |(name, cores, time_us, signal)| {
+                    let mut wanted = Registration {
+                        layout: cores,
+                        name,
+                        guaranteed: cores,
+                        max_cores: cores,
+                        signal,
+                        ..Registration::default()
+                    };
+                    for time in wanted.typed_mut() {
+                        *time = Some(time_us);
+                    }
+                    Method::Register(wanted)
+                }
             ),
             (text, any::<u64>(), any::<Option<u32>>()).prop_map(|(task, interval_ms, load)| {
                 let latency = vec![Quantile { percentile: 99.9, latency_us: 12.5 }];

@@ -156,6 +156,68 @@ pub struct RuntimeStatus {
     pub rejected_claims: u64,
 }
 
+/// A lane: members that share one core by slices.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LaneStatus {
+    /// The core that it has, or on which its members wait; null while it has none.
+    pub core: Option<u16>,
+    /// Whether slices are dealt out: it owns the core.
+    pub scheduling: bool,
+    /// The policy that picks the next member.
+    pub policy: String,
+    /// `shared` or `dedicated`: how its scheduler waits for the end of a slice.
+    pub pattern: String,
+    /// Whose slice it is.
+    pub running: Option<String>,
+    /// Slices that went to another member than the one before.
+    pub switches: u64,
+    /// Runs of the policy.
+    pub decisions: u64,
+    /// Looks by time that came more than 50 us late.
+    pub late: u64,
+    /// How late the latest of all looks by time was.
+    pub latest_ns: u64,
+    /// Duration of a switch, its two changes with their checks: the minimum.
+    pub switch_min_ns: Option<u64>,
+    /// The mean.
+    pub switch_mean_ns: Option<u64>,
+    /// From the end of a slice until the next member may run: the shortest that was seen. No slice on this host is
+    /// more exact than this.
+    pub floor_ns: Option<u64>,
+    /// Writes that were not made because a guardian was missing.
+    pub writes_blocked: u64,
+    /// Threads on the lane now.
+    pub threads: u32,
+    /// The members, in order.
+    pub members: Vec<MemberStatus>,
+    /// What happened that somebody may want to know.
+    pub notes: Vec<String>,
+    /// The thread that switches its members.
+    pub scheduler: LaneSchedulerStatus,
+}
+
+/// A member of a lane.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MemberStatus {
+    /// Its name.
+    pub name: String,
+    /// Its slices that began.
+    pub slices: u64,
+    /// How long they were, those that have ended.
+    pub slices_ns: u64,
+}
+
+/// The scheduler thread of a lane.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LaneSchedulerStatus {
+    /// Its number.
+    pub tid: i32,
+    /// For how long it has run.
+    pub uptime_ns: u64,
+    /// The CPU time that it used meanwhile, by the kernel's account: all that its lanes cost beside their members' slices.
+    pub cpu_ns: Option<u64>,
+}
+
 /// CPU time of a task on one core.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskCpuTime {
@@ -264,6 +326,9 @@ pub struct TaskStatus {
     /// What it publishes as a runtime; null for other programs.
     #[serde(default)]
     pub runtime: Option<RuntimeStatus>,
+    /// What its members did as a lane; null for other tasks.
+    #[serde(default)]
+    pub lane: Option<LaneStatus>,
 }
 
 /// Why a Plan cannot relieve a task's congestion.

@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use quell_act::{ActError, Applied, Executor, Journal, Ladder, Mode, Setting, recover_stale};
+use quell_act::{
+    ActError, Applied, Executor, Journal, Ladder, Mode, Setting, SwitchHandle, recover_stale,
+};
 use quell_daemon::guardian::{self, Guardians};
 use quell_model::{CoreSet, Rung};
 use quell_os::clock;
@@ -63,6 +65,7 @@ fn run(run_dir: &Path, seed: u64, roots: &[i32]) -> Result<()> {
         cores: executor.possible_cores(),
         sessions: roots.iter().filter_map(|root| session(*root)).collect(),
         known: HashSet::new(),
+        handles: Vec::new(),
         groups: [
             PathBuf::from(format!("/sys/fs/cgroup/freezer/quell-crash-{}", roots[0])),
             PathBuf::from(format!("/sys/fs/cgroup/unified/quell-crash-{}", roots[0])),
@@ -93,6 +96,7 @@ struct Rig {
     cores: CoreSet,
     sessions: Vec<i32>,
     known: HashSet<ThreadRef>,
+    handles: Vec<SwitchHandle>,
     groups: [PathBuf; 2],
 }
 
@@ -117,16 +121,42 @@ impl Rig {
         let at = self.dice.roll(self.known.len().max(1));
         let Some(thread) = self.known.iter().nth(at).copied() else { return Ok(()) };
         let changed = match self.dice.roll(40) {
-            0..14 => executor.set_affinity(&thread, &self.some_cores()),
-            14..26 => executor.set_sched(&thread, self.some_rung(&thread)),
+            0..10 => executor.set_affinity(&thread, &self.some_cores()),
+            10..13 => self.lend(executor, &thread),
+            13..17 => self.switch(),
+            17..26 => executor.set_sched(&thread, self.some_rung(&thread)),
             26..30 => Ok(self.undo(executor, &thread)),
             30..34 => self.change_setting(executor),
             _ => self.change_group(executor, &thread),
         };
         match changed {
             Ok(_) | Err(ActError::Gone(_) | ActError::Unguarded | ActError::Raced { .. }) => Ok(()),
+            // As for a lane: nobody else sets the policy of what is lent, and a restore takes the handle back.
+            Err(ActError::Lent(_) | ActError::Revoked(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Lends a thread, as to the scheduler of a lane.
+    fn lend(&mut self, executor: &mut Executor, thread: &ThreadRef) -> Result<Applied, ActError> {
+        if burns(thread) {
+            return Ok(Applied::AlreadySo);
+        }
+        let rung = |rung| self.ladder.attr(rung).unwrap_or(SchedAttr::IDLE);
+        let handle = executor.lend(thread, [rung(Rung::FifoLow), rung(Rung::Dispatcher)])?;
+        self.handles.push(handle);
+        Ok(Applied::Changed)
+    }
+
+    /// Switches one of the threads that are lent, as the scheduler of a lane does.
+    fn switch(&mut self) -> Result<Applied, ActError> {
+        let at = self.dice.roll(self.handles.len().max(1));
+        let Some(handle) = self.handles.get_mut(at) else { return Ok(Applied::AlreadySo) };
+        let switched = handle.switch_to(1 - handle.shown());
+        if matches!(switched, Err(ActError::Gone(_) | ActError::Revoked(_))) {
+            self.handles.swap_remove(at);
+        }
+        switched
     }
 
     fn undo(&mut self, executor: &mut Executor, thread: &ThreadRef) -> Applied {
@@ -141,10 +171,8 @@ impl Rig {
 
     /// Victims whose name says that they burn cycles never get above anybody.
     fn some_rung(&mut self, thread: &ThreadRef) -> SchedAttr {
-        let burns = std::fs::read_to_string(format!("/proc/{}/comm", thread.tgid))
-            .is_ok_and(|name| name.starts_with("stress-ng"));
         let rungs = [Rung::SchedIdle, Rung::FifoLow, Rung::LcOverflow, Rung::Lc];
-        let at = if burns { 0 } else { self.dice.roll(rungs.len()) };
+        let at = if burns(thread) { 0 } else { self.dice.roll(rungs.len()) };
         self.ladder.attr(rungs[at]).unwrap_or(SchedAttr::IDLE)
     }
 
@@ -173,6 +201,12 @@ impl Rig {
             roll => executor.freeze(&group, roll == 1),
         }
     }
+}
+
+/// Whether the name of a thread's process says that it burns cycles.
+fn burns(thread: &ThreadRef) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/comm", thread.tgid))
+        .is_ok_and(|name| name.starts_with("stress-ng"))
 }
 
 /// The session of a process. `rustix::process::getsid` does not take kernel threads, whose session is 0.

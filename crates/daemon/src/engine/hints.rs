@@ -113,7 +113,7 @@ impl Pages {
 
 /// The shortest time after which a request of the task matters.
 fn shortest_bound(limits: &Limits) -> Option<Nanos> {
-    let bounds = [limits.sibling_idle_after, limits.quantum];
+    let bounds = [limits.times.sibling_idle_after, limits.times.quantum];
     let lc = limits.class == Class::LatencyCritical;
     bounds.into_iter().filter(|&bound| lc && bound > Nanos::ZERO).min()
 }
@@ -242,7 +242,7 @@ fn note_queue(seen: &mut Snapshot, task: TaskId, hint: &Hint, now: Nanos) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_model::{CoreId, CoreSet, CoreView, TaskView};
+    use quell_model::{CoreId, CoreSet, CoreView, TaskView, TimeLimits};
     use quell_os::{ThreadRef, Tid};
     use quell_shm::{Page as Writer, Slot};
 
@@ -271,7 +271,10 @@ mod tests {
             pages.set(TASK, Some(Reader::open(&path, &[me]).unwrap()));
             let limits = Limits {
                 class: Class::LatencyCritical,
-                sibling_idle_after: Nanos::from_micros(700),
+                times: TimeLimits {
+                    sibling_idle_after: Nanos::from_micros(700),
+                    ..TimeLimits::ZERO
+                },
                 allowed: CoreSet::of(CoreId(1)),
                 ..Limits::NONE
             };
@@ -397,7 +400,7 @@ mod tests {
     fn pages_are_read_as_often_as_the_shortest_bound_of_a_task_says() {
         let mut scene = Scene::new();
         assert_eq!(scene.pages.poll_every(&scene.seen), Some(Nanos::from_micros(700)));
-        scene.seen.tasks[0].limits.sibling_idle_after = Nanos::ZERO;
+        scene.seen.tasks[0].limits.times.sibling_idle_after = Nanos::ZERO;
         assert_eq!(scene.pages.poll_every(&scene.seen), None);
         scene.slot.begin();
         scene.fill();

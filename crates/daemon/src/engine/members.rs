@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 
 use quell_act::backend::TaskInfo;
-use quell_model::{Class, CoreSet, Limits, Nanos, TaskId, TaskScheduler, TaskView};
-use quell_observe::Children;
+use quell_model::{Children, Class, CoreSet, Limits, Nanos, TaskId, TaskScheduler, TaskView};
 use quell_observe::bpf::TaskTimes;
 use quell_os::ThreadRef;
 
@@ -134,11 +133,19 @@ impl Members {
 }
 
 impl Engine {
-    /// A sign of life amid long work.
-    fn beat(&mut self) {
-        if let Some(guardians) = &mut self.parts.guardians {
-            guardians.tick(quell_os::clock::now());
+    /// A sign of life, unless the scheduler of a lane is overdue: one that hangs is ended with the daemon.
+    pub(super) fn beat(&mut self, now: Nanos) {
+        if self.lanes.late(now) < Nanos(self.settings.watchdog_timeout.0 / 2)
+            && let Some(guardians) = &mut self.parts.guardians
+        {
+            guardians.tick(now);
         }
+    }
+
+    /// Whether a task is latency-critical by configuration.
+    pub(super) fn is_lc(&self, id: TaskId) -> bool {
+        let view = self.seen.tasks.get(id.at()).filter(|view| view.id == id);
+        view.is_some_and(|view| view.limits.class == Class::LatencyCritical)
     }
 
     /// Makes room for a task.
@@ -202,10 +209,9 @@ impl Engine {
         id: TaskId,
         contract: Option<Box<Contract>>,
     ) -> Option<Box<Contract>> {
+        let lc = contract.is_some() && self.is_lc(id);
         let back_end = &mut self.parts.back_end;
         let before = self.runtimes.remove(id, &mut |thread, pin| back_end.pin(thread, pin));
-        let lc = |view: &TaskView| view.id == id && view.limits.class == Class::LatencyCritical;
-        let lc = contract.is_some() && self.seen.tasks.get(id.at()).is_some_and(lc);
         // Kernel threads at work leave no time on their cores, real-time priority or not. BE shares its cores fairly.
         let unmanaged = self.parts.host.topology.all().difference(&self.parts.host.managed);
         back_end.place_helpers(id, if lc { unmanaged } else { CoreSet::EMPTY });
@@ -229,11 +235,11 @@ impl Engine {
         let Some(children) = self.members.get(id).map(|member| member.children) else {
             return vec![format!("there is no task {id}")];
         };
-        let lc = self.seen.tasks[id.at()].limits.class == Class::LatencyCritical;
+        let lc = self.is_lc(id);
         let mut problems = Vec::new();
         for (at, thread) in threads.iter().enumerate() {
             if at % BATCH == BATCH - 1 {
-                self.beat();
+                self.beat(quell_os::clock::now());
             }
             if let Err(err) = self.parts.sight.observer().watch(*thread, id, lc, children) {
                 problems.push(format!("thread {}: {err}", thread.tid));
@@ -254,7 +260,10 @@ impl Engine {
         self.take_events();
         self.parts.sight.observer().read(&mut self.seen);
         drop(self.set_runtime(id, None));
+        let lent = self.lanes.remove(id, &mut self.parts.sight);
         let report = self.parts.back_end.release(id, &mut self.parts.executor);
+        // Those that the back end has not seen yet.
+        self.parts.executor.undo_matching(|thread| lent.contains(thread));
         let threads: Vec<ThreadRef> = self
             .parts
             .sight
@@ -266,7 +275,7 @@ impl Engine {
             .collect();
         for (at, thread) in threads.into_iter().enumerate() {
             if at % BATCH == BATCH - 1 {
-                self.beat();
+                self.beat(quell_os::clock::now());
             }
             self.parts.sight.observer().unwatch(thread);
         }

@@ -7,6 +7,7 @@ mod congestion;
 mod decisions;
 mod feed;
 mod hints;
+mod lanes;
 mod members;
 mod readings;
 mod rehearse;
@@ -33,9 +34,12 @@ use quell_policy::{Host, Policy, Wake};
 use crate::events::Events;
 use crate::feed::FeedWriter;
 use crate::guardian::Guardians;
+use crate::lane::Departure;
 use crate::memory::Gauge;
 use congestion::Congestion;
 use hints::Pages;
+use lanes::Lanes;
+pub use lanes::{Link, Opened};
 use members::Members;
 pub use run::{EngineThread, Pace, Settings};
 use runtimes::Runtimes;
@@ -93,6 +97,7 @@ pub struct Engine {
     hotplug: Option<Hotplug>,
     hints: Pages,
     runtimes: Runtimes,
+    lanes: Lanes,
     /// The Plan differs from the last one.
     replanned: bool,
     traffic: Option<Meter>,
@@ -103,6 +108,8 @@ pub struct Engine {
     listening: bool,
     /// No LC task holds a core that it may have to give up when it falls idle.
     at_rest: bool,
+    /// Threads that leave their lanes.
+    left: Vec<Departure>,
     sweep_due: Arc<AtomicBool>,
 }
 
@@ -124,6 +131,7 @@ impl Engine {
             hotplug: Hotplug::new().ok(),
             hints: Pages::default(),
             runtimes: Runtimes::new(settings.revoke_deadline),
+            lanes: Lanes::new(settings.lane_rungs),
             replanned: false,
             traffic: parts.memory.take().map(Meter::new),
             ticks: Ticks::default(),
@@ -132,6 +140,7 @@ impl Engine {
             settings,
             listening: false,
             at_rest: false,
+            left: Vec::new(),
             sweep_due,
             parts,
         };
@@ -272,9 +281,9 @@ impl Engine {
 
     /// The second half: from the Plan to the host.
     fn act(&mut self, now: Nanos) {
-        if let Some(guardians) = &mut self.parts.guardians {
-            guardians.tick(now);
-        }
+        self.beat(now);
+        self.take_departures();
+        self.lanes.stand_up(&self.plan);
         let (host, back_end) = (&self.parts.host, &mut self.parts.back_end);
         self.runtimes.assign(
             &self.plan,
@@ -285,6 +294,8 @@ impl Engine {
         );
         let threads = self.parts.sight.seen().threads();
         let report = self.parts.back_end.apply(&self.plan, threads, &mut self.parts.executor);
+        self.lanes.sit_down(&self.plan);
+        self.lanes.lend(&self.parts.sight, &mut self.parts.executor, now);
         self.runtimes.finish(&self.seen, now);
         if report.writes() > 0 {
             self.publish_threads();
@@ -292,9 +303,17 @@ impl Engine {
         self.ticks.changes += u64::from(report.writes());
         self.ticks.refused += u64::from(report.refused);
         self.ticks.stale += u64::from(report.stale);
-        let members = &mut self.members;
-        let events = &mut self.events;
+        self.take_notices();
+    }
+
+    fn take_notices(&mut self) {
+        let (members, events, lanes) = (&mut self.members, &mut self.events, &self.lanes);
+        let left = &mut self.left;
         self.parts.back_end.drain_notices(&mut |notice| match notice {
+            // Its wish is respected, and a lane takes all of a thread or nothing.
+            Notice::ChangedByTask { task, thread, .. } if lanes.of(task).is_some() => {
+                left.push(Departure { task, thread, why: "it changed its own scheduling" });
+            }
             Notice::ChangedByTask { task, thread, what } => members.problem(
                 task,
                 events,
@@ -317,6 +336,9 @@ impl Engine {
                 format!("{what} of {}: {}", target.display(), std::io::Error::from_raw_os_error(errno)),
             ),
         });
+        while let Some(departure) = self.left.pop() {
+            self.let_go(&departure);
+        }
     }
 
     fn take_events(&mut self) {
@@ -325,22 +347,28 @@ impl Engine {
         self.parts.sight.observer().drain_events(&mut |event| pending.push(event));
         for at in 0..self.pending.len() {
             match self.pending[at] {
-                HostEvent::Forked { parent, child, watched, .. } => {
+                HostEvent::Forked { parent, child, task, watched, .. } => {
+                    if watched && self.lanes.of(task).is_some() {
+                        self.lanes.look_for_threads();
+                    }
                     let host = &mut self.parts.executor;
                     self.parts.back_end.forked(&parent, &child, watched, host);
                     self.ticks.forks += 1;
                     self.publish_threads();
                 }
                 HostEvent::Exited(thread) => {
+                    self.lanes.exited(&thread);
                     self.parts.executor.forget(&thread);
                     self.publish_threads();
                 }
-                HostEvent::Execed(_) | HostEvent::CoreIdle(_) => {}
+                HostEvent::Execed(_) => self.lanes.execed(),
+                HostEvent::CoreIdle(_) => {}
                 HostEvent::LcQueued(task) => self.seen.dirty.push(task.index),
                 HostEvent::Lost(events) => {
                     self.ticks.events_lost += events;
                     // Relaxed: a flag alone; whoever sees it reads /proc anew.
                     self.sweep_due.store(true, Ordering::Relaxed);
+                    self.lanes.lost_events(self.parts.sight.seen().threads());
                 }
             }
         }

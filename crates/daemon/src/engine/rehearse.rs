@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use quell_act::backend::{TaskGroups, TaskInfo};
-use quell_control::config::{ChildrenKind, Config};
+use quell_control::config::Config;
 use quell_model::CoreSet;
-use quell_observe::{Children, procs};
+use quell_observe::procs;
 use quell_os::{ThreadRef, clock};
 
 use super::Engine;
@@ -25,11 +25,7 @@ impl Engine {
             let id = self.join(Newcomer {
                 name: task.name.clone(),
                 limits: task.limits(managed),
-                children: match task.children {
-                    ChildrenKind::Adopt => Children::Adopt,
-                    ChildrenKind::Be => Children::BestEffort,
-                    ChildrenKind::Leave => Children::Leave,
-                },
+                children: task.children,
             });
             self.admit(TaskInfo {
                 id,
@@ -37,6 +33,7 @@ impl Engine {
                 may_freeze: task.allow_freeze,
                 groups: TaskGroups::default(),
                 away: CoreSet::EMPTY,
+                switched: None,
             });
             let found = sources::processes(&task.source);
             let threads: Vec<ThreadRef> =

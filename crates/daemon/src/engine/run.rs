@@ -44,6 +44,10 @@ pub struct Settings {
     pub events: bool,
     /// How long an LC task may be congested before the plan counts as unable to relieve it.
     pub congestion_after: Nanos,
+    /// The rungs of members of lanes, parked and with the slice; `None`: this back end elevates nobody.
+    pub lane_rungs: Option<[SchedAttr; 2]>,
+    /// Guardians end a daemon without a sign of life for so long.
+    pub watchdog_timeout: Nanos,
     /// How long a runtime's kernel thread has to leave a core that is revoked.
     pub revoke_deadline: Nanos,
     /// Where it runs: the unmanaged cores.
@@ -133,6 +137,9 @@ impl Engine {
         let hints = Some(()).filter(|()| self.parts.policy.reads().requests);
         let poll = hints.and_then(|()| self.hints.poll_every(&self.seen)).unwrap_or(rest);
         let mut latest = now + poll.clamp(self.settings.tick, rest);
+        if let Some(lend) = self.lanes.due() {
+            latest = latest.min(lend.max(tick));
+        }
         if let Some(runtimes) = self.runtimes.poll_every(now, self.settings.tick) {
             latest = latest.min(now + runtimes);
             // A core that has to be left in time is looked at in time: a tick more for each revoke.
@@ -193,6 +200,20 @@ impl Engine {
             Command::Watch(id, threads, reply) => {
                 let _ = reply.send(self.watch(id, &threads));
             }
+            Command::OpenLane(id, reply) => {
+                let _ = reply.send(self.lanes.open(id, &mut self.parts.sight));
+            }
+            Command::Lane(link, reply) => {
+                self.lanes.add(*link);
+                let _ = reply.send(());
+            }
+            Command::WatchMember(id, member, threads, reply) => {
+                let _ = reply.send(self.watch_member(id, member, &threads));
+            }
+            Command::Probe(id, thread, reply) => {
+                let _ = reply.send(self.watch_probe(id, thread));
+            }
+            Command::EndProbe(thread) => self.parts.sight.observer().unwatch(thread),
             Command::Leave(id, reply) => {
                 let _ = reply.send(self.leave(id));
             }

@@ -12,6 +12,7 @@ use quell_model::{Class, CoreId, Nanos, Signal, TaskId, TaskView};
 use quell_observe::bpf::{Histogram, TaskTimes};
 use quell_os::{Tid, clock};
 
+use super::lanes::Link;
 use super::members::Member;
 use super::tally::Tally;
 use super::{Engine, Pace};
@@ -123,6 +124,7 @@ impl Engine {
             unresolved_congestion_s: self.congestion.totals(id).map(seconds).collect(),
             hints: self.hints.status(id),
             runtime: self.runtimes.status(id),
+            lane: self.lanes.of(id).map(Link::status),
             latency: (seen.limits.class == Class::LatencyCritical).then(|| latency_status(seen)),
             ..TaskStatus::default()
         }
@@ -175,6 +177,7 @@ impl Engine {
             lines.push(format!("advice kept it off {}", why.banned));
         }
         lines.extend(self.runtimes.why(id));
+        lines.extend(self.lanes.of(id).map(Link::why));
         for veto in explanation.vetoes.iter().filter(|veto| veto.task == id) {
             lines.push(format!("declined advice to {}: {veto}", veto.offer));
         }

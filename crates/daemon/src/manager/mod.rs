@@ -4,7 +4,9 @@
 //! does so again a few times a second (new processes that match, programs that ended). `quell run FILE` is
 //! only the first caller of `apply`; later ones come over the control socket.
 
+mod attach;
 mod hints;
+pub mod lanes;
 mod live;
 mod preflight;
 mod runtimes;
@@ -16,16 +18,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, select};
-use quell_control::config::{CheckedHost, Config, HostConfig, TaskConfig};
+use quell_control::config::{CheckedHost, Config, HostConfig, Source, TaskConfig};
 use quell_control::protocol::{Method, Reply, Status};
 use quell_model::{CoreSet, Topology};
 use quell_os::ThreadRef;
 
 use crate::access::Peer;
+use crate::boot::Lifetime;
 use crate::command::Command;
 use crate::engine::EngineThread;
 use crate::mailbox::{NoAnswer, Postbox};
 use crate::server::{Incoming, Visit};
+use lanes::Schedulers;
 pub use live::LiveLine;
 pub use preflight::preflight;
 use runtimes::Registration;
@@ -50,7 +54,13 @@ pub struct Ground {
 pub struct Manager {
     ground: Ground,
     engine: Postbox<Command>,
+    schedulers: Schedulers,
     tasks: Vec<Task>,
+    /// Tasks that are there for as long as a connection is open, by its number.
+    attached: Vec<(u64, String)>,
+    lifetime: Lifetime,
+    /// Nobody has to be there before this time.
+    left_due: Instant,
     /// Connections of runtimes, and the tasks that are theirs.
     registrations: Vec<Registration>,
     /// Processes whose runtime was drained: they are not let in again.
@@ -73,10 +83,19 @@ pub enum End {
 
 impl Manager {
     /// A manager without tasks. `status` holds what does not change: version, pid, back end, observer.
-    pub fn new(ground: Ground, engine: &EngineThread, status: Status) -> Manager {
+    pub fn new(
+        ground: Ground,
+        engine: &EngineThread,
+        schedulers: Schedulers,
+        status: Status,
+    ) -> Manager {
         Manager {
             ground,
             engine: engine.postbox.clone(),
+            schedulers,
+            attached: Vec::new(),
+            lifetime: Lifetime::UntilAsked,
+            left_due: Instant::now(),
             tasks: Vec::new(),
             registrations: Vec::new(),
             drained: Vec::new(),
@@ -105,7 +124,7 @@ impl Manager {
         }
         let is_new = |wanted: &&TaskConfig| !self.tasks.iter().any(|task| task.serves(wanted));
         let fresh: Vec<&TaskConfig> = config.tasks.iter().filter(is_new).collect();
-        preflight(&fresh, &config.host, file)?;
+        self.preflight(&fresh, file)?;
         let mut said = self.drain_unwanted(config, dry_run)?;
         for wanted in &config.tasks {
             said.extend(self.reconcile(wanted, dry_run)?);
@@ -121,7 +140,7 @@ impl Manager {
         let going: Vec<String> = self
             .tasks
             .iter()
-            .filter(|task| !wanted(task) && !task.is_registered())
+            .filter(|task| !wanted(task) && !task.is_registered() && !self.is_attached(task))
             .map(|task| task.name().to_owned())
             .collect();
         let mut said = Vec::new();
@@ -144,11 +163,7 @@ impl Manager {
                     sources::in_words(&wanted.source)
                 )]);
             }
-            let away = self.away();
-            let task = Task::start(wanted, &managed, away, &self.engine)?;
-            let said = format!("{}: {}", wanted.name, task.describe());
-            self.tasks.push(task);
-            return Ok(vec![said]);
+            return Ok(vec![self.start(wanted)?]);
         };
         if task.config == *wanted {
             return Ok(Vec::new());
@@ -158,6 +173,35 @@ impl Manager {
         }
         task.change(wanted, &managed, &self.engine)?;
         Ok(vec![format!("{}: limits changed", wanted.name)])
+    }
+
+    /// Checks what can be known to fail of tasks that are to start.
+    fn preflight(&self, fresh: &[&TaskConfig], file: &str) -> Result<(), String> {
+        preflight(fresh, &self.ground.host, file)?;
+        // Two schedulers of one thread would each take the other's rung for the thread's own.
+        let lanes = fresh.iter().filter(|task| matches!(task.source, Source::Lane(_)));
+        for task in lanes {
+            let wanted = sources::processes(&task.source);
+            let other =
+                self.tasks.iter().find(|other| other.pids().any(|pid| wanted.contains(&pid)));
+            if let Some(other) = other {
+                return Err(format!(
+                    "{file}: task `{}`: a process of it belongs to task `{}`; `quell remove {}` frees it",
+                    task.name,
+                    other.name(),
+                    other.name()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, wanted: &TaskConfig) -> Result<String, String> {
+        let (managed, away) = (self.ground.checked.managed, self.away());
+        let task = Task::start(wanted, &managed, away, &mut self.schedulers, &self.engine)?;
+        let said = format!("{}: {}", wanted.name, task.describe());
+        self.tasks.push(task);
+        Ok(said)
     }
 
     /// Where BE goes when no managed core is left: nowhere, since what it would disturb there is not
@@ -176,7 +220,7 @@ impl Manager {
             self.drained.extend(task.pids().filter_map(runtimes::process));
         }
         self.registrations.retain(|registration| registration.task != task.id);
-        task.end(&self.engine, keep)
+        task.end(&mut self.schedulers, &self.engine, keep)
     }
 
     /// The place of the task with this name.
@@ -250,6 +294,9 @@ impl Manager {
             if Instant::now() >= look_due {
                 self.look();
                 look_due = Instant::now() + LOOK;
+                if self.is_left() {
+                    return (End::Asked { keep: false }, None);
+                }
                 if let Some(live) = &mut live {
                     live.show(self);
                 }
@@ -262,7 +309,7 @@ impl Manager {
                         return (End::Asked { keep }, Some(stop));
                     }
                     Ok(incoming) => {
-                        let reply = self.answer(incoming.peer, incoming.call);
+                        let reply = self.answer(incoming.peer, incoming.connection, incoming.call);
                         // A client that left meanwhile misses its answer.
                         let _ = incoming.reply.send(reply);
                     }
@@ -275,7 +322,7 @@ impl Manager {
         }
     }
 
-    fn answer(&mut self, peer: Peer, call: Method) -> Reply {
+    fn answer(&mut self, peer: Peer, connection: u64, call: Method) -> Reply {
         let said = match call {
             Method::Status => {
                 return self.status().map_or_else(
@@ -292,6 +339,9 @@ impl Manager {
             Method::Apply { file, text, dry_run } => Config::parse(&text, &file)
                 .map_err(|err| err.to_string())
                 .and_then(|config| self.apply(&config, &file, dry_run)),
+            Method::Attach { file, text } => Config::parse(&text, &file)
+                .map_err(|err| err.to_string())
+                .and_then(|config| self.attach(connection, config, &file)),
             Method::Remove { task } => self.drain(&task, false),
             Method::Report(report) => self
                 .task(&report.task)

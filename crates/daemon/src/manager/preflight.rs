@@ -4,13 +4,14 @@ use std::path::Path;
 
 use quell_act::backend::{Layout, check_rt};
 use quell_control::config::{
-    BackEndKind, HostConfig, LatencySource, Source, TaskConfig, Throttling,
+    BackEndKind, HostConfig, LatencySource, ObserverKind, Source, TaskConfig, Throttling,
 };
 use quell_model::Class;
 use quell_observe::procs;
 
 use super::sources;
 
+use crate::lane::LaneRequest;
 use crate::launch::find_program;
 
 /// Checks the sources of tasks that are to start.
@@ -20,6 +21,7 @@ use crate::launch::find_program;
 pub fn preflight(tasks: &[&TaskConfig], host: &HostConfig, file: &str) -> Result<(), String> {
     for task in tasks {
         source(&task.source)
+            .and_then(|()| lane(task, host))
             .and_then(|()| latency(task))
             .and_then(|()| realtime(task, host))
             .map_err(|what| format!("{file}: task `{}`: {what}", task.name))?;
@@ -50,11 +52,27 @@ fn source(source: &Source) -> Result<(), String> {
     match source {
         Source::Command(launch) => program(&launch.command, launch.cwd.as_deref()),
         Source::Pid(pid) | Source::Registered(pid) => adoptable(*pid),
+        Source::Lane(lane) => {
+            LaneRequest::check(lane).map(|_| ()).map_err(|err| format!("{err:#}"))
+        }
         // These may match nothing yet: processes that start later are adopted then.
         Source::Match(_) => Ok(()),
         Source::Cgroup(path) => procs::of_cgroup(path).map(|_| ()).map_err(|err| {
             format!("cgroup {path}: {err}; `cat /proc/PID/cgroup` shows the path of a process")
         }),
+    }
+}
+
+/// What a lane takes of the whole host.
+fn lane(task: &TaskConfig, host: &HostConfig) -> Result<(), String> {
+    match (&task.source, host.observer, host.back_end) {
+        (Source::Lane(_), ObserverKind::Proc, _) => {
+            Err("a lane sees who sleeps with BPF: observer = \"auto\" or \"bpf\"".to_owned())
+        }
+        (Source::Lane(_), _, BackEndKind::Cpuset) => {
+            Err("members of a lane are switched by priority: backend = \"elevation\"".to_owned())
+        }
+        _ => Ok(()),
     }
 }
 

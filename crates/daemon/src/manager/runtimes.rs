@@ -4,9 +4,9 @@
 //! Any other becomes a task of its own with the limits that it asks for; what is asked for at others' expense, the
 //! class LC and guaranteed cores, takes root.
 
-use quell_control::config::{ChildrenKind, Source, TaskConfig};
-use quell_control::protocol::{self, Registered, RuntimeClass};
-use quell_model::{Class, Nanos, TaskId};
+use quell_control::config::{Source, TaskConfig};
+use quell_control::protocol::{self, Registered};
+use quell_model::{Children, TaskId};
 use quell_os::{ThreadRef, Tid};
 
 use super::task::Task;
@@ -18,8 +18,6 @@ use crate::server::Visit;
 
 /// Runtimes at once, all users together.
 const RUNTIMES_MAX: usize = 64;
-/// How long one uthread of an LC runtime may run before the runtime is treated as BE.
-const RUNAWAY: Nanos = Nanos::from_secs(1);
 
 /// A connection by which a runtime registered.
 pub struct Registration {
@@ -39,7 +37,10 @@ impl Manager {
                 // A runtime that left meanwhile misses its answer; its connection tells next.
                 let _ = reply.send(self.register(peer, &wanted, connection, contract));
             }
-            Visit::Left(connection) => self.unregister(connection),
+            Visit::Left(connection) => {
+                self.unregister(connection);
+                self.detach(connection);
+            }
         }
     }
 
@@ -78,10 +79,7 @@ impl Manager {
         let limits = self.tasks[at].config.limits(&self.ground.checked.managed);
         Ok(Registered {
             task: self.tasks[at].name().to_owned(),
-            class: match limits.class {
-                Class::LatencyCritical => RuntimeClass::Lc,
-                Class::BestEffort => RuntimeClass::Be,
-            },
+            class: limits.class,
             guaranteed: limits.guaranteed,
             max_cores: limits.max,
             kthreads: wanted.max_cores,
@@ -113,9 +111,10 @@ impl Manager {
                 wanted.guaranteed
             ));
         }
-        let config = as_configured(peer.pid, wanted);
+        let config = as_configured(peer.pid, wanted)?;
         preflight(&[&config], &self.ground.host, "registration")?;
-        let task = Task::start(&config, managed, self.away(), &self.engine)?;
+        let (managed, away) = (*managed, self.away());
+        let task = Task::start(&config, &managed, away, &mut self.schedulers, &self.engine)?;
         self.tasks.push(task);
         Ok(self.tasks.len() - 1)
     }
@@ -129,7 +128,7 @@ impl Manager {
         drop(self.engine.call(|reply| Command::Runtime(task, None, reply)));
         let at = self.tasks.iter().position(|known| owns_task && known.id == task);
         if let Some(at) = at {
-            let _ = self.tasks.remove(at).end(&self.engine, true);
+            let _ = self.tasks.remove(at).end(&mut self.schedulers, &self.engine, true);
         }
     }
 }
@@ -140,30 +139,26 @@ pub fn process(pid: i32) -> Option<ThreadRef> {
 }
 
 /// What a runtime asks for, as a configuration would say it.
-fn as_configured(process: i32, wanted: &protocol::Registration) -> TaskConfig {
-    let us = Nanos::from_micros;
-    TaskConfig {
+fn as_configured(process: i32, wanted: &protocol::Registration) -> Result<TaskConfig, String> {
+    Ok(TaskConfig {
         name: wanted.name.clone(),
-        class: wanted.class.into(),
+        class: wanted.class,
         source: Source::Registered(process),
         guaranteed: wanted.guaranteed,
         max: Some(wanted.max_cores),
         cores: None,
-        delay_target: us(wanted.delay_target_us.max(1)),
-        runaway_after: RUNAWAY,
-        sibling_idle_after: us(wanted.sibling_idle_after_us),
-        quantum: us(wanted.quantum_us),
+        times: wanted.times()?,
         // It knows its threads; programs that it starts are nobody's.
-        children: ChildrenKind::Leave,
+        children: Children::Leave,
         allow_freeze: false,
         latency: None,
         hints: None,
-    }
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use quell_model::{CoreId, CoreSet};
+    use quell_model::{Class, CoreId, CoreSet, Nanos, TimeLimits};
 
     use super::*;
 
@@ -175,20 +170,20 @@ mod tests {
             class,
             guaranteed: 1,
             max_cores: 2,
-            delay_target_us: 0,
-            quantum_us: 100,
-            sibling_idle_after_us: 25,
-            signal: None,
-            version: String::new(),
+            delay_target_us: Some(0),
+            sibling_idle_after_us: Some(25),
+            ..protocol::Registration::default()
         };
         let managed: CoreSet = (1..5).map(CoreId).collect();
-        let seen = |class| as_configured(1, &wanted(class)).limits(&managed);
+        let seen = |class| as_configured(1, &wanted(class)).unwrap().limits(&managed);
         let us = Nanos::from_micros;
-        let lc = seen(RuntimeClass::Lc);
+        let lc = seen(Class::LatencyCritical);
         assert_eq!((lc.class, lc.guaranteed, lc.max), (Class::LatencyCritical, 1, 2));
-        assert_eq!((lc.delay_target, lc.quantum), (us(1), us(100)));
-        assert_eq!((lc.sibling_idle_after, lc.runaway_after), (us(25), RUNAWAY));
-        // Batch work serves nobody.
-        assert_eq!(seen(RuntimeClass::Be).sibling_idle_after, Nanos::ZERO);
+        let asked = (us(1), us(25));
+        let times =
+            TimeLimits { delay_target: asked.0, sibling_idle_after: asked.1, ..Default::default() };
+        assert_eq!(lc.times, times);
+        // Batch work serves no requests.
+        assert_eq!(seen(Class::BestEffort).times.sibling_idle_after, Nanos::ZERO);
     }
 }

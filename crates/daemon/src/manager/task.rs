@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 
 use quell_act::backend::{TaskGroups, TaskInfo};
-use quell_control::config::{ChildrenKind, Source, TaskConfig};
+use quell_control::config::{LaneConfig, Source, TaskConfig};
 use quell_control::protocol::{LatencyReport, TaskStatus};
-use quell_model::{CoreSet, TaskId};
-use quell_observe::{Children, procs};
+use quell_model::{Children, CoreSet, TaskId};
+use quell_observe::procs;
 
 use super::hints::{self, Hints};
+use super::lanes::{self, Schedulers};
 use super::{no_answer, sources};
 use crate::access::Peer;
 use crate::command::{Command, GroupCall, Newcomer};
+use crate::lane::LaneRequest;
 use crate::latency::Gauge;
 use crate::launch::{Launched, in_words};
 use crate::mailbox::Postbox;
@@ -23,7 +25,8 @@ pub struct Task {
     /// Its place.
     pub id: TaskId,
     processes: BTreeSet<i32>,
-    program: Option<Launched>,
+    /// What Quell started: the command, or members of the lane.
+    programs: Vec<Launched>,
     groups: Option<TaskGroups>,
     ended: Option<String>,
     problems: Vec<String>,
@@ -42,54 +45,85 @@ impl Task {
         config: &TaskConfig,
         managed: &CoreSet,
         away: CoreSet,
+        schedulers: &mut Schedulers,
         engine: &Postbox<Command>,
     ) -> Result<Task, String> {
-        let program = match &config.source {
-            Source::Command(launch) => Some(
-                Launched::spawn(&hints::with_path(launch, config.hints.as_deref()))
-                    .map_err(|err| format!("task `{}`: cannot launch: {err}", config.name))?,
-            ),
+        let named = |what: String| format!("task `{}`: {what}", config.name);
+        let lane = match &config.source {
+            Source::Lane(lane) => {
+                Some((lane, LaneRequest::check(lane).map_err(|err| named(format!("{err:#}")))?))
+            }
             _ => None,
+        };
+        let programs = match (&config.source, &lane) {
+            (Source::Command(launch), _) => {
+                let launch = hints::with_path(launch, config.hints.as_deref());
+                let program = Launched::spawn(&launch);
+                vec![program.map_err(|err| named(format!("cannot launch: {err}")))?]
+            }
+            (_, Some((_, request))) => lanes::launch(request).map_err(named)?,
+            _ => Vec::new(),
         };
         let newcomer = Newcomer {
             name: config.name.clone(),
             limits: config.limits(managed),
-            children: match config.children {
-                ChildrenKind::Adopt => Children::Adopt,
-                ChildrenKind::Be => Children::BestEffort,
-                ChildrenKind::Leave => Children::Leave,
-            },
+            children: config.children,
         };
         let id = engine.call(|reply| Command::Join(newcomer, reply)).map_err(no_answer)?;
         let mut task = Task {
             config: config.clone(),
             id,
             processes: BTreeSet::new(),
-            program,
+            programs,
             groups: None,
             ended: None,
             problems: Vec::new(),
             gauge: None,
             hints: Hints::default(),
         };
-        let groups = task.make_groups(engine)?;
-        let info = TaskInfo {
-            id,
-            name: config.name.clone(),
-            may_freeze: config.allow_freeze,
-            groups,
-            away,
-        };
-        engine.call(|reply| Command::Admit(info, reply)).map_err(no_answer)?;
-        match task.program.as_ref().map(Launched::pid) {
-            Some(pid) => task.watch(vec![pid], engine),
-            None => task.look(&[], false, engine),
-        }
-        if let Some(program) = &task.program {
-            program.release().map_err(|err| format!("task `{}`: {err}", config.name))?;
+        let lane = lane.as_ref().map(|(lane, request)| (lane.as_ref(), request));
+        if let Err(what) = task.begin(managed, away, lane, schedulers, engine) {
+            // What was begun is given back before anybody hears of it.
+            let _ = task.end(schedulers, engine, false);
+            return Err(named(what));
         }
         task.start_gauge(engine);
         Ok(task)
+    }
+
+    /// From a place among the tasks to threads that are followed, and programs that run.
+    fn begin(
+        &mut self,
+        managed: &CoreSet,
+        away: CoreSet,
+        lane: Option<(&LaneConfig, &LaneRequest)>,
+        schedulers: &mut Schedulers,
+        engine: &Postbox<Command>,
+    ) -> Result<(), String> {
+        let id = self.id;
+        if let Some((typed, request)) = lane {
+            let allowed = self.config.allowed(managed);
+            schedulers.open(id, typed, request, &allowed, engine)?;
+        }
+        let info = TaskInfo {
+            id,
+            name: self.config.name.clone(),
+            may_freeze: self.config.allow_freeze,
+            groups: self.make_groups(engine)?,
+            away,
+            switched: schedulers.rungs.filter(|_| lane.is_some()).map(|rungs| rungs.members),
+        };
+        engine.call(|reply| Command::Admit(info, reply)).map_err(no_answer)?;
+        match (lane, self.programs.first().map(Launched::pid)) {
+            (Some((_, request)), _) => {
+                let members = lanes::watch(id, request, &self.programs, engine)?;
+                self.processes.extend(members);
+            }
+            (None, Some(pid)) => self.watch(vec![pid], engine),
+            (None, None) => self.look(&[], false, engine),
+        }
+        // All at once, when everybody is there.
+        self.programs.iter().try_for_each(|it| it.release().map_err(|err| err.to_string()))
     }
 
     fn start_gauge(&mut self, engine: &Postbox<Command>) {
@@ -142,7 +176,8 @@ impl Task {
     /// A launched program runs in groups of Quell's, so that it can be frozen. An adopted process stays
     /// where it is, and is frozen there only with consent.
     fn make_groups(&mut self, engine: &Postbox<Command>) -> Result<TaskGroups, String> {
-        let call = match (&self.program, &self.config.source, self.config.allow_freeze) {
+        let call = match (self.programs.first(), &self.config.source, self.config.allow_freeze) {
+            (_, Source::Lane(_), _) => return Ok(TaskGroups::default()),
             (Some(program), _, _) => {
                 GroupCall::Make { name: self.config.name.clone(), pid: program.pid() }
             }
@@ -157,7 +192,7 @@ impl Task {
         };
         match engine.call(|reply| Command::Groups(call, reply)).map_err(no_answer)? {
             Ok(groups) => {
-                if self.program.is_some() {
+                if !self.programs.is_empty() {
                     self.groups = Some(groups.clone());
                 }
                 Ok(groups)
@@ -180,10 +215,7 @@ impl Task {
             guaranteed: self.config.guaranteed,
             max: self.config.max,
             cores: self.config.cores,
-            delay_target: self.config.delay_target,
-            runaway_after: self.config.runaway_after,
-            sibling_idle_after: self.config.sibling_idle_after,
-            quantum: self.config.quantum,
+            times: self.config.times,
             latency: self.config.latency.clone(),
             hints: self.config.hints.clone(),
             ..wanted.clone()
@@ -203,6 +235,7 @@ impl Task {
                 let pid = self.processes.first().copied().unwrap_or_default();
                 format!("launched as process {pid}")
             }
+            (Source::Lane(lane), _) => format!("a lane of {} members", lane.member.len()),
             (_, 0) => "waiting for processes".to_owned(),
             (_, 1) => "adopted 1 process".to_owned(),
             (_, many) => format!("adopted {many} processes"),
@@ -216,9 +249,14 @@ impl Task {
 
     /// Notices the end of a launched program: cheap, one system call.
     pub fn notice_end(&mut self) {
-        if let Some(status) = self.program.as_mut().and_then(Launched::ended) {
-            self.ended.get_or_insert(in_words(status));
-            self.notice_exits();
+        let ended: Vec<_> = self.programs.iter_mut().filter_map(Launched::ended).collect();
+        if ended.is_empty() {
+            return;
+        }
+        self.notice_exits();
+        // A lane goes on with the members that are left.
+        if let Some(last) = ended.last().filter(|_| self.processes.is_empty()) {
+            self.ended.get_or_insert(in_words(*last));
         }
     }
 
@@ -249,7 +287,7 @@ impl Task {
     pub fn look(&mut self, taken: &[i32], again: bool, engine: &Postbox<Command>) {
         let mut found = sources::processes(&self.config.source);
         found.retain(|pid| !self.processes.contains(pid));
-        if self.config.children == ChildrenKind::Adopt {
+        if self.config.children == Children::Adopt {
             let known: Vec<i32> = if again { self.pids().collect() } else { Vec::new() };
             let roots = found.iter().copied().chain(known);
             let children: Vec<i32> = roots.flat_map(procs::descendants).collect();
@@ -290,7 +328,9 @@ impl Task {
         row.source = sources::in_words(&self.config.source);
         row.state = match (&self.ended, row.processes.is_empty(), &self.config.source) {
             (Some(how), _, _) => how.clone(),
-            (None, true, Source::Pid(_) | Source::Registered(_)) => "exited".to_owned(),
+            (None, true, Source::Pid(_) | Source::Registered(_) | Source::Lane(_)) => {
+                "exited".to_owned()
+            }
             (None, true, _) => "waiting for processes".to_owned(),
             (None, false, _) => "running".to_owned(),
         };
@@ -305,22 +345,32 @@ impl Task {
     ///
     /// # Errors
     /// When the scheduler thread does not answer.
-    pub fn end(mut self, engine: &Postbox<Command>, keep: bool) -> Result<Vec<String>, String> {
+    pub fn end(
+        mut self,
+        schedulers: &mut Schedulers,
+        engine: &Postbox<Command>,
+        keep: bool,
+    ) -> Result<Vec<String>, String> {
         let id = self.id;
+        schedulers.close(id);
         let mut said = engine.call(|reply| Command::Leave(id, reply)).map_err(no_answer)?;
-        let Some(mut program) = self.program.take() else { return Ok(said) };
+        let group = self.groups.as_ref().and_then(|groups| groups.freezer.clone());
+        for program in &mut self.programs {
+            let pid = program.pid();
+            if keep {
+                said.push(format!("{}: left running as process {pid}", self.config.name));
+                continue;
+            }
+            let members = || match &group {
+                Some(dir) => procs::of_cgroup(&dir.to_string_lossy()).unwrap_or_default(),
+                None => procs::descendants(pid),
+            };
+            let how = program.end(&members).map_or("gone".to_owned(), in_words);
+            said.push(format!("{}: program {how}", self.config.name));
+        }
         if keep {
-            said.push(format!("{}: left running as process {}", self.config.name, program.pid()));
             return Ok(said);
         }
-        let group = self.groups.as_ref().and_then(|groups| groups.freezer.clone());
-        let pid = program.pid();
-        let members = || match &group {
-            Some(dir) => procs::of_cgroup(&dir.to_string_lossy()).unwrap_or_default(),
-            None => procs::descendants(pid),
-        };
-        let how = program.end(&members).map_or("gone".to_owned(), in_words);
-        said.push(format!("{}: program {how}", self.config.name));
         if let Some(groups) = self.groups.take() {
             engine.call(|reply| Command::Ungroup(groups, reply)).map_err(no_answer)?;
         }

@@ -144,7 +144,7 @@ impl Source {
 
     fn ask(&self) -> Result<Status, &'static str> {
         let (reply, answer) = bounded(1);
-        let call = Incoming { peer: Peer::own(), call: Method::Status, reply };
+        let call = Incoming { peer: Peer::own(), connection: 0, call: Method::Status, reply };
         self.manager.send_timeout(call, ANSWER_TIMEOUT).map_err(|_| "the daemon is ending")?;
         match answer.recv_timeout(ANSWER_TIMEOUT) {
             Ok(Reply::Status(status)) => Ok(*status),

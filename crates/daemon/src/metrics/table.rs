@@ -1,6 +1,6 @@
 //! The one table of metrics: what is served, what `/schema` says, and what docs/reference/metrics.md lists.
 
-use quell_control::protocol::{CongestionCause, Counters, RuntimeStatus, TaskStatus};
+use quell_control::protocol::{CongestionCause, Counters, LaneStatus, RuntimeStatus, TaskStatus};
 use quell_model::CoreSet;
 use serde::Serialize;
 
@@ -418,6 +418,43 @@ pub const METRICS: &[Metric] = &[
         ),
     ),
     labelled(
+        &["task", "member"],
+        counter(
+            "quell_lane_slices_total",
+            "",
+            "Slices of the member of a lane that began.",
+            |scrape, out| {
+                for (task, lane) in lanes(scrape) {
+                    for member in &lane.members {
+                        out.add(&[task, &member.name], member.slices as f64);
+                    }
+                }
+            },
+        ),
+    ),
+    labelled(
+        &["task"],
+        counter(
+            "quell_lane_switches_total",
+            "",
+            "Slices of a lane that went to another member than the one before.",
+            |scrape, out| {
+                lanes(scrape).for_each(|(task, lane)| out.add(&[task], lane.switches as f64));
+            },
+        ),
+    ),
+    labelled(
+        &["task"],
+        counter(
+            "quell_lane_late_looks_total",
+            "",
+            "Looks by time of a lane's scheduler that came more than 50 us late.",
+            |scrape, out| {
+                lanes(scrape).for_each(|(task, lane)| out.add(&[task], lane.late as f64));
+            },
+        ),
+    ),
+    labelled(
         &["task"],
         gauge(
             "quell_unresolved_congestion",
@@ -489,6 +526,11 @@ fn each_task(scrape: &Scrape, out: &mut Samples, value: impl Fn(&TaskStatus) -> 
 
 fn each_runtime(scrape: &Scrape, out: &mut Samples, value: fn(&RuntimeStatus) -> f64) {
     each_task(scrape, out, |task| task.runtime.as_ref().map(value));
+}
+
+fn lanes(scrape: &Scrape) -> impl Iterator<Item = (&str, &LaneStatus)> {
+    let tasks = scrape.status.tasks.iter();
+    tasks.filter_map(|task| Some((task.name.as_str(), task.lane.as_ref()?)))
 }
 
 fn lc_tasks(scrape: &Scrape) -> impl Iterator<Item = &TaskStatus> {

@@ -16,6 +16,10 @@ pub enum Point {
     BeforeJournal,
     JournalToSyscall,
     SyscallToAck,
+    /// Of a thread that is lent to a lane one value is journaled.
+    LendSecondValue,
+    BeforeSwitch,
+    AfterSwitch,
     /// While the daemon itself gives everything back.
     MidRestoreOfDaemon,
     /// While a guardian does, because the daemon is dead.
@@ -25,10 +29,13 @@ pub enum Point {
 }
 
 impl Point {
-    pub const ALL: [Point; 6] = [
+    pub const ALL: [Point; 9] = [
         Point::BeforeJournal,
         Point::JournalToSyscall,
         Point::SyscallToAck,
+        Point::LendSecondValue,
+        Point::BeforeSwitch,
+        Point::AfterSwitch,
         Point::MidRestoreOfDaemon,
         Point::MidRestoreOfGuardian,
         Point::GuardianStart,
@@ -39,6 +46,9 @@ impl Point {
             Point::BeforeJournal => "before-journal",
             Point::JournalToSyscall => "journal-to-syscall",
             Point::SyscallToAck => "syscall-to-ack",
+            Point::LendSecondValue => "lend-second-value",
+            Point::BeforeSwitch => "before-switch",
+            Point::AfterSwitch => "after-switch",
             Point::MidRestoreOfDaemon | Point::MidRestoreOfGuardian => "mid-restore",
             Point::GuardianStart => "guardian-start",
         }

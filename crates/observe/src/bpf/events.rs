@@ -22,8 +22,6 @@ pub(super) enum Raw {
     /// The thread became the leader of its process, and had this number before.
     Execed(ThreadRef, Tid),
     Stall(Stall),
-    /// What the scheduler of a lane waited for happened: it finds what in the slots.
-    Lane,
 }
 
 /// Reads the ring. Events wait in an inbox until they are asked for.
@@ -117,7 +115,6 @@ fn parse(bytes: &[u8]) -> Option<Raw> {
             stolen: Nanos(event.stolen),
             process: event.subject.tgid(),
         }),
-        7 => Raw::Lane,
         _ => return None,
     };
     Some(raw)

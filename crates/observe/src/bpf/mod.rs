@@ -40,19 +40,17 @@ mod views;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libbpf_rs::MapHandle;
-use quell_model::{Class, CoreId, CoreSet, Nanos, Snapshot, TaskId};
+use quell_model::{Children, Class, CoreId, CoreSet, Nanos, Snapshot, TaskId};
 
 pub use self::histogram::Histogram;
 pub use self::lane::{LaneReader, LaneThread, SlotPlace};
 pub use self::lineage::lineage;
 
-use self::abi::{
-    KIND_BE, KIND_IDLE, KIND_LC, LANE_SLEEPS, LANE_WAKES, RUNNING, UNKNOWN, WAITING, WatchArgs,
-};
+use self::abi::{KIND_BE, KIND_IDLE, KIND_LC, RUNNING, UNKNOWN, WAITING, WatchArgs};
 use self::cores::Cores;
 use self::events::{Events, Raw};
 use self::lane::LaneRings;
@@ -60,7 +58,7 @@ use self::programs::Programs;
 use self::recent::Delays;
 use self::sets::Sets;
 use self::views::Views;
-use super::{Children, HostEvent, ObserveError, Observer, ThreadView};
+use super::{HostEvent, ObserveError, Observer, ThreadView};
 use quell_os::{ThreadRef, Tid, clock};
 
 /// How often a thread that runs is asked for its core before the next event decides.
@@ -240,24 +238,9 @@ impl BpfObserver {
         self.sets.allow(task, cores, &self.programs);
     }
 
-    /// Brings [`Observer::threads`] up to date without summing anything up. Returns how many changes have been
-    /// seen so far: the same number twice means that nothing changed in between.
-    pub fn refresh(&mut self) -> u64 {
+    /// Brings [`Observer::threads`] up to date without summing anything up.
+    pub fn refresh(&mut self) {
         self.views.refresh(&self.programs.dirty, &self.programs.slots);
-        self.views.changes
-    }
-
-    /// Has [`Observer::wake_fd`] become readable once a thread of this place goes to sleep, or once one wakes up, or
-    /// neither: for the scheduler of a lane. Told once; whoever asks then looks at the slots
-    /// ([`BpfObserver::refresh`]) before it sleeps, for what happened before it asked is not told.
-    pub fn tell_lane(&self, place: TaskId, sleeps: bool, wakes: bool) {
-        let Some(task) = self.programs.tasks.get(place.at()) else { return };
-        let wanted = if sleeps { LANE_SLEEPS } else { 0 } | if wakes { LANE_WAKES } else { 0 };
-        if task.lane.load(Ordering::Relaxed) != wanted {
-            task.lane.store(wanted, Ordering::Relaxed);
-        }
-        // Before the slots are read; pairs with the exchange that ends each write of a slot.
-        fence(Ordering::SeqCst);
     }
 
     /// Makes a task a lane: what its scheduler sees it with. The task's threads are those watched under it.
@@ -427,7 +410,7 @@ impl BpfObserver {
                     sink(event);
                 }
                 Raw::Execed(thread, _) => sink(HostEvent::Execed(thread)),
-                Raw::Stall(_) | Raw::Lane => {}
+                Raw::Stall(_) => {}
             }
         }
     }

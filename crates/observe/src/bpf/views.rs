@@ -58,8 +58,6 @@ pub(super) struct Views {
     /// Reads that were tried again because a writer was at it, and those given up.
     pub retries: u64,
     pub torn: u64,
-    /// Slots that were copied.
-    pub changes: u64,
 }
 
 impl Views {
@@ -76,7 +74,6 @@ impl Views {
             asked_asleep: 0,
             retries: 0,
             torn: 0,
-            changes: 0,
         }
     }
 
@@ -117,7 +114,6 @@ impl Views {
     }
 
     fn update(&mut self, slot: u32, copy: &SlotCopy) {
-        self.changes += 1;
         let known = self.at[slot as usize];
         if known != NONE && self.private[known as usize].used != copy.used {
             self.remove(slot);

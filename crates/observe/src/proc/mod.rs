@@ -17,11 +17,13 @@ mod tests;
 
 use std::os::fd::BorrowedFd;
 
-use quell_model::{Absence, CoreSet, Estimate, Nanos, Permille, Signal, Snapshot, TaskId};
+use quell_model::{
+    Absence, Children, CoreSet, Estimate, Nanos, Permille, Signal, Snapshot, TaskId,
+};
 
 use self::files::Reader;
 use self::table::{Membership, Table};
-use super::{Children, HostEvent, ObserveError, Observer, ThreadState, ThreadView};
+use super::{HostEvent, ObserveError, Observer, ThreadState, ThreadView};
 use quell_os::{ThreadRef, clock};
 
 /// Least time between two sweeps.

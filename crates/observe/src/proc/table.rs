@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use quell_model::{CoreId, CoreSet, Nanos, Permille, TaskId};
+use quell_model::{Children, CoreId, CoreSet, Nanos, Permille, TaskId};
 
 use super::files::{Reader, Shown};
-use crate::{Children, HostEvent, ThreadState, ThreadView};
+use crate::{HostEvent, ThreadState, ThreadView};
 use quell_os::{ThreadRef, Tid};
 
 /// To whom a thread belongs.

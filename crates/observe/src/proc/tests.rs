@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use quell_model::{Class, CoreId, CoreView, Limits, Nanos, Signal, Snapshot, TaskId, TaskView};
+use quell_model::{
+    Children, Class, CoreId, CoreView, Limits, Nanos, Signal, Snapshot, TaskId, TaskView,
+    TimeLimits,
+};
 
 use super::ProcObserver;
-use crate::{Children, HostEvent, Observer, ThreadState, procs, topology};
+use crate::{HostEvent, Observer, ThreadState, procs, topology};
 use quell_os::ThreadRef;
 use quell_testkit::host_lock;
 
@@ -23,7 +26,7 @@ fn snapshot() -> Snapshot {
             class: Class::LatencyCritical,
             guaranteed: 1,
             max: 1,
-            delay_target: Nanos::from_micros(10),
+            times: TimeLimits::default(),
             ..Limits::NONE
         },
     );
@@ -100,9 +103,7 @@ fn of_two_spinners_on_one_core_one_runs_and_one_waits() {
 
 #[test]
 fn children_are_found_and_treated_as_asked() {
-    for (children, expected) in
-        [(Children::Adopt, 2), (Children::BestEffort, 2), (Children::Leave, 1)]
-    {
+    for (children, expected) in [(Children::Adopt, 2), (Children::Be, 2), (Children::Leave, 1)] {
         let mut shell = Command::new("sh").args(["-c", "sleep 60; :"]).spawn().unwrap();
         let first = procs::thread(shell.id() as i32).unwrap();
         let mut observer = ProcObserver::new();
@@ -119,7 +120,7 @@ fn children_are_found_and_treated_as_asked() {
         observer.drain_events(&mut |event| forks.push(event));
         assert_eq!(forks.len(), expected - 1, "{forks:?}");
         let guests = observer.threads().iter().filter(|view| !view.lc).count();
-        assert_eq!(guests, usize::from(children == Children::BestEffort));
+        assert_eq!(guests, usize::from(children == Children::Be));
         let own = seen.tasks[0].sleeping + seen.tasks[0].waiting + seen.tasks[0].running;
         assert_eq!(own as usize, expected - guests);
         for pid in procs::descendants(first.tid.0).into_iter().chain([first.tid.0]) {

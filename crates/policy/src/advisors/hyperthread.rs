@@ -46,7 +46,7 @@ impl Hyperthread {
             let Some(task) = task.filter(|task| task.limits.class == Class::LatencyCritical) else {
                 continue;
             };
-            let threshold = task.limits.sibling_idle_after;
+            let threshold = task.limits.times.sibling_idle_after;
             let Some(start) = view.request_start.value().filter(|_| threshold > Nanos::ZERO) else {
                 continue;
             };

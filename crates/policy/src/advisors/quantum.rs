@@ -20,12 +20,12 @@ impl Advisor for Quantum {
     fn advise(&mut self, now: Nanos, seen: &Snapshot, advice: &mut Advice) {
         for view in &seen.cores {
             let task = view.running.and_then(|id| seen.tasks.get(id.at()).filter(|t| t.id == id));
-            let Some(task) = task.filter(|task| task.limits.quantum > Nanos::ZERO) else {
+            let Some(task) = task.filter(|task| task.limits.times.quantum > Nanos::ZERO) else {
                 continue;
             };
             let queued = task.waiting > 0 || task.queueing_delay.value().is_some();
             let Some(start) = view.request_start.value().filter(|_| queued) else { continue };
-            match start + task.limits.quantum {
+            match start + task.limits.times.quantum {
                 end if end > now => advice.revisit(end),
                 _ => advice.yield_to_others(view.id, start),
             }

@@ -100,8 +100,8 @@ impl Allocator {
     /// A wait below the target is looked at again when it reaches it.
     fn revisit_wait(&mut self, place: u32, now: Nanos) {
         let task = self.task(place);
-        if task.waiting > 0 && !task.congested && task.delay < task.limits.delay_target {
-            self.revisit(now + (task.limits.delay_target - task.delay));
+        if task.waiting > 0 && !task.congested && task.delay < task.limits.times.delay_target {
+            self.revisit(now + (task.limits.times.delay_target - task.delay));
         }
     }
 
@@ -175,7 +175,7 @@ impl TaskState {
     /// It turns BE when one of its threads ran `runaway_after` without sleeping. It turns back when none
     /// ran half as long any more, and not before a hold, so that it cannot flap from tick to tick.
     fn judge_runaway(&mut self, now: Nanos, view: &TaskView) -> Nanos {
-        let bound = view.limits.runaway_after;
+        let bound = view.limits.times.runaway_after;
         if view.limits.class != Class::LatencyCritical || bound == Nanos::ZERO {
             self.ran_away = None;
             return Nanos::MAX;

@@ -90,10 +90,14 @@ pub fn limits(dice: &mut Dice, host: &Host) -> Limits {
         scheduler: TaskScheduler::Kernel,
         guaranteed: dice.below(cores.min(4)) as u32,
         max: [cores as u32, dice.below(cores) as u32][dice.below(2) as usize],
-        delay_target: Nanos(dice.below(3) * 10_000),
-        runaway_after: Nanos([0, 20_000, 60_000][dice.below(3) as usize]),
-        sibling_idle_after: Nanos(dice.below(3) * 15_000),
-        quantum: Nanos(dice.below(2) * 100_000),
+        times: {
+            let mut times = TimeLimits::ZERO;
+            times.delay_target = Nanos(dice.below(3) * 10_000);
+            times.runaway_after = Nanos([0, 20_000, 60_000][dice.below(3) as usize]);
+            times.sibling_idle_after = Nanos(dice.below(3) * 15_000);
+            times.quantum = Nanos(dice.below(2) * 100_000);
+            times
+        },
         latency_target: Nanos(dice.below(3) * 300_000),
         allowed: dice.subset(&host.topology.all()),
     }
@@ -289,10 +293,11 @@ impl Scene {
             scheduler: TaskScheduler::Kernel,
             guaranteed,
             max,
-            delay_target: Nanos::from_micros(10),
-            runaway_after: Nanos::from_millis(50),
-            sibling_idle_after: Nanos::ZERO,
-            quantum: Nanos::ZERO,
+            times: TimeLimits {
+                runaway_after: Nanos::from_millis(50),
+                quantum: Nanos::ZERO,
+                ..TimeLimits::default()
+            },
             latency_target: Nanos::ZERO,
             allowed: self.host.topology.all(),
         };
@@ -314,7 +319,7 @@ impl Scene {
     pub fn lane(&mut self, class: Class, guaranteed: u32) -> TaskId {
         let id = self.add(class, guaranteed, 1);
         let limits = &mut self.task(id).limits;
-        (limits.scheduler, limits.runaway_after) = (TaskScheduler::Lane, Nanos::ZERO);
+        (limits.scheduler, limits.times.runaway_after) = (TaskScheduler::Lane, Nanos::ZERO);
         id
     }
 

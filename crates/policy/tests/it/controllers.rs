@@ -311,7 +311,7 @@ fn a_host_without_counters_and_a_switch_that_is_off_mean_no_controller() {
 fn hyperthreads(guaranteed: u32, shares: bool) -> (Scene, TaskId) {
     let mut scene = Scene::new(2, 2, shares);
     let lc = scene.lc(guaranteed, 4);
-    scene.task(lc).limits.sibling_idle_after = Nanos::from_micros(20);
+    scene.task(lc).limits.times.sibling_idle_after = Nanos::from_micros(20);
     (scene, lc)
 }
 
@@ -364,7 +364,7 @@ fn a_threshold_of_zero_a_be_task_and_a_burst_core_idle_nobody() {
     ] {
         let mut scene = Scene::new(2, 2, false);
         let task = scene.add(class, guaranteed, 4);
-        scene.task(task).limits.sibling_idle_after = threshold;
+        scene.task(task).limits.times.sibling_idle_after = threshold;
         let mut policy = caladan(&scene);
         scene.demand(task, 1, 0);
         serves(&mut scene, task, 0, Nanos::from_micros(90));
@@ -468,7 +468,7 @@ fn where_cores_are_shared_be_alone_is_kept_off_the_sibling() {
 fn a_request_past_its_quantum_yields_once_others_wait_and_no_later_one_does() {
     let mut scene = Scene::new(2, 1, false);
     let lc = scene.lc(1, 1);
-    scene.task(lc).limits.quantum = Nanos::from_micros(100);
+    scene.task(lc).limits.times.quantum = Nanos::from_micros(100);
     let mut policy = caladan(&scene);
     scene.demand(lc, 1, 0);
     serves(&mut scene, lc, 0, Nanos::from_micros(300));
@@ -494,7 +494,7 @@ fn batch_work_that_lost_its_core_to_a_guarantee_gets_its_own_back_although_it_wa
     // A service joins whose guarantee only that core can serve, and has a late request there.
     let lc = scene.lc(1, 1);
     scene.task(lc).limits.allowed = set("0");
-    scene.task(lc).limits.sibling_idle_after = Nanos::from_micros(20);
+    scene.task(lc).limits.times.sibling_idle_after = Nanos::from_micros(20);
     scene.demand(lc, 1, 0);
     serves(&mut scene, lc, 0, Nanos::from_micros(50));
     scene.tick(&mut policy, US);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quell_control::client::ClientError;
 use quell_control::register::{self, KTHREADS_MAX, Registration, Session, default_socket};
-use quell_model::{Class, Nanos};
+use quell_model::{Nanos, TimeLimits};
 use quell_shm::runtime::{Kthread as Lines, Memory, NO_DAEMON, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -60,25 +60,24 @@ impl fmt::Debug for Link {
 
 /// What the daemon is asked for.
 fn wanted(config: &Config, kthreads: usize) -> Registration {
-    let us = |time: Nanos| time.as_micros();
     let max_cores = u32::try_from(kthreads).unwrap_or(u32::MAX).min(KTHREADS_MAX);
     Registration {
         layout: VERSION,
         name: config.name.clone(),
-        class: match config.class {
-            Class::LatencyCritical => register::RuntimeClass::Lc,
-            Class::BestEffort => register::RuntimeClass::Be,
-        },
+        class: config.class,
         guaranteed: u32::try_from(config.guaranteed).unwrap_or(u32::MAX),
         max_cores,
-        delay_target_us: us(config.delay_target),
-        quantum_us: config.quantum.map_or(0, us),
-        // Rounded up: zero is never.
-        sibling_idle_after_us: config.sibling_idle_after.0.div_ceil(1_000),
         // Without it a kthread finds a revoke at its next scheduling point.
         signal: config.preempt_every.map(|_| crate::preempt::tick::signal()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..Registration::default()
     }
+    .with_times(TimeLimits {
+        delay_target: config.delay_target,
+        quantum: config.quantum.unwrap_or(Nanos::ZERO),
+        sibling_idle_after: config.sibling_idle_after,
+        ..TimeLimits::default()
+    })
 }
 
 impl Link {
@@ -248,15 +247,15 @@ impl Joined {
 mod tests {
     use crate::{Builder, Nanos, Runtime};
 
-    fn asked_for(builder: Builder) -> u64 {
+    fn asked_for(builder: Builder) -> Option<u64> {
         super::wanted(&builder.config, 1).sibling_idle_after_us
     }
 
     #[test]
     fn a_registration_says_after_how_long_siblings_are_idled() {
-        assert_eq!(asked_for(Runtime::builder()), 0);
+        assert_eq!(asked_for(Runtime::builder()), Some(0));
         for (time, us) in [(Nanos::from_micros(25), 25), (Nanos(1), 1), (Nanos(25_001), 26)] {
-            assert_eq!(asked_for(Runtime::builder().sibling_idle_after(time)), us);
+            assert_eq!(asked_for(Runtime::builder().sibling_idle_after(time)), Some(us));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use quell_model::{
     Bytes, BytesPerSec, CORES_MAX, Class, CoreId, CoreSet, HostCaps, Limits, Nanos, TaskScheduler,
-    Topology,
+    TimeLimits, Topology,
 };
 use quell_policy::Host;
 use quell_policy::lanes::SLICE_MIN;
@@ -272,9 +272,13 @@ fn limits(
     place: &Place,
 ) -> Result<Limits, FileError> {
     let cores = allowed.len() as u64;
-    let us = |key, typed, default| place.time(key, typed, Nanos::from_micros(default), 1_000);
-    // A thread of a busy runtime never sleeps.
-    let runaway = if runtime || class == Class::BestEffort { 0 } else { 100 };
+    let mut times = TimeLimits::read(raw, class, |key, typed| {
+        place.within(key.name, typed, key.range.clone())
+    })?;
+    if runtime && raw.runaway_ms.is_none() {
+        // A kthread of a busy simulated runtime never sleeps.
+        times.runaway_after = Nanos::ZERO;
+    }
     let scheduler = match (runtime, raw.lane.is_some()) {
         (true, _) => TaskScheduler::Runtime,
         (false, true) => TaskScheduler::Lane,
@@ -286,16 +290,13 @@ fn limits(
         scheduler,
         guaranteed: place.number("guaranteed", &raw.guaranteed, 0, 0..=most)? as u32,
         max: place.number("max", &raw.max, most, 1..=most)? as u32,
-        delay_target: us("delay_target_us", &raw.delay_target_us, 10)?,
-        runaway_after: place.time(
-            "runaway_ms",
-            &raw.runaway_ms,
-            Nanos::from_millis(runaway),
-            1_000_000,
+        times,
+        latency_target: place.time(
+            "latency_target_us",
+            &raw.latency_target_us,
+            Nanos::ZERO,
+            1_000,
         )?,
-        sibling_idle_after: us("sibling_idle_after_us", &raw.sibling_idle_after_us, 0)?,
-        quantum: us("quantum_us", &raw.quantum_us, 0)?,
-        latency_target: us("latency_target_us", &raw.latency_target_us, 0)?,
         allowed,
     })
 }

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use quell_model::{Class, CoreSet, Nanos, renamed_in};
+use quell_model::{Class, CoreSet, Nanos, renamed_in, with_time_limits};
 use quell_policy::Config;
 use serde::Deserialize;
 use toml::Spanned;
@@ -98,30 +98,28 @@ pub(super) struct RawFaults {
     pub raced_permille: Option<Spanned<u64>>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawTask {
-    pub name: Spanned<String>,
-    pub model: Spanned<String>,
-    pub class: Option<Class>,
-    pub style: Option<RawStyle>,
-    pub lane: Option<Spanned<RawLane>>,
-    pub polls_us: Option<Spanned<u64>>,
-    pub threads: Option<Spanned<u64>>,
-    pub guaranteed: Option<Spanned<u64>>,
-    pub max: Option<Spanned<u64>>,
-    pub cores: Option<Spanned<String>>,
-    pub delay_target_us: Option<Spanned<u64>>,
-    pub runaway_ms: Option<Spanned<u64>>,
-    pub sibling_idle_after_us: Option<Spanned<u64>>,
-    pub quantum_us: Option<Spanned<u64>>,
-    pub latency_target_us: Option<Spanned<u64>>,
-    pub rate: Option<Spanned<u64>>,
-    pub load: Option<Spanned<Vec<(u64, u64)>>>,
-    pub diurnal: Option<Spanned<RawDiurnal>>,
-    pub service: Option<Spanned<RawService>>,
-    #[serde(default)]
-    pub phase: Vec<Spanned<RawPhase>>,
+with_time_limits! {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(super) struct RawTask: Spanned<u64> {
+        pub name: Spanned<String>,
+        pub model: Spanned<String>,
+        pub class: Option<Class>,
+        pub style: Option<RawStyle>,
+        pub lane: Option<Spanned<RawLane>>,
+        pub polls_us: Option<Spanned<u64>>,
+        pub threads: Option<Spanned<u64>>,
+        pub guaranteed: Option<Spanned<u64>>,
+        pub max: Option<Spanned<u64>>,
+        pub cores: Option<Spanned<String>>,
+        pub latency_target_us: Option<Spanned<u64>>,
+        pub rate: Option<Spanned<u64>>,
+        pub load: Option<Spanned<Vec<(u64, u64)>>>,
+        pub diurnal: Option<Spanned<RawDiurnal>>,
+        pub service: Option<Spanned<RawService>>,
+        #[serde(default)]
+        pub phase: Vec<Spanned<RawPhase>>,
+    }
 }
 
 /// Its threads share one core by slices, round-robin.

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use quell_model::{Class, Nanos, TaskScheduler};
+use quell_model::{Class, Nanos, TaskScheduler, TimeLimits};
 
 use super::*;
 use crate::workload::{Load, Style};
@@ -88,6 +88,23 @@ fn what_is_wrong_is_said_with_line_and_remedy() {
         let error = parse(&SMALL.replace(from, to)).unwrap_err();
         assert_eq!(error.line, Some(line), "{to}: {error}");
         assert!(error.to_string().contains(remedy), "{to}: {error}");
+    }
+}
+
+#[test]
+fn time_limits_are_those_of_the_daemons_file() {
+    let task =
+        |line: &str| SMALL.replace("guaranteed = 4", &format!("style = \"threads\"\n{line}"));
+    let limits = |text: &str| parse(text).unwrap().scenario.tasks[0].limits.times;
+    assert_eq!(limits(&task("")), TimeLimits::default());
+    assert_eq!(limits(SMALL), TimeLimits { runaway_after: Nanos::ZERO, ..TimeLimits::default() });
+    for (at, key) in TimeLimits::KEYS.iter().enumerate() {
+        let most = *key.range.end();
+        let read = limits(&task(&format!("{} = {most}", key.name))).to_array()[at];
+        assert_eq!(read, Nanos(most * key.unit_ns), "{}", key.name);
+        let error = parse(&task(&format!("{} = {}", key.name, most + 1))).unwrap_err();
+        assert_eq!(error.line, Some(10), "{error}");
+        assert!(error.to_string().contains(&format!("and {most})")), "{error}");
     }
 }
 

@@ -1,7 +1,8 @@
 //! One seed draws the host, its tasks, the faults and what changes.
 
 use quell_model::{
-    Bytes, BytesPerSec, Class, CoreId, CoreSet, HostCaps, Limits, Nanos, TaskScheduler, Topology,
+    Bytes, BytesPerSec, Class, CoreId, CoreSet, HostCaps, Limits, Nanos, TaskScheduler, TimeLimits,
+    Topology,
 };
 use quell_policy::Host;
 
@@ -117,7 +118,7 @@ fn some_lanes(chance: &mut Chance, tasks: &mut [Task]) {
             let limits = &mut task.limits;
             limits.scheduler = TaskScheduler::Lane;
             (limits.max, limits.guaranteed) = (1, limits.guaranteed.min(1));
-            limits.runaway_after = Nanos::ZERO;
+            limits.times.runaway_after = Nanos::ZERO;
             task.slice = Nanos::from_micros(chance.between(20..=2_000));
         }
     }
@@ -133,7 +134,7 @@ fn limits(chance: &mut Chance, host: &Host, class: Class) -> Limits {
     Limits {
         class,
         max: chance.between(1..=allowed.len() as u64) as u32,
-        delay_target: Nanos::from_micros(10),
+        times: TimeLimits { delay_target: Nanos::from_micros(10), ..TimeLimits::ZERO },
         allowed,
         ..Limits::NONE
     }
@@ -146,10 +147,10 @@ fn service(chance: &mut Chance, host: &Host, free: &mut u64, length: Nanos) -> T
     let runtime = !host.caps.shares_cores && chance.below(4) > 0;
     if runtime {
         limits.scheduler = TaskScheduler::Runtime;
-        limits.quantum = Nanos::from_micros(chance.below(2) * 100);
-        limits.sibling_idle_after = Nanos::from_micros(chance.below(2) * 30);
+        limits.times.quantum = Nanos::from_micros(chance.below(2) * 100);
+        limits.times.sibling_idle_after = Nanos::from_micros(chance.below(2) * 30);
     } else {
-        limits.runaway_after = Nanos::from_millis(chance.between(5..=50));
+        limits.times.runaway_after = Nanos::from_millis(chance.between(5..=50));
     }
     let mean = Nanos(chance.between(1_000..=60_000));
     let service = match chance.below(4) {

@@ -158,13 +158,14 @@ fn judge(scenario: &Scenario, policy: &str, report: &Report) -> Vec<Finding> {
 /// a task that idles its siblings wants some of its threads to wait.
 fn inversion(scenario: &Scenario, report: &Report) -> Option<Finding> {
     let Faults { late, refused, lost, raced } = scenario.faults;
-    let siblings = scenario.tasks.iter().any(|task| task.limits.sibling_idle_after > Nanos::ZERO);
+    let siblings =
+        scenario.tasks.iter().any(|task| task.limits.times.sibling_idle_after > Nanos::ZERO);
     if refused > 0 || siblings {
         return None;
     }
     let act = scenario.costs.preempt.max(scenario.costs.rights);
     let slow = if late > 0 { Faults::LATE } else { 1 };
-    let targets = scenario.tasks.iter().map(|task| task.limits.delay_target);
+    let targets = scenario.tasks.iter().map(|task| task.limits.times.delay_target);
     let mut bound = targets.max().unwrap_or_default();
     bound += Nanos(20 * (scenario.tick.0 + 2 * act.0 * slow));
     if lost > 0 || raced > 0 {

@@ -29,7 +29,7 @@ impl Engine<'_> {
         }
         self.tasks[task].backlog.push_back(request);
         if self.tasks[task].sleepers.is_empty()
-            && self.scenario.tasks[task].limits.quantum > Nanos::ZERO
+            && self.scenario.tasks[task].limits.times.quantum > Nanos::ZERO
         {
             // No core could help, but whoever has had its quantum can make way.
             return self.ring();

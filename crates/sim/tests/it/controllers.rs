@@ -105,7 +105,7 @@ fn seeing(physical: u16, shares: bool) -> Host {
 
 /// A service whose requests take 50 us on average and count as late after 60.
 fn late_after_60_us(mut task: Task) -> Task {
-    task.limits.sibling_idle_after = Nanos(60 * US);
+    task.limits.times.sibling_idle_after = Nanos(60 * US);
     task
 }
 

@@ -139,13 +139,13 @@ impl Load {
         let silo = |rate: usize, guaranteed: usize| {
             format!(
                 "[[task]]\nname = \"silo\"\nmodel = \"silo\"\nrate = {}\nguaranteed = {guaranteed}\n\
-                 sibling_idle_after_us = 25\n",
+                 sibling_idle_after_us = 25\nquantum_us = 0\n",
                 cores * rate
             )
         };
         match self {
             Load::Short => format!(
-                "[[task]]\nname = \"memcached\"\nmodel = \"memcached\"\nrate = {}\nguaranteed = {}\n{}",
+                "[[task]]\nname = \"memcached\"\nmodel = \"memcached\"\nrate = {}\nguaranteed = {}\nquantum_us = 0\n{}",
                 cores * 60_000,
                 cores / 4,
                 silo(6_000, cores / 4)

@@ -216,6 +216,7 @@ pub fn view(tid: i32, of: u32) -> ThreadView {
 
 pub fn info(index: u32, name: &str) -> TaskInfo {
     TaskInfo {
+        switched: None,
         id: task(index),
         name: name.to_owned(),
         may_freeze: false,

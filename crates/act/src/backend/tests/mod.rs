@@ -6,7 +6,7 @@ pub(super) mod real;
 mod turns;
 
 use fake::{Call, FakeHost, give, info, plan, set, task, thread, view};
-use quell_model::{Class, CoreMode, Nanos, Outcome, Plan, Reason, Rung, TaskReason};
+use quell_model::{BeRung, Class, CoreMode, Nanos, Outcome, Plan, Reason, Rung, TaskReason};
 
 use super::*;
 use crate::{Ladder, Policy, SchedAttr};
@@ -51,7 +51,7 @@ fn pair() -> Pair {
     for view in &views {
         host.thread(view.thread.tid.0, "0-1");
     }
-    let mut back = elevation(BeRung::Idle);
+    let mut back = elevation(BeRung::SchedIdle);
     back.admit(info(0, "lc"));
     back.admit(info(1, "be"));
     Pair { host, back, views, plan: owner_over_be(1) }
@@ -117,7 +117,7 @@ fn a_core_is_given_before_it_is_taken() {
     let views = [view(10, 0), ThreadView { lc: true, ..view(20, 1) }];
     host.thread(10, "0-2");
     host.thread(20, "0-2");
-    let mut back = elevation(BeRung::Idle);
+    let mut back = elevation(BeRung::SchedIdle);
     back.admit(info(0, "a"));
     back.admit(info(1, "b"));
     let mut before = plan(2);
@@ -139,7 +139,7 @@ fn a_thread_keeps_to_its_own_affinity() {
     let mut host = FakeHost::new("0-3");
     host.thread(10, "2");
     host.thread(11, "0-1");
-    let mut back = elevation(BeRung::Idle);
+    let mut back = elevation(BeRung::SchedIdle);
     back.admit(info(0, "lc"));
     let mut plan = plan(3);
     give(&mut plan, LC, Rung::Lc, "2-3", "");

@@ -1,6 +1,6 @@
 //! Kernel threads of a runtime, and what helps them.
 
-use quell_model::CoreId;
+use quell_model::{BeRung, CoreId};
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn runtime() -> Pair {
     let mut host = FakeHost::new("0-3");
     let views = vec![view(10, 0), view(11, 0), view(12, 0)];
     views.iter().for_each(|view| host.thread(view.thread.tid.0, "0-3"));
-    let mut back = elevation(BeRung::Idle);
+    let mut back = elevation(BeRung::SchedIdle);
     back.admit(info(0, "runtime"));
     let mut plan = plan(3);
     give(&mut plan, LC, Rung::Lc, "1-2", "");

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use quell_model::{Class, Outcome, Plan, Rung};
+use quell_model::{BeRung, Class, Outcome, Plan, Rung};
 
 use super::fake::{give, info, plan, set, task};
 use super::{elevation, lc_attr};
@@ -87,7 +87,7 @@ fn pair_plan() -> Plan {
 }
 
 fn admitted() -> Elevation {
-    let mut back = elevation(BeRung::Idle);
+    let mut back = elevation(BeRung::SchedIdle);
     back.admit(info(0, "lc"));
     back.admit(info(1, "be"));
     back
@@ -239,7 +239,7 @@ fn a_launched_task_without_a_core_freezes_and_thaws_and_its_group_goes() {
         pids_in(&dir).len() == 3
     });
 
-    let mut back = elevation(BeRung::Idle);
+    let mut back = elevation(BeRung::SchedIdle);
     let mut consenting = info(0, "be");
     consenting.may_freeze = true;
     consenting.groups = made.clone();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quell_model::{CoreId, CoreSet, Nanos, Rung};
+use quell_model::{BeRung, CoreId, CoreSet, Nanos, Rung};
 
 use super::fake::{Call, info};
 use super::*;
@@ -117,7 +117,7 @@ fn take_turns_on_core_1() {
     // After they inherited more.
     let me = ThreadRef::current().unwrap().tid;
     crate::sched::set_affinity(me, &CoreSet::of(CoreId(0))).unwrap();
-    let (mut back, mut exec) = (elevation(BeRung::Idle), executor());
+    let (mut back, mut exec) = (elevation(BeRung::SchedIdle), executor());
     back.admit(info(0, "lc"));
     let mut wanted = plan(1);
     give(&mut wanted, LC, Rung::Lc, "1", "");

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quell_control::register::{Registration, RuntimeClass, Session, register};
-use quell_model::Nanos;
+use quell_control::register::{Registration, Session, register};
+use quell_model::{Class, Nanos};
 use quell_os::clock;
 use quell_shm::runtime::{Kthread, KthreadState, Memory, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -110,14 +110,11 @@ fn main() {
     let wanted = Registration {
         layout: VERSION,
         name: var("NAME"),
-        class: if var("CLASS") == "lc" { RuntimeClass::Lc } else { RuntimeClass::Be },
+        class: if var("CLASS") == "lc" { Class::LatencyCritical } else { Class::BestEffort },
         guaranteed: var("GUARANTEED").parse().unwrap(),
         max_cores: var("KTHREADS").parse().unwrap(),
-        delay_target_us: 10,
-        quantum_us: 100,
-        sibling_idle_after_us: 0,
-        signal: None,
         version: "feigned".into(),
+        ..Registration::default()
     };
     let socket = var("SOCKET");
     let mode: &'static str = var("MODE").leak();
@@ -146,7 +143,7 @@ fn main() {
 fn real(wanted: &Registration, socket: &Path, mode: &str) {
     let runtime = quell_runtime::Runtime::builder()
         .name(&wanted.name)
-        .class(wanted.class.into())
+        .class(wanted.class)
         .guaranteed(wanted.guaranteed as usize)
         .max_cores(wanted.max_cores as usize)
         .socket(socket)

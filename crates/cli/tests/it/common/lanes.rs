@@ -41,15 +41,25 @@ impl<'a> Lanes<'a> {
                 "they ended: {}",
                 fs::read_to_string(ground.path().join("log")).unwrap()
             );
-            lanes.status()["pid"].as_u64() == Some(u64::from(lanes.child.id()))
+            let status = lanes.status();
+            let all = status["lanes"].as_array().unwrap();
+            let full = |lane: &Value| {
+                lane["threads"].as_u64().unwrap()
+                    >= lane["members"].as_array().unwrap().len() as u64
+            };
+            !all.is_empty() && all.iter().all(full)
         });
         lanes
     }
 
     pub fn status(&self) -> Value {
         let out = self.ground.quell(&["lane", "status", "--json"]);
-        let all: Value = serde_json::from_slice(&out.stdout).unwrap();
-        all[0].clone()
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+
+    /// The process that schedules.
+    pub fn daemon(&self) -> i32 {
+        self.status()["pid"].as_i64().unwrap() as i32
     }
 
     pub fn lane(&self) -> Value {

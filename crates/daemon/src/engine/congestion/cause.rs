@@ -104,7 +104,9 @@ fn lc_owned(cores: &CoreSet, plan: &Plan) -> CoreSet {
 
 #[cfg(test)]
 pub mod tests {
-    use quell_model::{CoreId, CoreMode, CorePlan, Limits, Nanos, Rung, Signal, TaskId};
+    use quell_model::{
+        CoreId, CoreMode, CorePlan, Limits, Nanos, Rung, Signal, TaskId, TimeLimits,
+    };
 
     use super::*;
 
@@ -115,7 +117,7 @@ pub mod tests {
         Limits {
             class: Class::LatencyCritical,
             max: allowed.len() as u32,
-            delay_target: Nanos::from_micros(10),
+            times: TimeLimits::default(),
             allowed,
             ..Limits::NONE
         }

@@ -43,7 +43,7 @@ impl Runtimes {
     pub fn finish(&mut self, seen: &Snapshot, now: Nanos) {
         for runtime in &mut self.list {
             let view = seen.tasks.get(runtime.task.at()).filter(|view| view.id == runtime.task);
-            let quantum = view.map_or(Nanos::ZERO, |view| view.limits.quantum);
+            let quantum = view.map_or(Nanos::ZERO, |view| view.limits.times.quantum);
             runtime.ring(now);
             runtime.end_quanta(quantum);
             runtime.tell(now);

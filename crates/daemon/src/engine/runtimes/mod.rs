@@ -386,7 +386,7 @@ impl Runtime {
         let limits = view.limits;
         let without = |it: &&Kthread| it.thread.is_some() && it.held.is_none();
         let asking = |it: &&Kthread| it.copy.state == KthreadState::Asking;
-        let congested = self.delay > Nanos::ZERO && self.delay >= limits.delay_target;
+        let congested = self.delay > Nanos::ZERO && self.delay >= limits.times.delay_target;
         let asks = self.kthreads.iter().filter(without).any(|it| asking(&it));
         let room = self.kthreads.iter().any(|it| without(&it));
         // One core more at a time, as in Caladan: the next look tells whether that was enough. Who asks while another

@@ -3,7 +3,7 @@ use std::os::unix::net::UnixStream;
 use proptest::prelude::*;
 use quell_model::{
     Absence, Class, CoreMode, CorePlan, CoreView, Limits, Plan, Reason, Rung, TaskPlan, TaskReason,
-    TaskView, Topology,
+    TaskView, TimeLimits, Topology,
 };
 use quell_os::Tid;
 use quell_shm::runtime::Memory;
@@ -57,8 +57,7 @@ impl Scene {
         let limits = Limits {
             class: Class::LatencyCritical,
             max: 3,
-            delay_target: Nanos::from_micros(10),
-            quantum: Nanos::from_micros(100),
+            times: TimeLimits::default(),
             ..Limits::NONE
         };
         let now = clock::now();

@@ -55,7 +55,7 @@ fn new_processes_of_an_lc_task_are_treated_as_asked() {
     if no_bpf() {
         return;
     }
-    for (children, watched) in [(Children::BestEffort, true), (Children::Leave, false)] {
+    for (children, watched) in [(Children::Be, true), (Children::Leave, false)] {
         let mut observer = observer();
         let mut shell = told("sleep 0.2; sleep 60; :");
         let thread = procs::thread(shell.pid()).unwrap();

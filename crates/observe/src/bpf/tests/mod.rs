@@ -11,11 +11,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use quell_model::{Class, CoreSet, CoreView, Limits, Nanos, Snapshot, TaskId, TaskView};
+use quell_model::{
+    Children, Class, CoreSet, CoreView, Limits, Nanos, Snapshot, TaskId, TaskView, TimeLimits,
+};
 
 use super::{BpfConfig, BpfObserver, lineage};
 use crate::workers::{Worker, crowded};
-use crate::{Children, HostEvent, Observer, ThreadState, ThreadView, procs, topology};
+use crate::{HostEvent, Observer, ThreadState, ThreadView, procs, topology};
 use quell_os::{ThreadRef, Tid};
 use quell_testkit::host_lock;
 
@@ -43,13 +45,7 @@ fn snapshot() -> Snapshot {
     let task = |id, class| {
         TaskView::new(
             id,
-            Limits {
-                class,
-                guaranteed: 1,
-                max: 1,
-                delay_target: Nanos::from_micros(10),
-                ..Limits::NONE
-            },
+            Limits { class, guaranteed: 1, max: 1, times: TimeLimits::default(), ..Limits::NONE },
         )
     };
     Snapshot {

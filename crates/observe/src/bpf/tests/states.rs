@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use super::super::Health;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 
@@ -336,11 +335,8 @@ fn the_scheduler_of_a_lane_is_told_once_what_it_waits_for_and_nothing_else() {
     let mut observer = observer();
     let sleeper = Worker::sleeper(crowded());
     observer.watch(sleeper.thread, BE, false, Children::Adopt).unwrap();
-    let rings = |observer: &BpfObserver| {
-        let fd = observer.wake_fd().unwrap();
-        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
-    };
+    let mut lane = observer.open_lane(BE).unwrap();
+    let rings = |lane: &mut crate::bpf::LaneReader| lane.drain() > 0;
     // Each time it wakes up, it goes to sleep again.
     let wake = |observer: &mut BpfObserver| {
         let before = find(observer, sleeper.thread).map_or(0, |view| view.transitions);
@@ -356,23 +352,21 @@ fn the_scheduler_of_a_lane_is_told_once_what_it_waits_for_and_nothing_else() {
         observer.refresh();
         find(&observer, sleeper.thread).is_some_and(|view| view.state == ThreadState::Sleeping)
     });
-    events(&mut observer);
     wake(&mut observer);
-    assert!(!rings(&observer), "nobody asked");
+    assert!(!rings(&mut lane), "nobody asked");
     for (sleeps, wakes) in [(true, false), (false, true), (true, true)] {
-        let before = observer.refresh();
-        observer.tell_lane(BE, sleeps, wakes);
-        assert_eq!(observer.refresh(), before, "nothing happened before it was asked");
+        let before = lane.changes();
+        lane.wake_on(sleeps, wakes);
+        assert_eq!(lane.changes(), before, "nothing happened before it was asked");
         wake(&mut observer);
-        assert!(rings(&observer));
-        events(&mut observer);
-        assert!(!rings(&observer), "once");
+        assert!(rings(&mut lane));
         wake(&mut observer);
-        assert!(!rings(&observer), "it has to be asked for again");
+        assert!(!rings(&mut lane), "it has to be asked for again");
     }
-    observer.tell_lane(LC, true, true);
+    let mut other = observer.open_lane(LC).unwrap();
+    other.wake_on(true, true);
     wake(&mut observer);
-    assert!(!rings(&observer), "another lane's threads are no news");
+    assert!(!rings(&mut other) && !rings(&mut lane), "another lane's threads are no news");
 }
 
 #[test]

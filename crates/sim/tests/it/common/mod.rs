@@ -55,8 +55,11 @@ fn limits(host: &Host, class: Class, guaranteed: u32) -> Limits {
         class,
         guaranteed,
         max: host.topology.len() as u32,
-        delay_target: Nanos(10 * US),
-        runaway_after: Nanos(100 * MS),
+        times: TimeLimits {
+            runaway_after: Nanos(100 * MS),
+            quantum: Nanos::ZERO,
+            ..TimeLimits::default()
+        },
         allowed: host.topology.all(),
         ..Limits::NONE
     }

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
+use quell_control::protocol::{LaneStatus, MemberStatus};
 use quell_model::Nanos;
 use quell_policy::lanes::Member;
-use serde::Serialize;
 
 /// A look that came later than this after its time counts as late: a hand-over costs some 4 us on a virtual machine.
 pub const LATE: Nanos = Nanos::from_micros(50);
@@ -35,51 +35,6 @@ pub struct Counters {
 struct MemberCounters {
     turns: AtomicU64,
     time: AtomicU64,
-}
-
-/// A lane's counters at one time.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LaneStatus {
-    /// Its core.
-    pub core: u16,
-    /// Its policy.
-    pub policy: String,
-    /// Whose turn it is.
-    pub running: Option<String>,
-    /// Turns that went to another member than the one before.
-    pub switches: u64,
-    /// Runs of the policy.
-    pub decisions: u64,
-    /// Looks by time that came more than 50 us late.
-    pub late: u64,
-    /// How late the latest of all looks by time was.
-    pub latest_ns: u64,
-    /// Duration of a switch, its two changes with their checks: the minimum.
-    pub switch_min_ns: Option<u64>,
-    /// The mean.
-    pub switch_mean_ns: Option<u64>,
-    /// From the end of a slice until the next member may run: the shortest that was seen. No slice on this host is
-    /// more exact than this.
-    pub floor_ns: Option<u64>,
-    /// Writes that were not made because a guardian was missing.
-    pub writes_blocked: u64,
-    /// Threads on the lane now.
-    pub threads: u32,
-    /// The members, in order.
-    pub members: Vec<MemberStatus>,
-    /// What happened that somebody may want to know.
-    pub notes: Vec<String>,
-}
-
-/// A member's counters at one time.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct MemberStatus {
-    /// Its name.
-    pub name: String,
-    /// Its slices that began.
-    pub slices: u64,
-    /// How long they were, those that have ended.
-    pub slices_ns: u64,
 }
 
 impl Counters {
@@ -153,11 +108,6 @@ impl Counters {
         self.threads.store(count as u32, Relaxed);
     }
 
-    /// How many threads the lane has now.
-    pub fn threads(&self) -> u32 {
-        self.threads.load(Relaxed)
-    }
-
     /// Notes what happened. Rare: takes a lock and allocates.
     pub fn note(&self, what: String) {
         tracing::info!("{what}");
@@ -168,7 +118,7 @@ impl Counters {
     }
 
     /// All of it, with the names that the operator gave.
-    pub fn status(&self, core: u16, policy: &str, names: &[String]) -> LaneStatus {
+    pub fn status(&self, names: &[String]) -> LaneStatus {
         let switches = self.switches();
         let known = |cell: &AtomicU64| Some(cell.load(Relaxed)).filter(|value| *value != u64::MAX);
         let running = (self.running.load(Relaxed) as usize).checked_sub(1);
@@ -178,8 +128,6 @@ impl Counters {
             slices_ns: of.time.load(Relaxed),
         });
         LaneStatus {
-            core,
-            policy: policy.to_owned(),
             running: running.and_then(|at| names.get(at).cloned()),
             switches,
             decisions: self.looks.load(Relaxed),
@@ -189,9 +137,10 @@ impl Counters {
             switch_mean_ns: self.hand_overs.load(Relaxed).checked_div(switches),
             floor_ns: known(&self.floor),
             writes_blocked: self.unguarded.load(Relaxed),
-            threads: self.threads(),
+            threads: self.threads.load(Relaxed),
             members: members.collect(),
             notes: self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            ..LaneStatus::default()
         }
     }
 }
@@ -208,7 +157,7 @@ mod tests {
         counters.handed_over(Nanos(9), None);
         counters.began(Member(1));
         counters.came_late(Nanos(60_000));
-        let status = counters.status(1, "fifo", &["A".into(), "B".into()]);
+        let status = counters.status(&["A".into(), "B".into()]);
         assert_eq!(status.running.as_deref(), Some("B"));
         assert_eq!((status.members[0].slices, status.members[0].slices_ns), (1, 70));
         assert_eq!((status.late, status.latest_ns, status.floor_ns), (1, 60_000, None));

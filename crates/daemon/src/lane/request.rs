@@ -1,12 +1,11 @@
-//! From lanes as typed to lanes that make sense.
+//! From a lane as typed to one that makes sense.
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use quell_control::lanes::{LaneConfig, LanePattern, LanesConfig, MemberConfig};
-use quell_model::{CoreId, CoreSet, Nanos};
+use quell_control::config::{LaneConfig, MemberConfig};
+use quell_model::Nanos;
 use quell_observe::procs;
 use quell_policy::lanes::{Job, MEMBERS_MAX, Member, NAMES, Slot, Spec};
 
@@ -19,9 +18,9 @@ const RESUME_AFTER: Nanos = Nanos::from_millis(10);
 /// The longest name of a member.
 const NAME_BYTES_MAX: usize = 32;
 
-/// Who is a member.
+/// What makes up a member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Who {
+pub enum MemberSource {
     /// A program to start, for a shell.
     Command(String),
     /// A process that runs: all its threads.
@@ -30,12 +29,12 @@ pub enum Who {
     Thread(i32),
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for MemberSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::Command(command) => write!(f, "`{command}`"),
-            Who::Process(pid) => write!(f, "process {pid}"),
-            Who::Thread(tid) => write!(f, "thread {tid}"),
+            MemberSource::Command(command) => write!(f, "`{command}`"),
+            MemberSource::Process(pid) => write!(f, "process {pid}"),
+            MemberSource::Thread(tid) => write!(f, "thread {tid}"),
         }
     }
 }
@@ -45,113 +44,77 @@ impl fmt::Display for Who {
 pub struct MemberRequest {
     /// Its name, unique in the lane.
     pub name: String,
-    /// Who it is.
-    pub who: Who,
+    /// What makes it up.
+    pub source: MemberSource,
 }
 
 /// One lane, well-formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneRequest {
-    /// Its core.
-    pub core: CoreId,
     /// Its policy, checked for its members.
     pub policy: Spec,
     /// Its members.
     pub members: Vec<MemberRequest>,
 }
 
-/// Lanes that fit this host, and where their schedulers run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// The lanes.
-    pub lanes: Vec<LaneRequest>,
-    /// How schedulers wait.
-    pub pattern: LanePattern,
-    /// Where a dedicated one spins.
-    pub scheduler_core: CoreId,
-    /// The cores without a lane.
-    pub unmanaged: CoreSet,
-    /// Guardians end lanes whose scheduler hangs for so long.
-    pub watchdog_timeout: Nanos,
-}
-
-/// What `watchdog_timeout_ms` is if not said, and what it may be: those of `quell.toml`.
-const WATCHDOG_TIMEOUT_MS: u64 = 1_000;
-const WATCHDOG_TIMEOUT_MS_RANGE: RangeInclusive<u64> = 250..=600_000;
-
-impl Request {
-    /// Holds lanes as typed against a host with these cores online.
+impl LaneRequest {
+    /// Holds a lane as typed against this host.
     ///
     /// # Errors
     /// Says what does not fit and what would.
-    pub fn check(typed: &LanesConfig, online: &CoreSet) -> Result<Request> {
-        ensure!(!typed.lane.is_empty(), "no lane is described: name a core and its members");
-        let mut unmanaged = *online;
-        let mut lanes = Vec::new();
-        let (mut taken, mut processes) = (BTreeSet::new(), BTreeSet::new());
-        for lane in &typed.lane {
-            let core = CoreId(lane.core);
-            ensure!(online.contains(core), "there is no core {core} online; there are {online}");
-            ensure!(unmanaged.contains(core), "core {core} has two lanes: give each its own");
-            unmanaged.remove(core);
-            let request = lane_of(lane, core).with_context(|| format!("lane on core {core}"))?;
-            for member in &request.members {
-                let who = &member.who;
-                if let Who::Process(pid) = who {
-                    processes.insert(*pid);
-                }
-                let twice = !matches!(who, Who::Command(_)) && !taken.insert(who.clone());
-                ensure!(!twice, "{who} is a member twice");
-            }
-            lanes.push(request);
+    pub fn check(lane: &LaneConfig) -> Result<LaneRequest> {
+        let count = lane.member.len();
+        ensure!(
+            (1..=MEMBERS_MAX).contains(&count),
+            "a lane has from 1 to {MEMBERS_MAX} members, not {count}"
+        );
+        let members = lane.member.iter().enumerate();
+        let members: Vec<MemberRequest> =
+            members.map(|(at, member)| member_of(member, at)).collect::<Result<_>>()?;
+        let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
+        for (at, name) in names.iter().enumerate() {
+            ensure!(!names[..at].contains(name), "two members are named `{name}`");
         }
-        for who in &taken {
-            let Who::Thread(tid) = who else { continue };
-            let process = procs::thread(*tid).map_or(0, |thread| thread.tgid.0);
+        let policy = policy_of(lane, &names)?;
+        policy.check(count)?;
+        let request = LaneRequest { policy, members };
+        request.check_twice()?;
+        Ok(request)
+    }
+
+    /// A thread is of one member, alone or with its process.
+    fn check_twice(&self) -> Result<()> {
+        let mut taken = BTreeSet::new();
+        for source in self.members.iter().map(|member| &member.source) {
+            let named = !matches!(source, MemberSource::Command(_));
+            ensure!(!named || taken.insert(source.clone()), "{source} is a member twice");
+        }
+        for source in &taken {
+            let MemberSource::Thread(tid) = source else { continue };
+            let process = process_of(*tid);
             ensure!(
-                !processes.contains(&process),
-                "{who} is of process {process}, which is a member with all its threads"
+                !taken.contains(&MemberSource::Process(process)),
+                "{source} is of process {process}, which is a member with all its threads"
             );
         }
-        let Some(first) = unmanaged.first() else {
-            bail!("every core would have a lane: one has to stay free, or nothing could end it");
-        };
-        let scheduler_core = typed.scheduler_core.map_or(first, CoreId);
-        ensure!(
-            unmanaged.contains(scheduler_core),
-            "the scheduler cannot spin on core {scheduler_core}: the cores without a lane are {unmanaged}"
-        );
-        let watchdog_timeout_ms = typed.watchdog_timeout_ms.unwrap_or(WATCHDOG_TIMEOUT_MS);
-        ensure!(
-            WATCHDOG_TIMEOUT_MS_RANGE.contains(&watchdog_timeout_ms),
-            "`watchdog_timeout_ms` is {watchdog_timeout_ms}: it may be from {} to {}",
-            WATCHDOG_TIMEOUT_MS_RANGE.start(),
-            WATCHDOG_TIMEOUT_MS_RANGE.end()
-        );
-        let watchdog_timeout = Nanos::from_millis(watchdog_timeout_ms);
-        Ok(Request { lanes, pattern: typed.pattern, scheduler_core, unmanaged, watchdog_timeout })
+        Ok(())
+    }
+
+    /// The names of its members, in order.
+    pub fn names(&self) -> Vec<String> {
+        self.members.iter().map(|member| member.name.clone()).collect()
     }
 }
 
-fn lane_of(lane: &LaneConfig, core: CoreId) -> Result<LaneRequest> {
-    let count = lane.member.len();
-    ensure!(
-        (1..=MEMBERS_MAX).contains(&count),
-        "a lane has from 1 to {MEMBERS_MAX} members, not {count}"
-    );
-    let members: Vec<MemberRequest> = lane
-        .member
-        .iter()
-        .enumerate()
-        .map(|(at, member)| member_of(member, at))
-        .collect::<Result<_>>()?;
-    let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
-    for (at, name) in names.iter().enumerate() {
-        ensure!(!names[..at].contains(name), "two members are named `{name}`");
-    }
-    let policy = policy_of(lane, &names)?;
-    policy.check(count)?;
-    Ok(LaneRequest { core, policy, members })
+/// The processes that a lane as typed names, those of single threads included.
+pub fn processes(lane: &LaneConfig) -> Vec<i32> {
+    let process = |member: &MemberConfig| member.pid.or_else(|| Some(process_of(member.tid?)));
+    lane.member.iter().filter_map(process).filter(|pid| *pid > 0).collect()
+}
+
+/// The process of a thread; 0 for one that is gone.
+fn process_of(tid: i32) -> i32 {
+    procs::thread(tid).map_or(0, |thread| thread.tgid.0)
 }
 
 fn member_of(member: &MemberConfig, at: usize) -> Result<MemberRequest> {
@@ -163,16 +126,16 @@ fn member_of(member: &MemberConfig, at: usize) -> Result<MemberRequest> {
         "`{}` is no name for a member: up to {NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`",
         name.escape_debug()
     );
-    let who = match (&member.command, member.pid, member.tid) {
-        (Some(command), None, None) => Who::Command(command.clone()),
-        (None, Some(pid), None) => Who::Process(pid),
-        (None, None, Some(tid)) => Who::Thread(tid),
+    let source = match (&member.command, member.pid, member.tid) {
+        (Some(command), None, None) => MemberSource::Command(command.clone()),
+        (None, Some(pid), None) => MemberSource::Process(pid),
+        (None, None, Some(tid)) => MemberSource::Thread(tid),
         _ => bail!("member {name}: give one of a command, a pid and a tid"),
     };
-    if let Who::Process(number) | Who::Thread(number) = who {
+    if let MemberSource::Process(number) | MemberSource::Thread(number) = source {
         may_be_moved(number).with_context(|| format!("member {name}"))?;
     }
-    Ok(MemberRequest { name, who })
+    Ok(MemberRequest { name, source })
 }
 
 /// A, B, .. Z, A2, B2 and so on.
@@ -192,7 +155,7 @@ fn may_be_moved(number: i32) -> Result<()> {
     ensure!(!procs::is_kernel_thread(process), "{number} is a thread of the kernel");
     ensure!(
         !procs::self_and_ancestors().contains(&process),
-        "{number} is this command or a parent of it: it could not end the lane any more"
+        "{number} is Quell itself or a parent of it: it could not end the lane any more"
     );
     Ok(())
 }
@@ -330,89 +293,75 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn lane(core: u16, commands: usize) -> LaneConfig {
+    fn lane(commands: usize) -> LaneConfig {
         let member = MemberConfig { command: Some("true".into()), ..MemberConfig::default() };
-        LaneConfig { core, member: vec![member; commands], ..LaneConfig::default() }
+        LaneConfig { member: vec![member; commands], ..LaneConfig::default() }
     }
 
-    fn check(lane: LaneConfig) -> Result<Request> {
-        let typed = LanesConfig { lane: vec![lane], ..LanesConfig::default() };
-        Request::check(&typed, &"0-3".parse().unwrap())
+    fn of(member: MemberConfig) -> LaneConfig {
+        LaneConfig { member: vec![member], ..LaneConfig::default() }
     }
 
-    fn says(lane: LaneConfig) -> String {
-        format!("{:#}", check(lane).unwrap_err())
+    fn says(lane: &LaneConfig) -> String {
+        format!("{:#}", LaneRequest::check(lane).unwrap_err())
     }
 
     #[test]
     fn what_is_given_says_which_policy_is_meant() {
-        let table = LaneConfig { table: Some("A,A,B,C:20us".into()), ..lane(1, 3) };
-        let request = check(table).unwrap();
-        let Spec::Table { slots } = &request.lanes[0].policy else { panic!("{request:?}") };
+        let table = LaneConfig { table: Some("A,A,B,C:20us".into()), ..lane(3) };
+        let request = LaneRequest::check(&table).unwrap();
+        let Spec::Table { slots } = &request.policy else { panic!("{request:?}") };
         let order: Vec<u8> = slots.iter().map(|slot| slot.member.0).collect();
         assert_eq!(
             (order, slots[3].slice, slots[0].slice),
             (vec![0, 0, 1, 2], Nanos(20_000), SLICE)
         );
-        let edf = LaneConfig { edf: Some("B:10ms/2ms, A:1ms/100us/500us".into()), ..lane(1, 2) };
-        let Spec::Edf { jobs } = &check(edf).unwrap().lanes[0].policy.clone() else { panic!() };
+        let edf = LaneConfig { edf: Some("B:10ms/2ms, A:1ms/100us/500us".into()), ..lane(2) };
+        let Spec::Edf { jobs } = LaneRequest::check(&edf).unwrap().policy else { panic!() };
         assert_eq!((jobs[0].deadline, jobs[1].deadline), (Nanos(500_000), Nanos(10_000_000)));
-        assert_eq!(check(lane(1, 2)).unwrap().lanes[0].policy.name(), "round-robin");
+        assert_eq!(LaneRequest::check(&lane(2)).unwrap().policy.name(), "round-robin");
     }
 
     #[test]
     fn what_does_not_fit_is_said_with_what_would() {
-        assert!(says(lane(9, 1)).contains("no core 9"), "{}", says(lane(9, 1)));
-        assert!(says(lane(1, 0)).contains("members"));
-        assert!(
-            says(LaneConfig { policy: Some("rr".into()), ..lane(1, 1) }).contains("round-robin")
-        );
-        assert!(
-            says(LaneConfig { table: Some("A,D".into()), ..lane(1, 2) }).contains("there are A, B")
-        );
-        assert!(says(LaneConfig { slice: Some("20".into()), ..lane(1, 2) }).contains("20us"));
-        assert!(says(LaneConfig { slice: Some("1us".into()), ..lane(1, 2) }).contains("5.0 us"));
-        let odd =
-            LaneConfig { policy: Some("fifo".into()), slice: Some("20us".into()), ..lane(1, 2) };
-        assert!(says(odd).contains("takes no slice"));
-        assert!(
-            says(LaneConfig { weights: Some("A:1".into()), ..lane(1, 2) })
-                .contains("B is left out")
-        );
-        let init = MemberConfig { pid: Some(1), ..MemberConfig::default() };
-        assert!(says(LaneConfig { member: vec![init], ..lane(1, 0) }).contains("pid 1"));
-        let me = MemberConfig { pid: Some(std::process::id() as i32), ..MemberConfig::default() };
-        assert!(says(LaneConfig { member: vec![me], ..lane(1, 0) }).contains("this command"));
+        assert!(says(&lane(0)).contains("members"));
+        let policy = |name: &str| LaneConfig { policy: Some(name.into()), ..lane(2) };
+        assert!(says(&policy("rr")).contains("round-robin"));
+        let table = LaneConfig { table: Some("A,D".into()), ..lane(2) };
+        assert!(says(&table).contains("there are A, B"));
+        assert!(says(&LaneConfig { slice: Some("20".into()), ..lane(2) }).contains("20us"));
+        assert!(says(&LaneConfig { slice: Some("1us".into()), ..lane(2) }).contains("5.0 us"));
+        let odd = LaneConfig { slice: Some("20us".into()), ..policy("fifo") };
+        assert!(says(&odd).contains("takes no slice"));
+        let weights = LaneConfig { weights: Some("A:1".into()), ..lane(2) };
+        assert!(says(&weights).contains("B is left out"));
+        let pid = |pid| of(MemberConfig { pid: Some(pid), ..MemberConfig::default() });
+        assert!(says(&pid(1)).contains("pid 1"));
+        assert!(says(&pid(std::process::id() as i32)).contains("Quell itself"));
     }
 
     #[test]
-    fn one_core_stays_free_and_the_scheduler_spins_on_none_with_a_lane() {
-        let typed = |cores: &[u16], scheduler_core| LanesConfig {
-            lane: cores.iter().map(|core| lane(*core, 1)).collect(),
-            scheduler_core,
-            ..LanesConfig::default()
-        };
-        let two: CoreSet = "0-1".parse().unwrap();
-        let hasty = LanesConfig { watchdog_timeout_ms: Some(10), ..typed(&[1], None) };
-        assert!(Request::check(&hasty, &two).unwrap_err().to_string().contains("250 to 600000"));
-        assert!(Request::check(&typed(&[0, 1], None), &two).is_err());
-        assert!(Request::check(&typed(&[1], Some(1)), &two).is_err());
-        assert!(Request::check(&typed(&[1, 1], None), &two).is_err());
-        let request = Request::check(&typed(&[1], None), &two).unwrap();
-        assert_eq!(
-            (request.scheduler_core, request.unmanaged),
-            (CoreId(0), CoreSet::of(CoreId(0)))
-        );
+    fn nobody_is_a_member_twice() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let number = Some(child.id() as i32);
+        let process = MemberConfig { pid: number, ..MemberConfig::default() };
+        let thread = MemberConfig { tid: number, ..MemberConfig::default() };
+        let twice = LaneConfig { member: vec![process.clone(); 2], ..LaneConfig::default() };
+        assert!(says(&twice).contains("a member twice"));
+        let both = LaneConfig { member: vec![process, thread], ..LaneConfig::default() };
+        assert!(says(&both).contains("with all its threads"));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     proptest! {
         #[test]
         fn no_text_makes_it_panic(text in ".{0,40}") {
             let typed = || Some(text.clone());
-            let _ = check(LaneConfig { table: typed(), ..lane(1, 3) });
-            let _ = check(LaneConfig { edf: typed(), slice: None, ..lane(1, 3) });
-            let _ = check(LaneConfig { weights: typed(), ..lane(1, 3) });
-            let _ = check(LaneConfig { slice: typed(), policy: typed(), ..lane(1, 3) });
+            let _ = LaneRequest::check(&LaneConfig { table: typed(), ..lane(3) });
+            let _ = LaneRequest::check(&LaneConfig { edf: typed(), slice: None, ..lane(3) });
+            let _ = LaneRequest::check(&LaneConfig { weights: typed(), ..lane(3) });
+            let _ = LaneRequest::check(&LaneConfig { slice: typed(), policy: typed(), ..lane(3) });
         }
     }
 }

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use quell_model::{CoreId, CoreSet, Nanos, TaskId};
-use quell_observe::bpf::BpfObserver;
-use quell_observe::{Children, Observer};
+use quell_model::{CoreId, CoreSet, Nanos};
+use quell_observe::bpf::{LaneReader, LaneThread, SlotPlace};
 use quell_os::own::place_scheduler;
 use quell_os::sched::SchedAttr;
 use quell_os::{ThreadRef, clock};
@@ -28,13 +27,13 @@ const GAP: Nanos = Nanos(1_000);
 /// The member ends by itself after this, whatever happens.
 const MOST: Nanos = Nanos::from_millis(200);
 
-/// Tries turns on the calling thread's core, whose rung must be above the member's. `place` is one that no lane of the observer
-/// has. `None`: no turn could be tried, for example because others keep the core.
+/// Tries turns on the calling thread's core, whose rung must be above the member's. `watch` has the member seen as a thread
+/// of the lane. `None`: no turn could be tried, for example because others keep the core.
 pub fn lead(
-    observer: &mut BpfObserver,
+    reader: &LaneReader,
     core: CoreId,
     member: SchedAttr,
-    place: TaskId,
+    watch: &mut dyn FnMut(ThreadRef) -> Option<SlotPlace>,
 ) -> Option<Lead> {
     let stop = Arc::new(AtomicBool::new(false));
     let own = Arc::clone(&stop);
@@ -46,15 +45,10 @@ pub fn lead(
     });
     let spins = spins.ok()?;
     let thread = told.recv_timeout(Duration::from_nanos(MOST.0)).ok().flatten();
-    let watched =
-        thread.filter(|thread| observer.watch(*thread, place, false, Children::Leave).is_ok());
-    let ran = watched.map(|thread| turns(observer, thread));
+    let seen = thread.and_then(|thread| Some(LaneThread::new(thread, watch(thread)?)));
+    let ran = seen.map(|member| turns(reader, &member));
     // Relaxed: the flag stands alone.
     stop.store(true, Relaxed);
-    if let Some(thread) = watched {
-        observer.unwatch(thread);
-        observer.refresh();
-    }
     // One that never came to its core is left to end by itself.
     thread?;
     let had = median(spins.join().ok()?)?;
@@ -63,20 +57,16 @@ pub fn lead(
 }
 
 /// Sleeps, again and again, and notes for how long the member was on the core meanwhile.
-fn turns(observer: &mut BpfObserver, thread: ThreadRef) -> Vec<Nanos> {
+fn turns(reader: &LaneReader, member: &LaneThread) -> Vec<Nanos> {
     let sleep = Timespec { tv_sec: 0, tv_nsec: SLEEP.0 as i64 };
     let mut all = Vec::with_capacity(TURNS);
     let mut before = None;
     for _ in 0..=TURNS {
         // An interrupted sleep is one turn of many.
         let _ = poll(&mut [], Some(&sleep));
-        observer.refresh();
-        let view = observer.threads().iter().find(|view| view.thread == thread);
-        let ran = view.map(|view| view.ran);
-        if let (Some(ran), Some(before)) = (ran, before) {
-            all.push(Nanos::since(ran, before));
-        }
-        before = ran;
+        let ran = reader.ran(member);
+        all.extend(before.map(|before| ran.since(before)));
+        before = Some(ran);
     }
     all
 }
