@@ -52,7 +52,7 @@ struct Known {
     /// No event may be older now.
     earliest: Nanos,
     tasks: BTreeMap<TaskId, (TaskUpdate, Option<PlanAffinity>)>,
-    /// By process: its task, and the plan that was told.
+    /// By process: its task, and the plan that was emitted.
     planned: BTreeMap<i32, (TaskId, Arc<Planned>)>,
     repeated_at: Nanos,
     lost: u64,
@@ -90,7 +90,7 @@ impl Known {
         }
     }
 
-    /// Tells what the plan lets the processes of a task use, where that changed. A process some of whose threads
+    /// Emits what the plan lets the processes of a task use, where that changed. A process some of whose threads
     /// have another affinity of their own is left out: the event is about all its threads.
     fn plan(&mut self, id: TaskId, at: Nanos, tell: &mut dyn FnMut(Nanos, What)) {
         let mut before = BTreeMap::new();
@@ -121,7 +121,7 @@ impl Known {
         }
     }
 
-    /// Nothing is known of the daemon any more: no plan restricts a process until it is told again.
+    /// Nothing is known of the daemon any more: no plan restricts a process until its state comes again.
     fn forget(&mut self, at: Nanos, tell: &mut dyn FnMut(Nanos, What)) {
         for id in std::mem::take(&mut self.tasks).into_keys() {
             self.plan(id, at, tell);

@@ -76,7 +76,7 @@ fn what_was_written_before_a_kill_can_be_read() {
     assert!(events.len() > 100);
 }
 
-/// Decisions that the daemon tells until it ends, by time and core.
+/// Decisions that the daemon sends until it ends, by time and core.
 fn subscribed(ground: &Ground) -> JoinHandle<Vec<(u64, u16)>> {
     let socket = ground.path().join("control.sock");
     let mut subscription = Subscription::open(&socket, Duration::from_secs(120)).unwrap();
@@ -98,7 +98,7 @@ fn decisions_of_a_daemon_stand_among_the_events() {
         "[[task]]\nname = \"batch\"\nclass = \"be\"\ncommand = [\"stress-ng\", \"--cpu\", \"2\"]\n";
     let daemon = ground.run(batch);
     let file = ground.path().join("trace");
-    let told = subscribed(&ground);
+    let sent = subscribed(&ground);
     let child = start(&ground, &file, &[]);
     eventually("something is recorded", || size(&file) > 10_000);
     let web = Program::start("stress-ng", &["--pipe", "1", "--quiet"]);
@@ -129,15 +129,15 @@ fn decisions_of_a_daemon_stand_among_the_events() {
     assert!(events.iter().all(|event| !matches!(event.what, What::Annotation(_))));
     assert!(events.is_sorted_by_key(|event| event.at));
     daemon.stop();
-    // Exact times, but for those that came after the window: the daemon told another subscriber the same.
-    let told: BTreeSet<(u64, u16)> = told.join().unwrap().into_iter().collect();
+    // Exact times, but for those that came after the window: another subscriber received the same.
+    let sent: BTreeSet<(u64, u16)> = sent.join().unwrap().into_iter().collect();
     let recorded = events.iter().filter_map(|event| match &event.what {
         What::Decision(made) => Some((event.at.0, made.core.0)),
         _ => None,
     });
     let recorded: Vec<(u64, u16)> = recorded.collect();
-    let moved = recorded.iter().filter(|made| !told.contains(made)).count() as u64;
-    assert!(moved <= summary["late"].as_u64().unwrap(), "{recorded:?} {told:?}");
+    let moved = recorded.iter().filter(|made| !sent.contains(made)).count() as u64;
+    assert!(moved <= summary["late"].as_u64().unwrap(), "{recorded:?} {sent:?}");
 }
 
 #[test]

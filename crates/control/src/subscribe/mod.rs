@@ -265,7 +265,7 @@ impl Subscription {
         ClientError::Line { line: self.lines, why }
     }
 
-    /// A line of at most [`LINE_BYTES_MAX`]. What came of it before a timeout is kept for the next call.
+    /// A line of at most [`LINE_BYTES_MAX`]. What arrived before a timeout is kept for the next call.
     fn next_line(&mut self) -> Result<Option<String>, ClientError> {
         let room = LINE_BYTES_MAX.saturating_sub(self.partial.len() as u64);
         let read =

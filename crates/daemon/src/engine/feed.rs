@@ -1,4 +1,4 @@
-//! What subscribers are told: decisions and plan affinities as they are taken, and the current state.
+//! What subscribers receive: decisions and plan affinities as they are taken, and the current state.
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;
@@ -54,14 +54,14 @@ fn planned(at_ns: Nanos, task: &TaskPlan, cores: CoreSet) -> PlanAffinity {
 }
 
 impl Engine {
-    /// Tells that a task joined, left or changed.
+    /// Notes that a task joined, left or changed.
     pub(super) fn publish_tasks(&mut self) {
         if let Some(feed) = self.parts.feed.as_mut().filter(|feed| feed.is_wanted()) {
             feed.push(Record::Tasks(clock::now()));
         }
     }
 
-    /// Tells that threads of tasks or their affinities changed.
+    /// Notes that threads of tasks or their affinities changed.
     pub(super) fn publish_threads(&self) {
         if let Some(feed) = &self.parts.feed {
             feed.note_threads();

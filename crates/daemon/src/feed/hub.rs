@@ -153,7 +153,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Asks for the tasks, and tells those that changed: since `at`, if it is known.
+    /// Asks for the tasks, and sends those that changed: since `at`, if it is known.
     fn renew_tasks(&mut self, at: Option<Nanos>) -> Result<(), Ended> {
         let state = self.ask()?;
         let at = at.unwrap_or(state.at);
@@ -181,7 +181,7 @@ impl Hub {
         self.subscribers.iter_mut().for_each(|subscriber| subscriber.send(&line));
     }
 
-    /// Tells subscribers that lost lines and read again how many those were, and the state.
+    /// Sends the number of lost lines and the state to subscribers that lost lines and read again.
     fn catch_up(&mut self) {
         for subscriber in &mut self.subscribers {
             if subscriber.lost > 0 && subscriber.lines.len() <= LINES_MAX / 2 {

@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Lines that wait for one subscriber.
 const LINES_MAX: usize = 4096;
 
-/// What the scheduler thread tells.
+/// One message of the scheduler thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// Tasks joined, left or changed at this time: the hub asks for them before it passes on what follows.
