@@ -60,7 +60,7 @@ pub fn run(wanted: &Wanted) -> Result<(Report, Option<PathBuf>)> {
             own: BTreeSet::from([ThreadRef::current()?.tid.0]),
             ..wanted.options.clone()
         },
-        plan: PlanWatch::new(wanted.daemon),
+        plan: PlanWatch::new(wanted.daemon)?,
         stop: interrupted()?,
         begin: clock::now(),
     };

@@ -22,6 +22,7 @@ mod restore;
 mod run;
 mod stats;
 mod status;
+mod status_follow;
 mod stop;
 mod top;
 mod trace_file;

@@ -12,14 +12,20 @@ use crate::client::Daemon;
 use quell_terminal::table;
 
 /// Show what runs where, and why
+///
+/// With --follow, prints the current state and then a line for each change, as it is decided: tasks, the owner of each
+/// core with the reason, and the cores that each task may use. Ctrl-C, or the end of the daemon, ends it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Print the whole status as JSON
+    /// Print the whole status as JSON; with --follow, one JSON object a line (docs/reference/protocol.md, Subscriptions)
     #[arg(long, conflicts_with = "explain")]
     json: bool,
     /// Only congestion of LC tasks that the plan cannot relieve: since when, why, and what would help
     #[arg(long, conflicts_with = "explain")]
     congestion: bool,
+    /// Print each decision as it is made, until Ctrl-C; times are seconds since the start, or at_ns with --json
+    #[arg(long, conflicts_with_all = ["explain", "congestion"])]
+    follow: bool,
     /// Explain the last decision about a core number or a task name
     #[arg(long, value_name = "CORE|TASK")]
     explain: Option<String>,
@@ -31,6 +37,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if let Some(subject) = args.explain {
         args.daemon.tell(Method::Explain { subject })?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if args.follow {
+        return crate::status_follow::run(&args.daemon, args.json);
     }
     if args.congestion {
         return congestion(&args);

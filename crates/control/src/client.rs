@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::protocol::{self, Method, PROTOCOL, Reply, Request, Response};
 
 /// How long a reply may take: launching tasks and restoring thousands of threads is part of some.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to a daemon.
 #[derive(Debug)]
@@ -38,6 +38,16 @@ pub enum ClientError {
     /// The answer does not parse.
     #[error("the daemon's answer does not read as protocol version {PROTOCOL}: {0}")]
     Format(#[from] serde_json::Error),
+    /// A line of a subscription is not valid.
+    #[error(
+        "line {line} of the subscription: {why}; use a quell client of the same release as the daemon"
+    )]
+    Line {
+        /// Its number, from 1.
+        line: u64,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The daemon refused; nothing was changed.
     #[error("{0}")]
     Refused(String),

@@ -7,6 +7,7 @@
 //! * [`exposition`]: the text of metrics pages.
 //! * [`protocol`]: JSON lines over a Unix socket, one request and one response a line.
 //! * [`run_dir`]: where the daemon's files are.
+//! * [`subscribe`]: decisions as they are taken, a JSON line each.
 //! * [`register`]: how a runtime comes under the daemon, and the descriptors that it gets.
 
 pub mod client;
@@ -16,3 +17,4 @@ mod latency;
 pub mod protocol;
 pub mod register;
 pub mod run_dir;
+pub mod subscribe;

@@ -148,7 +148,12 @@ mod tests {
                 "{refused}"
             );
         }
-        for call in [Method::Schema, Method::Status, Method::Explain { subject: "0".into() }] {
+        for call in [
+            Method::Schema,
+            Method::Status,
+            Method::Subscribe,
+            Method::Explain { subject: "0".into() },
+        ] {
             assert_eq!(reader.check(&call), Ok(()));
         }
     }

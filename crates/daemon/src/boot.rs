@@ -34,6 +34,7 @@ use crate::boot_beat::BootBeat;
 use crate::command::Command;
 use crate::descent;
 use crate::engine::{Engine, EngineThread, Pace, Parts, Settings, Sight};
+use crate::feed::Feed;
 use crate::guardian::{self, Guardians};
 use crate::lane::Companion;
 use crate::manager::lanes::{LaneRungs, Schedulers};
@@ -162,7 +163,7 @@ pub fn run(mut options: RunOptions) -> Result<Status> {
     own::lock_memory();
     let companion = options.companion.take();
     let schedulers = Schedulers::new(assembled.lane_rungs, checked.host.unmanaged, companion);
-    let engine = EngineThread::start(assembled.parts, assembled.settings)?;
+    let (engine, decided) = EngineThread::start(assembled.parts, assembled.settings)?;
     // It ticks, and beats by itself from here on.
     engine.postbox.call(Command::Status)?;
     drop(beat);
@@ -173,7 +174,8 @@ pub fn run(mut options: RunOptions) -> Result<Status> {
     };
     let mut manager = Manager::new(ground, &engine, schedulers, status);
     manager.live(options.lifetime);
-    let ended = serve(&mut manager, &checked, &options, &signals, metrics);
+    let feed = Feed::start(decided, engine.postbox.clone())?;
+    let ended = serve(&mut manager, &checked, &options, &signals, metrics, feed);
     let last = manager.status();
     let keep = matches!(&ended, Ok(served) if served.end == End::Asked { keep: true });
     let mut said = manager.shut_down(keep);
@@ -216,6 +218,7 @@ fn serve(
     options: &RunOptions,
     signals: &Receiver<()>,
     metrics: Option<Endpoint>,
+    feed: Feed,
 ) -> Result<Served> {
     let (calls, incoming) = bounded(server::CONNECTIONS_MAX);
     let socket = socket_path(&options.run_dir);
@@ -223,7 +226,7 @@ fn serve(
         metrics.serve(calls.clone()).context("metrics")?;
     }
     let (visits, runtimes) = bounded(server::CONNECTIONS_MAX);
-    let _server = server::start(&socket, checked.control_group.as_ref(), calls, visits)
+    let _server = server::start(&socket, checked.control_group.as_ref(), calls, visits, feed)
         .with_context(|| format!("control socket {}", socket.display()))?;
     let said =
         manager.apply(&checked.config, &options.file, false).map_err(|what| anyhow!(what))?;
@@ -300,6 +303,7 @@ fn assemble(
         executor,
         guardians,
         recorder: None,
+        feed: None,
         memory,
         degraded,
     };

@@ -10,6 +10,7 @@ use quell_shm::Reader;
 
 use crate::contract::Contract;
 use crate::engine::{Link, Opened};
+use crate::feed::FeedState;
 use crate::latency::Reading;
 
 /// Everything the scheduler thread has to know of a new task.
@@ -57,6 +58,8 @@ pub enum Command {
     Reading(TaskId, Reading),
     /// What runs where. Fields that only the manager knows are left empty.
     Status(Sender<Box<Status>>),
+    /// The current state, for subscribers.
+    FeedState(Sender<Box<FeedState>>),
     /// Congestion that the plan cannot relieve.
     Congestion(Sender<CongestionReport>),
     /// Explains the last decision about a core or a task.

@@ -14,6 +14,7 @@ mod contract;
 mod descent;
 mod engine;
 mod events;
+mod feed;
 pub mod guardian;
 mod lane;
 mod latency;

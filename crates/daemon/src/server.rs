@@ -5,24 +5,26 @@
 //! number of them keeps it busy.
 
 use std::fs;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use quell_control::protocol::{
     self, LINE_BYTES_MAX, Method, PROTOCOL, Registered, Registration, Reply, Request, Response,
 };
 use quell_control::register;
 use quell_os::Tid;
 use quell_shm::runtime::VERSION;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::access::{ControlGroup, Peer, open_socket};
 use crate::contract::{Contract, Passed};
+use crate::feed::{self, Feed, Subscriber};
 
 /// Connections of root served at once, and as many of readers, so that neither locks the other out. More
 /// are told so and closed.
@@ -31,6 +33,10 @@ pub const CONNECTIONS_MAX: usize = 64;
 const READER_LINE_BYTES_MAX: u64 = 64 << 10;
 /// Between two calls of readers, all of them together.
 const READER_GAP: Duration = Duration::from_millis(10);
+/// Subscribers of root served at once, and as many of readers: connections like all others, too.
+pub const SUBSCRIBERS_MAX: usize = 16;
+/// Interval at which a subscriber that receives no lines is checked to be there.
+const SUBSCRIBER_LOOK: Duration = Duration::from_secs(1);
 /// A client that does not read its answer for this long is dropped.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client that says nothing for this long is dropped.
@@ -90,13 +96,15 @@ pub fn start(
     group: Option<&ControlGroup>,
     manager: Sender<Incoming>,
     runtimes: Sender<Visit>,
+    feed: Feed,
 ) -> io::Result<Server> {
     let listener = listen(path, group)?;
     let shared = Arc::new(Shared {
         manager,
         runtimes,
         connections: AtomicU64::new(0),
-        seats: [AtomicUsize::new(0), AtomicUsize::new(0)],
+        feed,
+        seats: Default::default(),
         next_reader: Mutex::new(Instant::now()),
     });
     std::thread::Builder::new().name("quell-control".into()).spawn(move || {
@@ -132,19 +140,21 @@ struct Shared {
     runtimes: Sender<Visit>,
     /// Counts connections.
     connections: AtomicU64,
-    /// Connections of readers, and of those who may change things.
-    seats: [AtomicUsize; 2],
+    feed: Feed,
+    /// Connections of readers, and of those that may change things; then the subscribers among either.
+    seats: [AtomicUsize; 4],
     /// When the next call of a reader may go to the manager.
     next_reader: Mutex<Instant>,
 }
 
 impl Shared {
     /// A place for one more connection, if there is one.
-    fn seat(self: &Arc<Shared>, peer: Peer) -> Option<Seat> {
-        let kind = usize::from(peer.may_change());
+    fn seat(self: &Arc<Shared>, peer: Peer, subscribes: bool) -> Option<Seat> {
+        let kind = usize::from(peer.may_change()) + 2 * usize::from(subscribes);
+        let most = if subscribes { SUBSCRIBERS_MAX } else { CONNECTIONS_MAX };
         let seat = Seat { shared: Arc::clone(self), kind };
         // Relaxed: the count bounds threads, it orders nothing.
-        (self.seats[kind].fetch_add(1, Ordering::Relaxed) < CONNECTIONS_MAX).then_some(seat)
+        (self.seats[kind].fetch_add(1, Ordering::Relaxed) < most).then_some(seat)
     }
 
     /// Waits for this reader's turn.
@@ -197,7 +207,7 @@ fn admit(mut stream: UnixStream, shared: &Arc<Shared>) {
     let _ = stream.set_read_timeout(Some(READ_TIMEOUT));
     // Who cannot be told from others is not served.
     let Ok(peer) = Peer::of(&stream) else { return };
-    let Some(seat) = shared.seat(peer) else {
+    let Some(seat) = shared.seat(peer, false) else {
         let full = Reply::Error(format!("{CONNECTIONS_MAX} clients are connected already"));
         let _ = protocol::send(&mut stream, &Response { v: PROTOCOL, id: 0, reply: full });
         return;
@@ -209,7 +219,7 @@ fn admit(mut stream: UnixStream, shared: &Arc<Shared>) {
     });
 }
 
-fn converse(mut stream: UnixStream, peer: Peer, shared: &Shared) -> io::Result<()> {
+fn converse(mut stream: UnixStream, peer: Peer, shared: &Arc<Shared>) -> io::Result<()> {
     let limit = if peer.may_change() { LINE_BYTES_MAX } else { READER_LINE_BYTES_MAX };
     let mut reader = BufReader::new(stream.try_clone()?);
     // Relaxed: numbers that differ are all that is needed.
@@ -226,6 +236,9 @@ fn converse(mut stream: UnixStream, peer: Peer, shared: &Shared) -> io::Result<(
                     connection,
                     shared,
                 );
+            }
+            Ok(Request { id, call: Method::Subscribe, .. }) => {
+                return send_updates(stream, id, peer, shared);
             }
             Ok(request) => {
                 if matches!(request.call, Method::Attach { .. }) {
@@ -252,6 +265,48 @@ impl Drop for Attached<'_> {
         let _ =
             self.connection.map(|connection| self.shared.runtimes.send(Visit::Left(connection)));
     }
+}
+
+/// Sends what is decided until the client closes its end. A write may wait for as long as the client does not read:
+/// its queue fills meanwhile, and nothing else waits for this thread.
+fn send_updates(
+    mut stream: UnixStream,
+    id: u64,
+    peer: Peer,
+    shared: &Arc<Shared>,
+) -> io::Result<()> {
+    if !peer.may_change() {
+        shared.take_turn();
+    }
+    let subscribed = join_feed(peer, shared);
+    let reply =
+        subscribed.as_ref().map_or_else(|why| Reply::Error(why.clone()), |_| Reply::Subscribed);
+    protocol::send(&mut stream, &Response { v: PROTOCOL, id, reply })?;
+    let Ok((_seat, subscriber)) = subscribed else { return Ok(()) };
+    stream.set_write_timeout(None)?;
+    feed::go_first();
+    loop {
+        match subscriber.lines.recv_timeout(SUBSCRIBER_LOOK) {
+            Ok(lines) => stream.write_all(lines.as_bytes())?,
+            Err(RecvTimeoutError::Timeout) if !is_closed(&stream)? => {}
+            Err(_) => return Ok(()),
+        }
+    }
+}
+
+fn join_feed(peer: Peer, shared: &Arc<Shared>) -> Result<(Seat, Subscriber), String> {
+    peer.check(&Method::Subscribe)?;
+    let full =
+        || format!("{SUBSCRIBERS_MAX} clients are subscribed already; end one of them first");
+    let seat = shared.seat(peer, true).ok_or_else(full)?;
+    let subscriber = shared.feed.subscribe().ok_or("the daemon is ending")?;
+    Ok((seat, subscriber))
+}
+
+/// Whether the client closed its end, or sends what it should not.
+fn is_closed(stream: &UnixStream) -> io::Result<bool> {
+    let mut fds = [PollFd::new(stream, PollFlags::IN)];
+    Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
 }
 
 /// Has a runtime registered for as long as its connection is open.
@@ -334,7 +389,9 @@ mod tests {
                 let _ = incoming.reply.send(said);
             }
         });
-        let server = start(&path, None, manager, bounded(1).0).unwrap();
+        let engine = crate::mailbox::pair().unwrap().0;
+        let feed = Feed::start(crate::feed::pair().1, engine).unwrap();
+        let server = start(&path, None, manager, bounded(1).0, feed).unwrap();
         (path, server)
     }
 

@@ -150,11 +150,6 @@ impl Session {
             processes: Vec::new(),
             ring_bytes: options.ring_bytes,
             keyframe_every: Some(options.keyframe_every),
-            window: match options.daemon.exists() {
-                // Decisions are known only so long after they are taken.
-                true => decisions::LATEST,
-                false => recorder::Options::default().window,
-            },
         })?;
         let measurement = options.cost.then(|| recorder.measure()).transpose();
         let measurement = measurement.map_err(|source| ObserveError::Kernel {
@@ -180,9 +175,8 @@ impl Session {
     }
 
     fn drain(&mut self) -> Result<(), ObserveError> {
-        for (at, what) in self.decisions.take() {
-            self.recorder.tell(at, what);
-        }
+        let Session { recorder, decisions, .. } = self;
+        decisions.take(clock::now(), &mut |at, what| recorder.tell(at, what));
         self.recorder.drain(&mut self.batch)
     }
 
@@ -251,8 +245,11 @@ impl Session {
     fn finish(mut self, mut store: Store<'_>, ended: Ended) -> Result<Summary, RecordError> {
         let costs = self.measurement.take().map(|_| self.recorder.cost());
         let elapsed = clock::now().since(self.began);
+        // The last decisions arrive within the window.
+        std::thread::sleep(Duration::from_nanos(recorder::WINDOW.0));
         self.drain()?;
         self.hand_over(&mut store)?;
+        let (lost_decisions, late) = self.decisions.lost_and_late();
         let violations = self.tell_violations();
         let statistics = self.recorder.finish(&mut self.batch);
         for event in self.batch {
@@ -271,7 +268,8 @@ impl Session {
             violations,
             events_per_s: statistics.events as f64 / (elapsed.0.max(1) as f64 / 1e9),
             lost: statistics.lost,
-            late: statistics.late,
+            lost_decisions,
+            late: statistics.late + late,
             unseen: statistics.unseen,
             bytes: written.bytes,
             cpu_ms: clock::process_cpu().since(self.cpu_began).0 as f64 / 1e6,

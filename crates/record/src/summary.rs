@@ -125,6 +125,8 @@ pub struct Summary {
     pub events_per_s: f64,
     /// Events lost.
     pub lost: u64,
+    /// Lines of a daemon, mostly decisions, that were lost.
+    pub lost_decisions: u64,
     /// Events that came too late for their place in time and were moved to the present.
     pub late: u64,
     /// Switches that no tracepoint told, and that were inferred from what came next on their core.
@@ -158,6 +160,13 @@ impl fmt::Display for Summary {
                 "{lost} events were lost ({share:.1} %), and the trace says where; a larger --buffer or \
                  --no-load helps"
             )?,
+        }
+        if self.lost_decisions > 0 {
+            writeln!(
+                f,
+                "{} lines of the daemon were lost: it decides faster than this host records",
+                self.lost_decisions
+            )?;
         }
         if self.kept_less {
             writeln!(

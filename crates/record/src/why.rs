@@ -32,7 +32,6 @@ impl Recording {
             processes: chosen,
             ring_bytes: RING_BYTES,
             keyframe_every: Some(Nanos::from_secs(1)),
-            ..recorder::Options::default()
         })?;
         let follow = Follow::processes(processes.iter().map(|process| process.0));
         let collector = Collector::new(recorder.meta(), follow, Window::ALL);

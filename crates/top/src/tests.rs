@@ -108,7 +108,6 @@ fn fixed(ms: u64) -> Status {
             from: None,
             to: Some("web".into()),
             reason: "guaranteed to its owner".into(),
-            full: None,
         }],
         advice: vec![
             Advised { task: "batch".into(), offer: "keep it off core 2".into(), declined: None },
@@ -292,7 +291,7 @@ prop_compose! {
         let [host, policy, back_end, pattern, observer, reason] = words;
         let made = Decision {
             at_us: numbers[1], core: numbers[2] as u32, from: Some(host.clone()), to: None,
-            reason: reason.clone(), full: None,
+            reason: reason.clone(),
         };
         let advised = Advised { task: host.clone(), offer: reason.clone(), declined: Some(reason) };
         Status {

@@ -8,9 +8,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use crate::common::recording::{WAITER, two_threads_on_core_1};
-use crate::common::{Ground, Program, QUELL, Waste, eventually, hog, start_bound};
+use crate::common::{Ground, Program, QUELL, Waste, hog, start_bound};
+use quell_control::subscribe::{Subscription, Update};
 use quell_model::CoreId;
 use quell_testkit::{HostLock, Quiet, Undo, host_lock, skipped};
 use serde_json::Value;
@@ -230,11 +232,11 @@ fn what_a_daemons_plan_keeps_a_thread_from_is_explained_by_it() {
     let daemon = ground.run(
         "[[task]]\nname = \"batch\"\nclass = \"be\"\ncommand = [\"stress-ng\", \"--cpu\", \"2\", \"--quiet\"]\n",
     );
-    let affinities = || daemon.task("batch")["affinities"].clone();
-    eventually("the workers of stress-ng are kept on managed cores", || {
-        let threads = |list: &Value| list["threads"].as_array().map_or(0, Vec::len);
-        affinities().as_array().is_some_and(|lists| lists.iter().map(threads).sum::<usize>() >= 3)
-    });
+    let socket = ground.path().join("control.sock");
+    let mut subscription = Subscription::open(&socket, Duration::from_secs(120)).unwrap();
+    let mut updates = std::iter::from_fn(|| subscription.next_update().unwrap());
+    let kept = |update| matches!(update, Update::Task(task) if task.affinities.iter().map(|kept| kept.threads.len()).sum::<usize>() >= 3);
+    assert!(updates.any(kept), "the workers of stress-ng are never kept on managed cores");
     let mut explained = false;
     for _ in 0..ATTEMPTS {
         let (_, report) = check_in(ground.path(), &["--mode", "exact"]);

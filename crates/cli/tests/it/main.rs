@@ -5,6 +5,7 @@ mod bad_input;
 mod check;
 mod common;
 mod congestion;
+mod follow;
 mod generate;
 mod lane;
 mod lane_bench;

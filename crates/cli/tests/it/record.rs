@@ -2,13 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::common::recording::{NOTE, two_threads_on_core_1};
 use crate::common::{Ground, Program, QUELL, Waste, eventually, hog};
+use quell_control::subscribe::{Subscription, Update};
 use quell_model::{CoreId, CoreSet, Event, TaskId, Violation, What};
 use quell_trace::perfetto::Reader;
 use quell_trace::stream::Source as _;
@@ -72,6 +76,21 @@ fn what_was_written_before_a_kill_can_be_read() {
     assert!(events.len() > 100);
 }
 
+/// Decisions that the daemon sends until it ends, by time and core.
+fn subscribed(ground: &Ground) -> JoinHandle<Vec<(u64, u16)>> {
+    let socket = ground.path().join("control.sock");
+    let mut subscription = Subscription::open(&socket, Duration::from_secs(120)).unwrap();
+    std::thread::spawn(move || {
+        let updates = std::iter::from_fn(|| subscription.next_update().ok().flatten());
+        let decision = |update| match update {
+            Update::Decision(made) => Some((made.at_ns.0, made.decision.core.0)),
+            Update::Lost(lost) => panic!("{lost:?}"),
+            _ => None,
+        };
+        updates.filter_map(decision).collect()
+    })
+}
+
 #[test]
 fn decisions_of_a_daemon_stand_among_the_events() {
     let ground = Ground::new();
@@ -79,6 +98,7 @@ fn decisions_of_a_daemon_stand_among_the_events() {
         "[[task]]\nname = \"batch\"\nclass = \"be\"\ncommand = [\"stress-ng\", \"--cpu\", \"2\"]\n";
     let daemon = ground.run(batch);
     let file = ground.path().join("trace");
+    let sent = subscribed(&ground);
     let child = start(&ground, &file, &[]);
     eventually("something is recorded", || size(&file) > 10_000);
     let web = Program::start("stress-ng", &["--pipe", "1", "--quiet"]);
@@ -102,12 +122,22 @@ fn decisions_of_a_daemon_stand_among_the_events() {
         reader
             .is_ok_and(|reader| reader.map_while(Result::ok).any(|event| decided(&event, &mut web)))
     });
-    end(child);
+    let summary = end(child);
+    assert_eq!(summary["lost_decisions"], 0);
     let (events, mut web) = (read(&file), None);
     assert!(events.iter().any(|event| decided(event, &mut web)));
     assert!(events.iter().all(|event| !matches!(event.what, What::Annotation(_))));
     assert!(events.is_sorted_by_key(|event| event.at));
     daemon.stop();
+    // Exact times, but for those that came after the window: another subscriber received the same.
+    let sent: BTreeSet<(u64, u16)> = sent.join().unwrap().into_iter().collect();
+    let recorded = events.iter().filter_map(|event| match &event.what {
+        What::Decision(made) => Some((event.at.0, made.core.0)),
+        _ => None,
+    });
+    let recorded: Vec<(u64, u16)> = recorded.collect();
+    let moved = recorded.iter().filter(|made| !sent.contains(made)).count() as u64;
+    assert!(moved <= summary["late"].as_u64().unwrap(), "{recorded:?} {sent:?}");
 }
 
 #[test]

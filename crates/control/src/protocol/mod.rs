@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::latency::{LatencyReport, LatencyStatus, Quantile, SloState, SloStatus};
 pub use crate::register::{Registered, Registration};
+pub use crate::subscribe::Update;
 pub use status::*;
 
 /// The version of the protocol. A client of another version is refused by name.
@@ -79,6 +80,9 @@ pub enum Method {
         /// `core N` or `task NAME`.
         subject: String,
     },
+    /// Sends each decision from now on as a line ([`Update`]), for as long as this connection is open. Once on a
+    /// connection, and nothing else after it.
+    Subscribe,
     /// Registers the runtime of the calling process, for as long as this connection is open. Descriptors come with the
     /// answer; once on a connection, and nothing else on it.
     Register(Registration),
@@ -102,9 +106,11 @@ impl Method {
     /// The permission that it takes.
     pub fn needs(&self) -> Permission {
         match self {
-            Method::Schema | Method::Status | Method::Congestion | Method::Explain { .. } => {
-                Permission::Read
-            }
+            Method::Schema
+            | Method::Status
+            | Method::Congestion
+            | Method::Explain { .. }
+            | Method::Subscribe => Permission::Read,
             Method::Report(_) => Permission::Report,
             Method::Register(_) => Permission::Register,
             Method::Apply { .. }
@@ -126,6 +132,7 @@ impl Method {
             Method::Stop { .. } => "stop",
             Method::Report(_) => "report",
             Method::Explain { .. } => "explain",
+            Method::Subscribe => "subscribe",
             Method::Register(_) => "register",
         }
     }
@@ -154,6 +161,8 @@ pub enum Reply {
     Congestion(CongestionReport),
     /// To `apply`, `attach`, `remove`, `stop`, `explain`, `report`: what was done or is so, a sentence a line.
     Done(Vec<String>),
+    /// To `subscribe`: lines of [`Update`] follow.
+    Subscribed,
     /// To `register`.
     Registered(Registered),
     /// Nothing was changed; why.
@@ -166,6 +175,7 @@ pub fn schema() -> serde_json::Value {
         "protocol": PROTOCOL,
         "request": schemars::schema_for!(Request),
         "response": schemars::schema_for!(Response),
+        "update": schemars::schema_for!(Update),
     })
 }
 
@@ -240,6 +250,7 @@ mod tests {
         prop_oneof![
             Just(Method::Schema),
             Just(Method::Status),
+            Just(Method::Subscribe),
             (text, text, any::<bool>()).prop_map(|(file, text, dry_run)| Method::Apply {
                 file,
                 text,
@@ -366,9 +377,18 @@ mod tests {
     #[test]
     fn the_schema_names_every_call() {
         let schema = schema().to_string();
-        for call in
-            ["schema", "status", "apply", "remove", "stop", "congestion", "explain", "report"]
-        {
+        for call in [
+            "schema",
+            "status",
+            "apply",
+            "remove",
+            "stop",
+            "congestion",
+            "explain",
+            "report",
+            "subscribe",
+            "plan_affinity",
+        ] {
             assert!(schema.contains(call), "{call}");
         }
     }

@@ -70,10 +70,6 @@ pub struct Decision {
     pub to: Option<String>,
     /// Why.
     pub reason: String,
-    /// The same in full, for recorders: tasks by their ids ([`TaskStatus::id`]).
-    #[serde(default)]
-    #[schemars(with = "Option<serde_json::Value>")]
-    pub full: Option<quell_model::CoreDecision>,
 }
 
 /// A piece of advice, and what became of it.
@@ -277,9 +273,6 @@ pub struct CoreStatus {
 pub struct TaskStatus {
     /// Its name.
     pub name: String,
-    /// Its index, and how many tasks had this index before, as decisions name it.
-    #[serde(default)]
-    pub id: [u32; 2],
     /// `LC` or `BE`, as configured.
     pub class: String,
     /// How it came: launched, adopted by pid, match or cgroup.
@@ -336,18 +329,6 @@ pub struct TaskStatus {
     /// What its members did as a lane; null for other tasks.
     #[serde(default)]
     pub lane: Option<LaneStatus>,
-    /// Its threads whose affinity Quell changed, by what it was.
-    #[serde(default)]
-    pub affinities: Vec<AffinityStatus>,
-}
-
-/// Threads that had the same affinity before Quell changed it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct AffinityStatus {
-    /// The cores that they might use, as a list.
-    pub original: String,
-    /// Their numbers.
-    pub threads: Vec<i32>,
 }
 
 /// Why a Plan cannot relieve a task's congestion.

@@ -21,13 +21,6 @@ impl Engine {
             from: change.from.map(name),
             to: change.to.map(name),
             reason: change.reason.to_string(),
-            full: Some(quell_model::CoreDecision {
-                core: change.core,
-                from: change.from,
-                to: change.to,
-                mode: change.mode,
-                reason: change.reason,
-            }),
         });
         told.collect()
     }

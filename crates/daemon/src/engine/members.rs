@@ -179,6 +179,7 @@ impl Engine {
         if let Some(recorder) = &mut self.parts.recorder {
             recorder.name(id, &self.members.name(id));
         }
+        self.publish_tasks();
         self.parts.sight.allow(id, &allowed);
         self.seen.dirty.push(id.index);
         id
@@ -244,6 +245,7 @@ impl Engine {
                 problems.push(format!("thread {}: {err}", thread.tid));
             }
         }
+        self.publish_threads();
         self.seen.dirty.push(id.index);
         problems
     }
@@ -286,6 +288,7 @@ impl Engine {
         );
         debug_assert!(!self.runtimes.has(id), "task {id} left, and its runtime holds grants");
         self.seen.tasks[id.at()].alive = false;
+        self.publish_tasks();
         self.seen.dirty.push(id.index);
         self.events.tell(format!("task {name} left; {} changes taken back", report.restored.len()));
         vec![format!("{name}: given back ({} changes undone)", report.restored.len())]

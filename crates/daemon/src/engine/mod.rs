@@ -5,6 +5,7 @@
 
 mod congestion;
 mod decisions;
+mod feed;
 mod hints;
 mod lanes;
 mod members;
@@ -31,6 +32,7 @@ use quell_policy::invariants::{Checker, Violation};
 use quell_policy::{Host, Policy, Wake};
 
 use crate::events::Events;
+use crate::feed::FeedWriter;
 use crate::guardian::Guardians;
 use crate::lane::Departure;
 use crate::memory::Gauge;
@@ -68,6 +70,8 @@ pub struct Parts {
     pub guardians: Option<Guardians>,
     /// Notes every decision, if asked to.
     pub recorder: Option<Recorder<RingSink>>,
+    /// Where subscribers read what is decided; `None` in a dry run.
+    pub feed: Option<FeedWriter>,
     /// Reads memory traffic, if the policy wants it.
     pub memory: Option<Gauge>,
     /// What this host lacks, in sentences.
@@ -81,6 +85,8 @@ pub struct Engine {
     seen: Snapshot,
     plan: Plan,
     last_plan: Plan,
+    /// What [`feed::publish`] works with.
+    owned: feed::Owned,
     checker: Checker,
     violations: Vec<Violation>,
     pending: Vec<HostEvent>,
@@ -116,6 +122,7 @@ impl Engine {
             seen: Snapshot::default(),
             plan: Plan::default(),
             last_plan: Plan::default(),
+            owned: feed::Owned::default(),
             checker: Checker::default(),
             violations: Vec::with_capacity(64),
             pending: Vec::with_capacity(256),
@@ -193,6 +200,9 @@ impl Engine {
         self.replanned = self.plan != self.last_plan;
         if self.replanned {
             self.ticks.plans += 1;
+            if let Some(feed) = self.parts.feed.as_mut().filter(|feed| feed.is_wanted()) {
+                feed::publish(feed, &mut self.owned, now, &self.last_plan, &self.plan);
+            }
             self.last_plan.clone_from(&self.plan);
             self.listen();
             self.at_rest = !self.lends();
@@ -287,6 +297,9 @@ impl Engine {
         self.lanes.sit_down(&self.plan);
         self.lanes.lend(&self.parts.sight, &mut self.parts.executor, now);
         self.runtimes.finish(&self.seen, now);
+        if report.writes() > 0 {
+            self.publish_threads();
+        }
         self.ticks.changes += u64::from(report.writes());
         self.ticks.refused += u64::from(report.refused);
         self.ticks.stale += u64::from(report.stale);
@@ -341,10 +354,12 @@ impl Engine {
                     let host = &mut self.parts.executor;
                     self.parts.back_end.forked(&parent, &child, watched, host);
                     self.ticks.forks += 1;
+                    self.publish_threads();
                 }
                 HostEvent::Exited(thread) => {
                     self.lanes.exited(&thread);
                     self.parts.executor.forget(&thread);
+                    self.publish_threads();
                 }
                 HostEvent::Execed(_) => self.lanes.execed(),
                 HostEvent::CoreIdle(_) => {}

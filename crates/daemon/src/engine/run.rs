@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Engine, Parts};
 use crate::command::Command;
+use crate::feed::{self, FeedReader};
 use crate::mailbox::{Mailbox, Postbox, pair};
 
 /// The longest sleep while an LC task holds a core that others are owed.
@@ -65,12 +66,14 @@ pub struct EngineThread {
 }
 
 impl EngineThread {
-    /// Starts the thread.
+    /// Starts the thread. What it decides comes out of the [`FeedReader`].
     ///
     /// # Errors
     /// When it cannot be made or not be given its place.
-    pub fn start(parts: Parts, settings: Settings) -> io::Result<EngineThread> {
+    pub fn start(mut parts: Parts, settings: Settings) -> io::Result<(EngineThread, FeedReader)> {
         let (postbox, mailbox) = pair()?;
+        let (writer, feed) = feed::pair();
+        parts.feed = Some(writer);
         let sweep_due = Arc::new(AtomicBool::new(false));
         let lost = Arc::clone(&sweep_due);
         let (ready, started) = crossbeam_channel::bounded(1);
@@ -83,7 +86,7 @@ impl EngineThread {
             }
         })?;
         match started.recv() {
-            Ok(Ok(())) => Ok(EngineThread { postbox, sweep_due, thread }),
+            Ok(Ok(())) => Ok((EngineThread { postbox, sweep_due, thread }, feed)),
             Ok(Err(err)) => Err(err),
             Err(_) => Err(io::Error::other("the scheduler thread ended at its start")),
         }
@@ -229,6 +232,9 @@ impl Engine {
                 let _ = reply.send(self.set_runtime(id, contract));
             }
             Command::Reading(id, reading) => self.note_reading(id, &reading),
+            Command::FeedState(reply) => {
+                let _ = reply.send(Box::new(self.feed_state()));
+            }
             Command::Status(reply) => {
                 let _ = reply.send(Box::new(self.status()));
             }

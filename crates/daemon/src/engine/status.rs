@@ -104,7 +104,6 @@ impl Engine {
         let seconds = |(cause, total): (_, Nanos)| (cause, total.0 as f64 / 1e9);
         TaskStatus {
             name: self.members.name(id),
-            id: [id.index, id.generation],
             class: seen.limits.class.to_string(),
             processes: tally.processes.iter().copied().collect(),
             threads: tally.threads,
@@ -123,7 +122,6 @@ impl Engine {
             problems: member.map_or(Vec::new(), |member| member.problems.iter().cloned().collect()),
             unresolved_congestion: self.congestion.of(id).map(|lasting| lasting.finding.cause),
             unresolved_congestion_s: self.congestion.totals(id).map(seconds).collect(),
-            affinities: tally.affinities(),
             hints: self.hints.status(id),
             runtime: self.runtimes.status(id),
             lane: self.lanes.of(id).map(Link::status),

@@ -1,11 +1,8 @@
 //! What the threads of each task add up to, for the status.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-use quell_control::protocol::AffinityStatus;
-use quell_os::Tid;
-
-use quell_model::{CoreSet, Nanos};
+use quell_model::Nanos;
 use quell_observe::bpf::TaskTimes;
 
 use super::Engine;
@@ -19,27 +16,9 @@ pub struct Tally {
     pub processes: BTreeSet<i32>,
     /// What they ran and waited beyond what is counted by task.
     pub times: (Nanos, Nanos),
-    /// Those whose affinity is changed, by what it was.
-    pub affinities: Vec<(CoreSet, Vec<i32>)>,
 }
 
 impl Tally {
-    /// Those whose affinity is changed, for the status.
-    pub fn affinities(&self) -> Vec<AffinityStatus> {
-        let status = |(original, threads): &(CoreSet, Vec<i32>)| AffinityStatus {
-            original: original.to_string(),
-            threads: threads.clone(),
-        };
-        self.affinities.iter().map(status).collect()
-    }
-
-    fn add_affinity(&mut self, thread: i32, original: CoreSet) {
-        match self.affinities.iter_mut().find(|(known, _)| *known == original) {
-            Some((_, threads)) => threads.push(thread),
-            None => self.affinities.push((original, vec![thread])),
-        }
-    }
-
     /// Running and waiting time, with what is counted by task.
     pub fn with(&self, counted: &TaskTimes) -> (Nanos, Nanos) {
         let ran = counted.ran_on.iter().fold(self.times.0, |sum, &ran| sum + ran);
@@ -51,7 +30,6 @@ impl Engine {
     /// By task place. One pass over the threads: this is asked for at each scrape, however many there are.
     pub(super) fn tallies(&self) -> Vec<Tally> {
         let (sight, now) = (&self.parts.sight, self.seen.now);
-        let originals: HashMap<Tid, CoreSet> = self.parts.executor.affinities().collect();
         let mut tallies = vec![Tally::default(); self.seen.tasks.len()];
         for view in sight.seen().threads() {
             let at = view.task.at();
@@ -62,9 +40,6 @@ impl Engine {
             let tally = &mut tallies[at];
             tally.threads += 1;
             tally.processes.insert(view.thread.tgid.0);
-            if let Some(original) = originals.get(&view.thread.tid) {
-                tally.add_affinity(view.thread.tid.0, *original);
-            }
             tally.times.0 += ran;
             tally.times.1 += waited;
         }

@@ -352,7 +352,7 @@ impl Manager {
                 .call(|reply| Command::Why(subject, reply))
                 .map_err(no_answer)
                 .and_then(|said| said),
-            Method::Schema | Method::Stop { .. } | Method::Register(_) => {
+            Method::Schema | Method::Stop { .. } | Method::Subscribe | Method::Register(_) => {
                 Err("answered elsewhere".to_owned())
             }
         };

@@ -42,6 +42,8 @@ use quell_os::{Tid, clock};
 static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/recorder.bpf.o"));
 const SOURCE: &str = "bpf/recorder.bpf.c";
 
+/// Event window: how long an event waits for earlier ones of other cores and of a daemon.
+pub const WINDOW: Nanos = Nanos::from_millis(20);
 /// Records that one [`Recorder::drain`] takes over at most: the memory that it needs is bounded, and a keyframe
 /// need not wait for what others take their time with.
 const DRAIN_MAX: usize = 1 << 15;
@@ -63,8 +65,6 @@ pub struct Options {
     pub ring_bytes: usize,
     /// How often the state of the host is told. `None`: at the start, and when a core came or went.
     pub keyframe_every: Option<Nanos>,
-    /// How long an event waits for earlier ones of other cores.
-    pub window: Nanos,
 }
 
 impl Default for Options {
@@ -74,7 +74,6 @@ impl Default for Options {
             processes: Vec::new(),
             ring_bytes: 32 << 20,
             keyframe_every: Some(Nanos::from_secs(1)),
-            window: Nanos::from_millis(20),
         }
     }
 }
@@ -178,7 +177,7 @@ impl Recorder {
             self.add(at, keyframe);
         }
         let seen = if is_emptied { now } else { self.merge.newest() };
-        self.merge.release(seen - self.options.window, out);
+        self.merge.release(seen - WINDOW, out);
         Ok(())
     }
 
@@ -205,7 +204,7 @@ impl Recorder {
         std::thread::sleep(DETACHED);
         let mut out = Vec::new();
         while self.collect() > 0 {
-            let settled = self.merge.newest() - self.options.window;
+            let settled = self.merge.newest() - WINDOW;
             self.merge.release(settled.min(end), &mut out);
             out.drain(..).for_each(&mut *take);
         }
