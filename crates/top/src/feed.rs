@@ -6,6 +6,7 @@ use crossbeam_channel::{Receiver, Sender};
 use quell_control::client::{Client, ClientError};
 use quell_control::protocol::{Method, Reply, Status};
 
+use crate::decisions::Followed;
 use crate::state::{Event, Why};
 use crate::table::Subject;
 
@@ -20,8 +21,16 @@ pub(crate) enum Ask {
 /// Asks until nobody wants answers. A broken connection is made anew with the next question.
 pub(crate) fn run(socket: PathBuf, asks: &Receiver<Ask>, news: &Sender<Event>) {
     let mut client = None;
+    // Without a thread for it the newest decisions come with each status.
+    let mut followed = Followed::start(&socket).ok();
     for ask in asks {
         let event = match answer(&mut client, &socket, ask) {
+            Ok(Event::Status(mut status)) => {
+                if let Some(followed) = &mut followed {
+                    followed.complete(&mut status);
+                }
+                Event::Status(status)
+            }
             Ok(event) => event,
             Err(err) => {
                 client = None;

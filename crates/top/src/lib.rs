@@ -3,6 +3,7 @@
 //! The parts that decide anything are pure: [`state`] takes keys and news of the daemon and says what is to be
 //! done, [`view`] draws a state. [`screen`] has the terminal, [`feed`] the control socket; both only carry.
 
+mod decisions;
 mod explain;
 mod feed;
 mod header;
