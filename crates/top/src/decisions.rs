@@ -52,7 +52,7 @@ impl Known {
                 let made = self.named(&made);
                 self.made.push_back(made);
             }
-            // Lines are missing, or the daemon is another one: its status tells what it knows.
+            // Lines are missing, or the daemon is another one: the list of its status holds.
             Ok(Update::Lost(_)) | Err(_) => self.made.clear(),
             Ok(Update::TaskLeft(_) | Update::Core(_) | Update::PlanAffinity(_)) => {}
         }
