@@ -57,18 +57,21 @@ pub fn pair<C>() -> io::Result<(Postbox<C>, Mailbox<C>)> {
 }
 
 impl<C> Mailbox<C> {
-    /// The next command, if one is there. No system call while none is.
+    /// The next command, if one is there. No system call.
     pub fn take(&self) -> Option<C> {
-        let command = self.commands.try_recv().ok()?;
-        let mut rings = [0; 8];
-        // An empty bell means that another command's ring was read together with this one's.
-        let _ = rustix::io::read(&*self.bell, &mut rings);
-        Some(command)
+        self.commands.try_recv().ok()
     }
 
-    /// Readable when a command came.
+    /// Readable when a command came, until [`hush`](Self::hush).
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
+    }
+
+    /// Silences the bell: to be called when it ended a sleep, and before commands are taken. A command may be taken
+    /// before its ring comes, so taking them cannot silence it, and a bell that still rings would end every sleep.
+    pub fn hush(&self) {
+        // A bell that is silent already is as good.
+        let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
     }
 }
 
@@ -104,6 +107,8 @@ impl<C> Postbox<C> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
     use super::*;
 
     #[test]
@@ -118,6 +123,25 @@ mod tests {
         };
         reply.send(7).unwrap();
         assert_eq!(asker.join().unwrap().unwrap(), 7);
+    }
+
+    #[test]
+    fn ring_that_comes_after_its_command_was_taken_ends_one_sleep_only() {
+        let (postbox, mailbox) = pair::<u32>().unwrap();
+        let rings = || {
+            let mut bell = [PollFd::from_borrowed_fd(mailbox.bell(), PollFlags::IN)];
+            poll(&mut bell, Some(&Timespec::default())).unwrap() > 0
+        };
+        postbox.commands.send(1).unwrap();
+        assert_eq!(mailbox.take(), Some(1));
+        rustix::io::write(&*postbox.bell, &1u64.to_ne_bytes()).unwrap();
+        assert!(rings());
+        mailbox.hush();
+        assert!(mailbox.take().is_none() && !rings());
+        // Silenced before it is taken, a command is not lost.
+        assert!(postbox.tell(2) && rings());
+        mailbox.hush();
+        assert_eq!((rings(), mailbox.take()), (false, Some(2)));
     }
 
     #[test]

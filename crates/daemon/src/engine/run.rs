@@ -176,6 +176,9 @@ impl Engine {
         // An interrupted poll is a tick that comes early.
         let _ = poll(&mut fds, Some(&timeout));
         let rang = |at: usize| fds[at].revents().contains(PollFlags::IN);
+        if rang(0) {
+            mailbox.hush();
+        }
         let (event, ask) = (events.is_some() && rang(1), asks.is_some() && rang(2));
         if ask {
             self.runtimes.take_asks(now);

@@ -84,6 +84,9 @@ fn rest(mailbox: &Mailbox<Order>, lane: Option<&mut Lane>, at: Option<Nanos>, le
     ];
     // An interrupted sleep is a look that comes early.
     let _ = poll(&mut fds, timeout.as_ref());
+    if fds[0].revents().contains(PollFlags::IN) {
+        mailbox.hush();
+    }
 }
 
 /// The dedicated pattern: several lanes.
