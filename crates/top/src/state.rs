@@ -91,6 +91,10 @@ pub struct State {
     pub link: Link,
     /// No new samples are taken.
     pub frozen: bool,
+    /// A sample was asked for since the display is frozen.
+    stepping: bool,
+    /// An explanation was asked for since then.
+    asking: bool,
     /// Between two samples.
     pub interval: Duration,
     /// The pane that keys act on.
@@ -122,6 +126,8 @@ impl State {
             sample: None,
             link: Link::default(),
             frozen: false,
+            stepping: false,
+            asking: false,
             interval,
             focus: Pane::Tasks,
             lists: PANES.map(|pane| List { sorting: pane.sorting(), selected: None }),
@@ -158,9 +164,11 @@ impl State {
         rows.get(self.selected_at(self.focus, &rows))?.subject.clone()
     }
 
-    fn ask_why(&self) -> Option<Effect> {
+    fn ask_why(&mut self) -> Option<Effect> {
         let shown = self.roomy || self.explaining;
-        self.subject().filter(|_| shown).map(Effect::Ask)
+        let subject = self.subject().filter(|_| shown)?;
+        self.asking = true;
+        Some(Effect::Ask(subject))
     }
 
     /// Takes in what happened; returns what has to be done.
@@ -180,11 +188,17 @@ impl State {
             }
             Event::Status(status) => {
                 self.link = Link::Up;
+                // Asked for before the display was frozen.
+                if self.frozen && !std::mem::take(&mut self.stepping) {
+                    return None;
+                }
                 self.sample = Some(Sample::new(*status, self.sample.as_ref()));
                 self.ask_why()
             }
             Event::Why(why) => {
-                self.why = Some(why);
+                if !self.frozen || self.asking {
+                    self.why = Some(why);
+                }
                 None
             }
             Event::Gone(why) => {
@@ -250,9 +264,13 @@ impl State {
             Action::Filter => self.typing = true,
             Action::Freeze => {
                 self.frozen = !self.frozen;
+                (self.stepping, self.asking) = (false, false);
                 return (!self.frozen).then_some(Effect::Sample);
             }
-            Action::Step => return self.frozen.then_some(Effect::Sample),
+            Action::Step => {
+                self.stepping = self.frozen;
+                return self.frozen.then_some(Effect::Sample);
+            }
             Action::Why => {
                 self.explaining = !self.explaining;
                 return self.ask_why();
@@ -365,6 +383,23 @@ mod tests {
         assert_eq!(press(&mut state, "s"), [Effect::Sample]);
         assert_eq!(press(&mut state, " "), [Effect::Sample]);
         assert!(!state.frozen);
+    }
+
+    #[test]
+    fn answers_to_earlier_questions_do_not_change_a_frozen_display() {
+        let mut state = ready(&["web"]);
+        assert_eq!(press(&mut state, "w").len(), 1);
+        press(&mut state, " ");
+        state.update(status(&["web", "late"]));
+        let why = || Event::Why(Why { subject: Subject::Core(0), said: Ok(Vec::new()) });
+        state.update(why());
+        assert_eq!((state.sample.as_ref().unwrap().status.tasks.len(), &state.why), (1, &None));
+        // A step asks for both.
+        press(&mut state, "s");
+        assert!(state.update(status(&["web", "late"])).is_some());
+        state.update(why());
+        assert_eq!(state.sample.as_ref().unwrap().status.tasks.len(), 2);
+        assert!(state.why.is_some());
     }
 
     #[test]
