@@ -5,7 +5,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quell_act::backend::{BackEnd, Cpusets, Elevation, ElevationHost, Host, TaskGroups, TaskInfo};
+use quell_act::backend::{
+    BackEnd, Cpusets, Elevation, ElevationHost, Host, Inspection, TaskGroups, TaskInfo,
+    ThreadSettings,
+};
 use quell_act::{ActError, Ladder, RestoreReport};
 use quell_model::{
     BeRung, Class, CoreId, CoreMode, CorePlan, CoreSet, Nanos, Plan, Reason, Rung, TaskId,
@@ -74,6 +77,11 @@ impl Host for Counter {
     fn set_affinity(&mut self, _: &ThreadRef, _: &CoreSet) -> Result<(), ActError> {
         self.calls += 1;
         Ok(())
+    }
+
+    fn inspect(&mut self, thread: &ThreadRef) -> Result<Inspection, ActError> {
+        let settings = ThreadSettings { sched: self.sched(thread)?, cores: self.online() };
+        Ok(Inspection { present: settings, original: settings })
     }
 
     fn adopt(&mut self, _: &ThreadRef, _: &ThreadRef) -> Result<(), ActError> {

@@ -13,7 +13,7 @@ use quell_os::ThreadRef;
 
 impl Engine {
     /// What a Plan would change, in the order of the batch. Threads that are not known yet are read;
-    /// nothing is written and nothing remembered.
+    /// nothing is written, and the back end remembers nothing.
     pub fn preview(
         &self,
         plan: &Plan,
@@ -27,16 +27,18 @@ impl Engine {
             let Some((want, _)) = targets.of(view.task) else { continue };
             let Some(state) = self.task(view.task) else { continue };
             let Some(record) = self.known_or_looked_at(view, host) else { continue };
-            let Some((own, lack)) = record.own.zip(state.lack(&record, want, &self.style)) else {
+            let Some((original, lack)) =
+                record.original.zip(state.lack(&record, want, &self.style))
+            else {
                 continue;
             };
             let thread = view.thread;
             let sched = lack.sched.map(|to| {
-                let from = record.present_sched(&own);
+                let from = record.present_sched(&original);
                 Change::Sched { thread, from, to }
             });
             let cores = lack.cores.map(|to| {
-                let from = record.present_cores(&own);
+                let from = record.present_cores(&original);
                 Change::Cores { thread, from, to }
             });
             for change in sched.into_iter().chain(cores) {
@@ -50,11 +52,13 @@ impl Engine {
     }
 
     fn known_or_looked_at(&self, view: &ThreadView, host: &mut dyn Host) -> Option<Record> {
-        if let Some(record) = self.records.of(&view.thread).filter(|record| record.own.is_some()) {
+        if let Some(record) =
+            self.records.of(&view.thread).filter(|record| record.original.is_some())
+        {
             return Some(record.clone());
         }
         let mut record = Record::new(view, 0);
-        record.look(host, self.records.peek_inherited(&view.thread).as_ref()).ok()?;
+        record.inspect(host).ok()?;
         Some(record)
     }
 

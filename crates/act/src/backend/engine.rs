@@ -157,9 +157,8 @@ impl Engine {
         // A child that is gone already needs nothing, and one that could not be recorded is
         // recorded when it is first changed.
         let _ = host.adopt(child, parent);
-        match watched {
-            true => self.records.hint(parent, child),
-            false => drop(host.give_back(&[*child])),
+        if !watched {
+            host.give_back(&[*child]);
         }
     }
 
@@ -271,20 +270,17 @@ impl Engine {
                 continue;
             }
             state.status.unsettled += 1;
-            if record.own.is_none() {
+            if record.original.is_none() {
                 if looks == 0 {
                     report.deferred += 1;
                     continue;
                 }
                 looks -= 1;
-                let inherited = records.take_inherited(&view.thread);
-                let Some(record) = records.get_mut(at) else { continue };
-                if let Err(error) = record.look(host, inherited.as_ref()) {
+                if let Err(error) = record.inspect(host) {
                     record.note_failed_look(&error, now, report);
                     continue;
                 }
             }
-            let Some(record) = records.get_mut(at) else { continue };
             let Some(lack) = state.lack(record, want, style) else { continue };
             record.stranded = lack.place.stranded;
             if lack.is_nothing() {
@@ -335,7 +331,7 @@ impl Engine {
         if let Some(cores) = lack.cores.filter(|_| !lost) {
             match host.set_affinity(&record.thread, &cores) {
                 Ok(()) => {
-                    record.cores_before = record.cores.replace(cores);
+                    record.cores = Some(cores);
                     report.moved += 1;
                 }
                 Err(error) => failure = Some((Attempt::Cores, Failure::of(&error))),
@@ -415,7 +411,7 @@ impl Record {
             Attempt::Cores => self.cores.is_some(),
         };
         if !wrote {
-            self.own = None;
+            self.original = None;
         }
     }
 }
@@ -423,13 +419,13 @@ impl Record {
 impl TaskState {
     /// What a thread of this task lacks; `None` before it was looked at.
     pub fn lack(&self, record: &Record, want: &Want, style: &Style) -> Option<Lack> {
-        let own = record.own?;
+        let original = record.original?;
         let by_group = style.places_by_group && self.info.groups.cpuset.is_some();
-        let helps = record.pin.is_none() && !self.helpers.intersection(&own.cores).is_empty();
+        let helps = record.pin.is_none() && !self.helpers.intersection(&original.cores).is_empty();
         let want = &if helps { want.of_helper(self.helpers) } else { *want };
         let (may_elevate, switched) =
             (self.status.unelevated.is_none(), self.info.switched.is_some());
-        Some(Lack::of(record, &own, want, style, may_elevate, by_group, switched))
+        Some(Lack::of(record, &original, want, style, may_elevate, by_group, switched))
     }
 }
 

@@ -4,9 +4,27 @@ use std::path::Path;
 
 use quell_model::{CoreSet, Nanos};
 
-use crate::{ActError, Executor, RestoreReport, SchedAttr, Setting, host};
+use crate::{ActError, Executor, RestoreReport, SchedAttr, Setting};
+use quell_os::ThreadRef;
 use quell_os::ThreadStat;
-use quell_os::{ThreadRef, Tid};
+
+/// Policy, priority, nice value and affinity of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadSettings {
+    /// Policy, priority and nice value.
+    pub sched: SchedAttr,
+    /// The affinity, offline cores included.
+    pub cores: CoreSet,
+}
+
+/// A thread at the first look at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// What it shows.
+    pub present: ThreadSettings,
+    /// What it would show without Quell, and gets back.
+    pub original: ThreadSettings,
+}
 
 /// What a back end needs of a host: a clock, a few readings, a few changes. On a real machine this is
 /// the executor, so that each change is journalled; tests record the calls.
@@ -51,6 +69,12 @@ pub trait Host {
     /// # Errors
     /// [`ActError`].
     fn set_affinity(&mut self, thread: &ThreadRef, cores: &CoreSet) -> Result<(), ActError>;
+
+    /// Begins to know a thread: what it shows, and what it would show without Quell. Changes nothing on the host.
+    ///
+    /// # Errors
+    /// [`ActError`].
+    fn inspect(&mut self, thread: &ThreadRef) -> Result<Inspection, ActError>;
 
     /// Begins to know a child that may show what Quell gave its parent, so that it is given back as
     /// its parent was. Changes nothing on the host.
@@ -97,19 +121,11 @@ impl Host for Executor {
     }
 
     fn sched(&mut self, thread: &ThreadRef) -> Result<SchedAttr, ActError> {
-        let mut attr = self.read_sched(thread)?;
-        // The kernel reports its default slice like a request; written back it would become one.
-        let me = Tid(rustix::thread::gettid().as_raw_nonzero().get());
-        if quell_os::sched::attr(me).is_ok_and(|mine| mine.slice == attr.slice) {
-            attr.slice = Nanos::ZERO;
-        }
-        Ok(attr)
+        self.read_present_sched(thread)
     }
 
     fn affinity(&mut self, thread: &ThreadRef) -> Result<CoreSet, ActError> {
-        // The quick read tells a thread that is gone from one that cannot be read.
-        let online = self.read_affinity(thread)?;
-        Ok(host::allowed(thread).unwrap_or(online))
+        self.read_all_affinity(thread)
     }
 
     fn affinity_online(&mut self, thread: &ThreadRef) -> Result<CoreSet, ActError> {
@@ -122,6 +138,10 @@ impl Host for Executor {
 
     fn set_affinity(&mut self, thread: &ThreadRef, cores: &CoreSet) -> Result<(), ActError> {
         Executor::set_affinity(self, thread, cores).map(drop)
+    }
+
+    fn inspect(&mut self, thread: &ThreadRef) -> Result<Inspection, ActError> {
+        Executor::inspect(self, thread)
     }
 
     fn adopt(&mut self, child: &ThreadRef, parent: &ThreadRef) -> Result<(), ActError> {

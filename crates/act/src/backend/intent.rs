@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use quell_model::{Class, CoreSet, Rung, TaskId};
 
-use super::record::{Own, Record};
+use super::ThreadSettings;
+use super::record::Record;
 use super::target::{Place, Want};
 use crate::{Ladder, Policy, SchedAttr};
 use quell_os::ThreadRef;
@@ -23,11 +24,13 @@ pub(super) struct Style {
 
 impl Style {
     /// The setting of a rung for a thread.
-    pub fn sched(&self, rung: Rung, own: &Own) -> SchedAttr {
+    pub fn sched(&self, rung: Rung, original: &ThreadSettings) -> SchedAttr {
         match rung {
-            Rung::Original => own.sched,
-            Rung::SchedIdle => SchedAttr { policy: Policy::Idle, priority: 0, ..own.sched },
-            rung => self.ladder.as_ref().and_then(|ladder| ladder.attr(rung)).unwrap_or(own.sched),
+            Rung::Original => original.sched,
+            Rung::SchedIdle => SchedAttr { policy: Policy::Idle, priority: 0, ..original.sched },
+            rung => {
+                self.ladder.as_ref().and_then(|ladder| ladder.attr(rung)).unwrap_or(original.sched)
+            }
         }
     }
 }
@@ -61,7 +64,7 @@ impl Lack {
     /// real-time priority; `by_group` where a cpuset places the whole task; `switched` for a lane.
     pub fn of(
         record: &Record,
-        own: &Own,
+        original: &ThreadSettings,
         want: &Want,
         style: &Style,
         may_elevate: bool,
@@ -70,19 +73,19 @@ impl Lack {
     ) -> Lack {
         let want = &want.of_thread(record.lc, style.be);
         // The operator names a lane's members one by one: they go to its core, whatever their own affinity is.
-        let reach = if switched { own.cores.union(&want.usable) } else { own.cores };
+        let reach = if switched { original.cores.union(&want.usable) } else { original.cores };
         let place = super::target::place(want, &reach).kept_to(record.pin, &reach);
-        let present = record.present_sched(own);
-        let mut wanted = style.sched(place.rung, own);
+        let present = record.present_sched(original);
+        let mut wanted = style.sched(place.rung, original);
         if wanted.policy.is_realtime() && !may_elevate {
-            wanted = if present.policy.is_realtime() { present } else { own.sched };
+            wanted = if present.policy.is_realtime() { present } else { original.sched };
         }
         let elevates = wanted.policy.is_realtime() && !present.policy.is_realtime();
         debug_assert!(may_elevate || !elevates, "{wanted} for a task that the host refuses it");
         debug_assert!(place.cores.is_subset(&reach), "beyond the thread's own affinity");
         let keeps = record.keeps_sched || switched;
         let sched = (!keeps && !present.same_effect(&wanted)).then_some(wanted);
-        let here = record.present_cores(own);
+        let here = record.present_cores(original);
         let cores =
             (!record.keeps_cores && !by_group && here != place.cores).then_some(place.cores);
 

@@ -38,7 +38,7 @@ use quell_model::{CoreId, CoreSet, HostCaps, Outcome, Plan, TaskId};
 pub use cpusets::Cpusets;
 pub use elevation::{Elevation, ElevationHost};
 pub use groups::{GroupUse, Groups};
-pub use host::Host;
+pub use host::{Host, Inspection, ThreadSettings};
 pub use intent::{Change, Intended};
 pub use layout::{Hierarchy, Layout, Version};
 pub use prep::{Bystander, Note, Prep, PrepConfig, PrepPlan, PrepReport, Step, Why};

@@ -6,22 +6,13 @@ use quell_model::{CoreSet, Nanos, TaskId};
 
 use super::engine::Failure;
 use super::intent::rank;
-use super::{ApplyReport, Host, Pin};
-use crate::{ActError, Policy, SchedAttr};
+use super::{ApplyReport, Host, Inspection, Pin, ThreadSettings};
+use crate::{ActError, SchedAttr};
 use quell_observe::{ThreadState, ThreadView};
 use quell_os::{ThreadRef, Tid};
 
-/// Fork hints kept at most; older ones are of threads that never showed up.
-const HINTS_MAX: usize = 16_384;
 /// How often at most a thread that runs elsewhere is read back: observers may be late.
 const STRAGGLER_PAUSE: Nanos = Nanos::from_millis(10);
-
-/// What a thread was by itself, without Quell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Own {
-    pub sched: SchedAttr,
-    pub cores: CoreSet,
-}
 
 /// A refusal and when to try again.
 #[derive(Clone, Copy, Debug)]
@@ -66,13 +57,11 @@ pub(super) struct Record {
     pub task: TaskId,
     /// It counts as LC if its task does.
     pub lc: bool,
-    /// As it was by itself; `None` until read.
-    pub own: Option<Own>,
+    /// What the executor said that it would show without Quell; `None` until asked.
+    pub original: Option<ThreadSettings>,
     /// What Quell wrote last, and still believes to hold.
     pub sched: Option<SchedAttr>,
     pub cores: Option<CoreSet>,
-    /// What Quell wrote before that: a child may have inherited it.
-    pub cores_before: Option<CoreSet>,
     /// The generation of its task's want that it was brought to; 0 for none.
     pub settled: u32,
     /// It is a kernel thread of a runtime, placed like this.
@@ -100,10 +89,9 @@ impl Record {
             thread: view.thread,
             task: view.task,
             lc: view.lc,
-            own: None,
+            original: None,
             sched: None,
             cores: None,
-            cores_before: None,
             settled: 0,
             pin: None,
             keeps_sched: false,
@@ -120,13 +108,13 @@ impl Record {
     }
 
     /// Policy and priority as far as known.
-    pub fn present_sched(&self, own: &Own) -> SchedAttr {
-        self.sched.unwrap_or(own.sched)
+    pub fn present_sched(&self, original: &ThreadSettings) -> SchedAttr {
+        self.sched.unwrap_or(original.sched)
     }
 
     /// Affinity as far as known.
-    pub fn present_cores(&self, own: &Own) -> CoreSet {
-        self.cores.unwrap_or(own.cores)
+    pub fn present_cores(&self, original: &ThreadSettings) -> CoreSet {
+        self.cores.unwrap_or(original.cores)
     }
 
     /// Takes an observation in: whether the last decision on the thread had been stale.
@@ -158,7 +146,7 @@ impl Record {
 
     /// Forgets all that was found and done: the thread is looked at anew.
     pub fn reset(&mut self) {
-        (self.own, self.sched, self.cores, self.cores_before) = (None, None, None, None);
+        (self.original, self.sched, self.cores) = (None, None, None);
         self.settled = 0;
         self.doubted = false;
     }
@@ -171,26 +159,17 @@ impl Record {
 
     /// Remembers what was written. Returns the rank before.
     pub fn note_sched(&mut self, attr: SchedAttr) -> u16 {
-        let before = self.sched.or(self.own.map(|own| own.sched));
+        let before = self.sched.or(self.original.map(|original| original.sched));
         self.sched = Some(attr);
         before.map_or(0, |before| rank(&before))
     }
 
-    /// Reads what the thread is like when it is seen for the first time.
-    pub fn look(
-        &mut self,
-        host: &mut dyn Host,
-        parent: Option<&Inherited>,
-    ) -> Result<(), ActError> {
-        let sched = host.sched(&self.thread)?;
-        let found = Own { sched, cores: host.affinity(&self.thread)? };
-        let own = Record::judge_own(found, parent);
-        if let Some(parent) = parent.filter(|_| own != found) {
-            host.adopt(&self.thread, &parent.thread)?;
-        }
-        self.sched = (found.sched != own.sched).then_some(found.sched);
-        self.cores = (found.cores != own.cores).then_some(found.cores);
-        self.own = Some(own);
+    /// Asks what the thread is like when it is seen for the first time.
+    pub fn inspect(&mut self, host: &mut dyn Host) -> Result<(), ActError> {
+        let Inspection { present, original } = host.inspect(&self.thread)?;
+        self.sched = (present.sched != original.sched).then_some(present.sched);
+        self.cores = (present.cores != original.cores).then_some(present.cores);
+        self.original = Some(original);
         self.verified = host.now();
         Ok(())
     }
@@ -210,36 +189,6 @@ impl Record {
             }
         }
     }
-
-    /// What the thread was by itself, given what was found on it now. A thread that shows what its
-    /// parent had from Quell would without Quell show what its parent had by itself.
-    pub fn judge_own(found: Own, parent: Option<&Inherited>) -> Own {
-        let Some(parent) = parent else { return found };
-        let mut own = found;
-        if parent.cores.contains(&Some(found.cores)) {
-            own.cores = parent.own.cores;
-        }
-        if parent.sched.is_some_and(|written| inherits(&written, &found.sched)) {
-            own.sched = parent.own.sched;
-        }
-        own
-    }
-}
-
-/// Whether a child found like this may have it from a parent at `written` (`sched_fork` in
-/// `kernel/sched/core.c`: SCHED_RESET_ON_FORK turns real-time policies into SCHED_OTHER at nice 0).
-fn inherits(written: &SchedAttr, found: &SchedAttr) -> bool {
-    let reset = SchedAttr { policy: Policy::Other, priority: 0, nice: 0, ..*found };
-    written.same_effect(found) || (written.reset_on_fork && reset.same_effect(found))
-}
-
-/// What a child may have from its parent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Inherited {
-    thread: ThreadRef,
-    own: Own,
-    sched: Option<SchedAttr>,
-    cores: [Option<CoreSet>; 2],
 }
 
 /// All records, found by position in the observation in the common case, by number otherwise.
@@ -249,7 +198,6 @@ pub(super) struct Records {
     free: Vec<u32>,
     by_tid: HashMap<Tid, u32>,
     by_position: Vec<u32>,
-    hints: HashMap<ThreadRef, Inherited>,
     epoch: u32,
     seen: usize,
 }
@@ -371,31 +319,6 @@ impl Records {
         self.slots.iter().flatten()
     }
 
-    /// Remembers what a child may have from its parent until the child shows up.
-    pub fn hint(&mut self, parent: &ThreadRef, child: &ThreadRef) {
-        let Some(inherited) = self.of(parent).and_then(Inherited::from_record) else { return };
-        if self.hints.len() >= HINTS_MAX {
-            self.hints.clear();
-        }
-        self.hints.insert(*child, inherited);
-    }
-
-    /// What a thread that is seen for the first time may have inherited: from the parent that the
-    /// fork hook named, else from the first thread of its process.
-    pub fn take_inherited(&mut self, thread: &ThreadRef) -> Option<Inherited> {
-        self.hints.remove(thread).or_else(|| self.inherited_from_leader(thread))
-    }
-
-    /// As [`Records::take_inherited`], and keeps the hint.
-    pub fn peek_inherited(&self, thread: &ThreadRef) -> Option<Inherited> {
-        self.hints.get(thread).copied().or_else(|| self.inherited_from_leader(thread))
-    }
-
-    fn inherited_from_leader(&self, thread: &ThreadRef) -> Option<Inherited> {
-        let leader = self.get(*self.by_tid.get(&thread.tgid)?)?;
-        (leader.thread != *thread).then(|| Inherited::from_record(leader))?
-    }
-
     /// Places a thread as a kernel thread of a runtime, or like any other. False for a thread that is not known.
     pub fn pin(&mut self, thread: &ThreadRef, pin: Option<Pin>) -> bool {
         let Some(&at) = self.by_tid.get(&thread.tid) else { return false };
@@ -421,12 +344,5 @@ impl Records {
             }
         }
         self.debug_check();
-    }
-}
-
-impl Inherited {
-    fn from_record(parent: &Record) -> Option<Inherited> {
-        let cores = [parent.cores, parent.cores_before];
-        Some(Inherited { thread: parent.thread, own: parent.own?, sched: parent.sched, cores })
     }
 }

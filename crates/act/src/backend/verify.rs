@@ -63,7 +63,7 @@ fn verify(engine: &mut Engine, at: u32, host: &mut dyn Host, report: &mut ApplyR
     let by_group =
         engine.style.places_by_group && info.is_some_and(|info| info.groups.cpuset.is_some());
     let rungs = info.and_then(|info| info.switched);
-    let Some(own) = record.own.filter(|_| !record.gone) else { return };
+    let Some(original) = record.original.filter(|_| !record.gone) else { return };
     record.verified = host.now();
     report.verified += 1;
 
@@ -75,7 +75,8 @@ fn verify(engine: &mut Engine, at: u32, host: &mut dyn Host, report: &mut ApplyR
             }
             // A thread that is about to be lent is as it came.
             Ok(_) if rungs.is_some() && !host.is_lent(&record.thread) => {}
-            Ok(found) if rungs.is_none() && found.same_effect(&record.present_sched(&own)) => {}
+            Ok(found) if rungs.is_none() && found.same_effect(&record.present_sched(&original)) => {
+            }
             Ok(found) => {
                 record.keep_sched(found);
                 changed[0] = Some("policy");
@@ -86,12 +87,12 @@ fn verify(engine: &mut Engine, at: u32, host: &mut dyn Host, report: &mut ApplyR
     if !record.keeps_cores && !by_group {
         let quick = host.affinity_online(&record.thread);
         let found = match quick {
-            Ok(found) if found != record.present_cores(&own) => host.affinity(&record.thread),
+            Ok(found) if found != record.present_cores(&original) => host.affinity(&record.thread),
             as_written_or_failed => as_written_or_failed,
         };
         match found {
-            Ok(found) if found == record.present_cores(&own) => record.doubted = false,
-            Ok(found) => match judge(record, &record.present_cores(&own), &found, host) {
+            Ok(found) if found == record.present_cores(&original) => record.doubted = false,
+            Ok(found) => match judge(record, &record.present_cores(&original), &found, host) {
                 Verdict::Same => {}
                 Verdict::Kernel => {
                     // Without Quell the kernel would have widened it as well: what it shows is its

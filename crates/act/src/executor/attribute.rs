@@ -7,7 +7,7 @@ use quell_model::CoreSet;
 use super::threads::{Ghost, Managed, Tracked};
 use crate::host::Host;
 use crate::journal::value::{Cores, Value};
-use crate::{SchedAttr, Subject};
+use crate::{Policy, SchedAttr, Subject};
 use quell_os::{ThreadRef, Tid};
 
 /// An attribute of a thread that the executor sets.
@@ -20,6 +20,10 @@ pub(super) trait Attribute: Copy {
     fn write(&self, tid: Tid) -> io::Result<()>;
     /// Whether two values have the same effect.
     fn same(&self, other: &Self) -> bool;
+    /// Whether a child of a thread at `self` may show `seen`.
+    fn may_pass_on(&self, seen: &Self) -> bool {
+        self.same(seen)
+    }
     /// Whether `self`, once written, may read as `seen`: told from /proc, only where [`Attribute::same`] says no.
     fn may_show(&self, seen: &Self, thread: &ThreadRef, host: &mut Host) -> bool;
     /// Reads it as it has to be given back.
@@ -51,6 +55,12 @@ impl Attribute for SchedAttr {
 
     fn same(&self, other: &Self) -> bool {
         self.same_effect(other)
+    }
+
+    /// `sched_fork` in `kernel/sched/core.c`: SCHED_RESET_ON_FORK turns real-time policies into SCHED_OTHER at nice 0.
+    fn may_pass_on(&self, seen: &Self) -> bool {
+        let reset = SchedAttr { policy: Policy::Other, priority: 0, nice: 0, ..*seen };
+        self.same(seen) || (self.reset_on_fork && reset.same_effect(seen))
     }
 
     fn may_show(&self, _seen: &Self, _thread: &ThreadRef, _host: &mut Host) -> bool {

@@ -31,7 +31,7 @@ impl Executor {
             reset_on_fork: attr.reset_on_fork || attr.policy.is_realtime(),
             ..attr
         });
-        self.know(thread)?;
+        self.know(thread, None)?;
         if self.threads.get_mut(thread).is_some_and(|managed| managed.lent.is_some()) {
             return Err(ActError::Lent(*thread));
         }

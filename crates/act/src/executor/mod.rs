@@ -7,6 +7,7 @@
 mod attribute;
 mod groups;
 mod lend;
+mod originals;
 pub(super) mod refusal;
 mod settings;
 mod threads;
@@ -159,87 +160,12 @@ impl Executor {
         self.set(thread, *cores)
     }
 
-    /// Begins to know a new thread of a managed one. Where it shows a value that Quell gave its creator,
-    /// it gets its creator's original to be given back. Threads that are only set later are seen through as well,
-    /// while a forebear of theirs is alive; this is for those whose creator is about to be
-    /// [forgotten](Self::forget).
-    ///
-    /// # Errors
-    /// [`ActError::Gone`], [`ActError::Journal`].
-    pub fn adopt(&mut self, child: &ThreadRef, parent: &ThreadRef) -> Result<(), ActError> {
-        if self.mode == Mode::DryRun || self.threads.knows(child) {
-            return Ok(());
-        }
-        self.know(child)?;
-        self.adopt_attribute::<SchedAttr>(child, parent)?;
-        self.adopt_attribute::<CoreSet>(child, parent)
-    }
-
-    fn adopt_attribute<A: Attribute>(
-        &mut self,
-        child: &ThreadRef,
-        parent: &ThreadRef,
-    ) -> Result<(), ActError> {
-        if self.threads.get_mut(child).is_none_or(|managed| A::place(managed).is_some()) {
-            return Ok(());
-        }
-        let seen = A::read(child.tid).map_err(|error| refusal::of(child, "read", &error))?;
-        match self.threads.inherited_from(parent, &seen) {
-            Some(original) => self.track_inherited(child, original, seen),
-            None => Ok(()),
-        }
-    }
-
-    fn track_inherited<A: Attribute>(
-        &mut self,
-        thread: &ThreadRef,
-        original: Value,
-        seen: A,
-    ) -> Result<(), ActError> {
-        let Some(managed) = self.threads.get_mut(thread) else { return Ok(()) };
-        debug_assert!(A::place(managed).is_none(), "{thread:?} inherits what it has already");
-        let identity = Identity { subject: A::subject(*thread), pidfd_inode: managed.pidfd_inode };
-        let slot = self.journal.insert(&identity, &original, &seen.value())?;
-        *A::place(managed) = Some(Box::new(Tracked {
-            slot: Some(slot),
-            created: boot_ticks(),
-            original,
-            wrote: [Some(seen), None],
-            shown: Some(0),
-            believed: seen,
-        }));
-        Ok(())
-    }
-
-    fn know(&mut self, thread: &ThreadRef) -> Result<(), ActError> {
-        if !self.threads.knows(thread) {
-            // Another thread had the number before.
-            self.forget_tid(thread.tid);
-            self.threads.open(thread)?;
-            if self.mode == Mode::Live {
-                self.find_inherited::<SchedAttr>(thread)?;
-                self.find_inherited::<CoreSet>(thread)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A thread that nobody announced may show what Quell gave its forebear.
-    fn find_inherited<A: Attribute>(&mut self, thread: &ThreadRef) -> Result<(), ActError> {
-        // Policies that Quell does not handle were not inherited from it.
-        let Ok(seen) = A::read(thread.tid) else { return Ok(()) };
-        match self.threads.inherited(thread, &seen, &self.journal) {
-            Some(original) => self.track_inherited(thread, original, seen),
-            None => Ok(()),
-        }
-    }
-
     fn set<A: Attribute + fmt::Display>(
         &mut self,
         thread: &ThreadRef,
         wanted: A,
     ) -> Result<Applied, ActError> {
-        self.know(thread)?;
+        self.know(thread, None)?;
         let known = self.threads.get_mut(thread).and_then(|managed| A::place(managed).as_ref());
         if known.is_some_and(|tracked| tracked.believed.same(&wanted)) {
             return Ok(Applied::AlreadySo);

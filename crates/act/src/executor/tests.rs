@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use quell_model::{CoreId, CoreSet};
 
 use super::*;
+use crate::backend::Inspection;
 use crate::testing::executor;
 use crate::{Policy, SchedAttr, Setting};
 
@@ -247,8 +248,11 @@ fn children_get_their_forebears_original_back() {
 
     // And where it is adopted, it counts as found as its parent was.
     executor.undo_all();
+    let shell = Parent::start();
+    let parent = shell.program.thread();
     executor.set_affinity(&parent, &one_core()).unwrap();
-    crate::sched::set_affinity(child.tid, &one_core()).unwrap();
+    let forked = shell.fork();
+    let child = forked.0;
     executor.adopt(&child, &parent).unwrap();
     let report = executor.undo_thread(&child);
     assert_eq!(report.restored.len(), 1);
@@ -273,6 +277,32 @@ fn a_child_born_while_its_parent_was_managed_again_gets_the_original_back() {
     sweep(&executor);
     assert_eq!(host::allowed(&child.0).unwrap(), before);
     executor.undo_all();
+}
+
+#[test]
+fn child_of_an_elevated_thread_has_its_creators_nice_value_as_original() {
+    let shell = Parent::start();
+    let parent = shell.program.thread();
+    let own = SchedAttr { nice: 5, ..SchedAttr::OTHER };
+    crate::sched::set_attr(parent.tid, &own).unwrap();
+    let mut executor = executor();
+    let fifo = SchedAttr { policy: Policy::Fifo, priority: 2, ..SchedAttr::OTHER };
+    executor.set_sched(&parent, fifo).unwrap();
+    executor.set_affinity(&parent, &one_core()).unwrap();
+    let child = shell.fork();
+    executor.adopt(&child.0, &parent).unwrap();
+    // The kernel's reset on fork is no choice of the child's.
+    let Inspection { present, original } = executor.inspect(&child.0).unwrap();
+    assert!(present.sched.same_effect(&SchedAttr::OTHER), "{present:?}");
+    assert!(original.sched.same_effect(&own), "{original:?}");
+    assert_eq!((present.cores == one_core(), original.cores == one_core()), (true, false));
+    let of_parent = executor.inspect(&parent).unwrap();
+    assert_eq!(of_parent.present.sched.policy, Policy::Fifo);
+    assert_eq!(of_parent.original.sched, original.sched);
+    executor.undo_all();
+    assert!(executor.read_sched(&child.0).unwrap().same_effect(&own));
+    assert_eq!(host::allowed(&child.0).unwrap(), original.cores);
+    assert_eq!(executor.inspect(&child.0).unwrap().present, original);
 }
 
 #[test]

@@ -35,6 +35,13 @@ pub(super) struct Tracked<A> {
     pub(super) believed: A,
 }
 
+impl<A> Tracked<A> {
+    /// Whether Quell had changed it when this thread was born, to a clock tick.
+    fn was_there(&self, thread: &ThreadRef) -> bool {
+        self.slot.is_some() && thread.start_ticks + 1 >= self.created
+    }
+}
+
 /// How a thread is told from another one with the same number.
 #[derive(Debug)]
 enum Handle {
@@ -231,9 +238,29 @@ impl Threads {
         self.ghosts.clear();
     }
 
-    /// The original of the value that a new thread shows, if it inherited that value from Quell's change of
-    /// another thread of its process, or of a forebear. `journal` knows which values Quell ever wrote.
+    /// The original of the value that a new thread shows, if it has that value from a thread that Quell changed: from
+    /// its creator, from the first thread of its process, from another one, or from a forebear. `journal` knows which
+    /// values Quell ever wrote.
     pub(super) fn inherited<A: Attribute>(
+        &self,
+        thread: &ThreadRef,
+        seen: &A,
+        creator: Option<&ThreadRef>,
+        journal: &Journal,
+    ) -> Option<Value> {
+        let creator = creator.and_then(|creator| self.get(creator));
+        let first = self.by_tid.get(&thread.tgid).filter(|first| first.thread.tid != thread.tid);
+        let passed_on = creator.into_iter().chain(first).filter_map(A::tracked).find(|tracked| {
+            let mut wrote = tracked.wrote.iter().flatten();
+            tracked.was_there(thread) && wrote.any(|wrote| wrote.may_pass_on(seen))
+        });
+        match passed_on {
+            Some(tracked) => Some(tracked.original.clone()),
+            None => self.inherited_unannounced(thread, seen, journal),
+        }
+    }
+
+    fn inherited_unannounced<A: Attribute>(
         &self,
         thread: &ThreadRef,
         seen: &A,
@@ -251,10 +278,8 @@ impl Threads {
             let known = known.filter_map(|tid| A::tracked(self.by_tid.get(tid)?));
             let ghost = self.ghosts.get(&process).filter(|g| g.process_start == stat.start_ticks);
             let mut found = None;
-            for tracked in known.chain(ghost.and_then(A::of_ghost)) {
-                if tracked.slot.is_none() || thread.start_ticks + 1 < tracked.created {
-                    continue;
-                }
+            let all = known.chain(ghost.and_then(A::of_ghost));
+            for tracked in all.filter(|tracked| tracked.was_there(thread)) {
                 if tracked.wrote.iter().flatten().any(|wrote| wrote.same(seen)) {
                     return Some(tracked.original.clone());
                 }
@@ -269,18 +294,6 @@ impl Threads {
             }
         }
         None
-    }
-
-    /// As [`Threads::inherited`], from one known creator.
-    pub(super) fn inherited_from<A: Attribute>(
-        &self,
-        parent: &ThreadRef,
-        seen: &A,
-    ) -> Option<Value> {
-        let tracked = A::tracked(self.by_tid.get(&parent.tid).filter(|p| p.thread == *parent)?)?;
-        let wrote =
-            tracked.slot.is_some() && tracked.wrote.iter().flatten().any(|wrote| wrote.same(seen));
-        wrote.then(|| tracked.original.clone())
     }
 }
 

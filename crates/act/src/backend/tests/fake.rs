@@ -8,7 +8,7 @@ use quell_model::{
     TaskReason,
 };
 
-use crate::backend::{Host, TaskGroups, TaskInfo};
+use crate::backend::{Host, Inspection, TaskGroups, TaskInfo, ThreadSettings};
 use crate::{ActError, RestoreReport, SchedAttr, Subject};
 use quell_observe::{ThreadState, ThreadView};
 use quell_os::{ThreadRef, Tid};
@@ -34,6 +34,8 @@ pub struct FakeHost {
     pub now: Nanos,
     pub online: CoreSet,
     pub threads: HashMap<Tid, (SchedAttr, CoreSet)>,
+    /// Of those that show what Quell gave their parents.
+    pub originals: HashMap<Tid, (SchedAttr, CoreSet)>,
     pub log: Vec<Call>,
     pub groups: HashMap<PathBuf, String>,
     pub given_back: Vec<i32>,
@@ -54,6 +56,7 @@ impl FakeHost {
             now: Nanos::from_secs(1),
             online: set(cores),
             threads: HashMap::new(),
+            originals: HashMap::new(),
             log: Vec::new(),
             groups: HashMap::new(),
             given_back: Vec::new(),
@@ -151,6 +154,13 @@ impl Host for FakeHost {
     fn affinity_online(&mut self, thread: &ThreadRef) -> Result<CoreSet, ActError> {
         let online = self.online;
         self.affinity(thread).map(|cores| cores.intersection(&online))
+    }
+
+    fn inspect(&mut self, thread: &ThreadRef) -> Result<Inspection, ActError> {
+        let settings = |(sched, cores)| ThreadSettings { sched, cores };
+        let present = (self.sched(thread)?, self.affinity(thread)?);
+        let original = self.originals.get(&thread.tid).copied().unwrap_or(present);
+        Ok(Inspection { present: settings(present), original: settings(original) })
     }
 
     fn adopt(&mut self, _child: &ThreadRef, _parent: &ThreadRef) -> Result<(), ActError> {

@@ -275,18 +275,19 @@ fn a_thread_that_exits_in_the_middle_holds_nobody_up() {
 }
 
 #[test]
-fn new_threads_are_raised_at_once_and_judged_by_their_parent() {
+fn new_threads_are_raised_at_once_and_get_their_originals_back() {
     let mut t = pair();
     t.tick();
     // A child of an LC thread starts as OTHER with its parent's affinity; one of BE inherits all.
     t.host.thread(19, "1");
     t.host.threads.insert(Tid(29), (SchedAttr::IDLE, set("1")));
+    t.host.originals = [19, 29].map(|tid| (Tid(tid), (SchedAttr::OTHER, set("0-1")))).into();
     t.back.forked(&thread(11), &thread(19), true, &mut t.host);
     t.views.extend([view(19, 0), view(29, 1)]);
     assert_eq!(t.tick().raised, 1);
     assert_eq!(t.host.sched_of(19), lc_attr());
 
-    // Left alone again, each shows what it would have had from its parent without Quell.
+    // Left alone again, each shows what the executor said that it would show without Quell.
     t.plan.tasks[0].rung = Rung::Original;
     t.plan.tasks[1].rung = Rung::Original;
     t.plan.cores[1].owner = None;
