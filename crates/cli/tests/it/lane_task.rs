@@ -152,6 +152,14 @@ fn lane_comes_and_goes_with_apply_and_with_its_command() {
     eventually("it goes on", || slices(&daemon)[2] > before[2]);
     assert!(apply(without).0);
     assert!(members.iter().all(|member| all(member.pid(), OTHER, "0-1")));
+    // A process goes from a task that leaves to a lane.
+    let alone = format!("{without}[[task]]\nname = \"alone\"\nclass = \"be\"\npid = {pid}\n");
+    assert!(apply(&alone).0);
+    let both = format!("{alone}{}", &text[without.len()..]);
+    assert!(apply(&both).1.contains("belongs to task `alone`"), "{}", apply(&both).1);
+    assert!(apply(&text).0);
+    eventually("it has slices again", || slices(&daemon)[2] > 5);
+    assert!(apply(without).0);
 
     // The command's lane is a task for as long as the command runs.
     let mut lanes = crate::common::lanes::Lanes::run(&ground, &["--core", "1", "--pid", &pid]);

@@ -28,7 +28,7 @@ impl Manager {
         if let Some(twice) = fresh.iter().find(|task| self.task(&task.name).is_ok()) {
             return Err(format!("{file}: there is a task `{}` already", twice.name));
         }
-        self.preflight(&fresh, file)?;
+        self.preflight(&fresh, file, |_| true)?;
         let mut said = Vec::new();
         for (at, wanted) in config.tasks.iter().enumerate() {
             match self.start(wanted) {

@@ -124,7 +124,7 @@ impl Manager {
         }
         let is_new = |wanted: &&TaskConfig| !self.tasks.iter().any(|task| task.serves(wanted));
         let fresh: Vec<&TaskConfig> = config.tasks.iter().filter(is_new).collect();
-        self.preflight(&fresh, file)?;
+        self.preflight(&fresh, file, |task| !self.is_unwanted(task, config))?;
         let mut said = self.drain_unwanted(config, dry_run)?;
         for wanted in &config.tasks {
             said.extend(self.reconcile(wanted, dry_run)?);
@@ -135,14 +135,15 @@ impl Manager {
         Ok(said)
     }
 
+    /// Whether a configuration removes a task.
+    fn is_unwanted(&self, task: &Task, config: &Config) -> bool {
+        let is_wanted = config.tasks.iter().any(|wanted| task.serves(wanted));
+        !is_wanted && !task.is_registered() && !self.is_attached(task)
+    }
+
     fn drain_unwanted(&mut self, config: &Config, dry_run: bool) -> Result<Vec<String>, String> {
-        let wanted = |task: &Task| config.tasks.iter().any(|wanted| task.serves(wanted));
-        let going: Vec<String> = self
-            .tasks
-            .iter()
-            .filter(|task| !wanted(task) && !task.is_registered() && !self.is_attached(task))
-            .map(|task| task.name().to_owned())
-            .collect();
+        let going = self.tasks.iter().filter(|task| self.is_unwanted(task, config));
+        let going: Vec<String> = going.map(|task| task.name().to_owned()).collect();
         let mut said = Vec::new();
         for name in going {
             match dry_run {
@@ -175,16 +176,20 @@ impl Manager {
         Ok(vec![format!("{}: limits changed", wanted.name)])
     }
 
-    /// Checks what can be known to fail of tasks that are to start.
-    fn preflight(&self, fresh: &[&TaskConfig], file: &str) -> Result<(), String> {
+    /// Checks what can be known to fail of tasks that are to start beside those that stay.
+    fn preflight(
+        &self,
+        fresh: &[&TaskConfig],
+        file: &str,
+        stays: impl Fn(&Task) -> bool,
+    ) -> Result<(), String> {
         preflight(fresh, &self.ground.host, file)?;
         // Two schedulers of one thread would each take the other's rung for the thread's own.
         let lanes = fresh.iter().filter(|task| matches!(task.source, Source::Lane(_)));
         for task in lanes {
             let wanted = sources::processes(&task.source);
-            let other =
-                self.tasks.iter().find(|other| other.pids().any(|pid| wanted.contains(&pid)));
-            if let Some(other) = other {
+            let owns = |other: &&Task| other.pids().any(|pid| wanted.contains(&pid));
+            if let Some(other) = self.tasks.iter().filter(|other| stays(other)).find(owns) {
                 return Err(format!(
                     "{file}: task `{}`: a process of it belongs to task `{}`; `quell remove {}` frees it",
                     task.name,
