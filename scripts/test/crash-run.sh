@@ -2,9 +2,10 @@
 # The crash tests' daemon: the real one, with their victims as its tasks.
 #   crash-run.sh QUELL RUN_DIR SEED PID...
 # becomes `quell run` on a configuration of one latency-critical server, one latency-critical task whose children are
-# batch work, and batch work of all other processes. An odd SEED lets batch work run on the lowest FIFO rung.
-# So that there is always a change under way, two more configurations are applied in turn while the daemon lives: in
-# the one half of the tasks have the class that they have in the other.
+# batch work, a lane of two programs, and batch work of all other processes. An odd
+# SEED lets batch work run on the lowest FIFO rung.
+# So that there is always a change under way, two configurations are applied in turn while the daemon lives: in the one
+# half of the tasks have another class than in the other, and the core is guaranteed to the server instead of to a lane.
 set -eu
 
 quell=$1 QUELL_RUN_DIR=$2 seed=$3
@@ -14,6 +15,12 @@ dir=$(dirname "$QUELL_RUN_DIR")
 rung=sched-idle
 [ $((seed % 2)) = 0 ] || rung=fifo-low
 
+# lane PID...: of the third and the fourth.
+lane() {
+    printf '[[task]]\nname = "lane"\nclass = "lc"\nguaranteed = 1\n[task.lane]\ntable = "A,B"\nslice = "1ms"\n'
+    printf '[[task.lane.member]]\npid = %s\n' "$3" "$4"
+}
+
 # configure FILE ODD PID...: with ODD=1, batch work at odd places is latency-critical, without a core guaranteed.
 configure() {
     file=$1 odd=$2 place=0
@@ -22,13 +29,15 @@ configure() {
         printf '[host]\nbe_rung = "%s"\n' "$rung"
         for pid; do
             place=$((place + 1))
+            case $odd$place in 03 | 04) continue ;; esac
             printf '[[task]]\nname = "victim-%s"\npid = %s\n' "$place" "$pid"
             case $place in
-                1) printf 'class = "lc"\nguaranteed = 1\n' ;;
+                1) printf 'class = "lc"\nguaranteed = %s\n' "$odd" ;;
                 2) printf 'class = "lc"\nchildren = "be"\n' ;;
                 *) [ $((odd * place % 2)) = 1 ] && echo 'class = "lc"' || printf 'class = "be"\nchildren = "adopt"\n' ;;
             esac
         done
+        [ "$odd" = 1 ] || lane "$@"
     } >"$file"
 }
 
