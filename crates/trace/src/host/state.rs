@@ -236,6 +236,8 @@ impl HostState {
         debug_assert!(at >= thread.since, "a thread changes before its last change");
         self.end_span(index, at, visitor);
         self.unlist(index);
+        let stays = self.threads[index].next.is_some() || self.cores[old_core].tail == Some(index);
+        debug_assert!(!stays, "a thread stays in the queue that it leaves");
         let thread = &mut self.threads[index];
         (thread.state, thread.core, thread.since) = (state, core, at);
         self.list(index);
