@@ -473,10 +473,12 @@ pub fn track(event: Bytes, at: Nanos, private: &Private) -> Result<What, Malform
             online: numbered(event, "online")? != 0,
         },
         Track::Lost => What::Lost { count: numbered(event, "count")? as u64 },
-        Track::Decisions => match &private.decision {
-            Some(decision) => What::Decision(tasks::take_decision(decision.clone())?),
+        Track::Decisions => match &private.content {
+            Some(Content::Decision(decision)) => {
+                What::Decision(tasks::take_decision(decision.clone())?)
+            }
             // Recorded by an older version.
-            None => What::Annotation(Arc::from(texted(event, "text")?)),
+            _ => What::Annotation(Arc::from(texted(event, "text")?)),
         },
         Track::Tasks => What::Task(Arc::new(tasks::take_task(private)?)),
         Track::Violations => What::Violation(Arc::new(violation::read(event, at, private)?)),

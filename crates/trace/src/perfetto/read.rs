@@ -10,8 +10,8 @@ use quell_model::{CoreId, Event, Keyframe, Meta, Nanos, Topology, What};
 use super::convert::{self, Malformed};
 use super::keyframe;
 use super::wire::{
-    BUNDLE_CPU, BUNDLE_EVENT, FtraceEvent, PACKET_TAG, Packet, Private, SYNC_MARKER, Value,
-    next_field,
+    BUNDLE_CPU, BUNDLE_EVENT, Content, FtraceEvent, PACKET_TAG, Packet, Private, SYNC_MARKER,
+    Value, next_field,
 };
 use super::{GROUP_EVENTS, PACKET_MAX};
 use crate::stream::{ReadError, Source, stranger};
@@ -60,7 +60,8 @@ impl<R: BufRead> Reader<R> {
         );
         for _ in 0..OPENING_PACKETS {
             let Some(packet) = packets.next()? else { break };
-            if let Some(json) = packet.private.and_then(|private| private.meta) {
+            let content = packet.private.and_then(|private| private.content);
+            if let Some(Content::Meta(json)) = content {
                 let meta = packets.meta(&json)?;
                 return Ok(Reader { packets, meta, ready: VecDeque::new(), is_over: false });
             }
@@ -73,7 +74,7 @@ impl<R: BufRead> Reader<R> {
         loop {
             let Some(packet) = self.packets.next()? else { return Ok(false) };
             let Some(private) = packet.private else { continue };
-            if let Some(json) = private.meta {
+            if let Some(Content::Meta(json)) = private.content {
                 let meta = self.packets.meta(&json)?;
                 if meta.topology != self.meta.topology {
                     return Err(self.packets.damaged("a trace of another host begins here"));
@@ -153,12 +154,12 @@ impl Group {
         if let Some(bundle) = packet.ftrace_events {
             return self.add_bundle(bundle, topology);
         }
-        let Some(mut private) = packet.private else { return Ok(()) };
-        if private.group.is_some() || private.meta.is_some() {
+        let Some(private) = packet.private else { return Ok(()) };
+        if private.group.is_some() || matches!(private.content, Some(Content::Meta(_))) {
             return Err(Malformed("a group of events that lacks some"));
         }
-        if let Some(part) = private.keyframe.take() {
-            return self.add_keyframe(part, packet.timestamp, &private, topology);
+        if let Some(Content::Keyframe(part)) = &private.content {
+            return self.add_keyframe(part.clone(), packet.timestamp, &private, topology);
         }
         let Some(event) = packet.track_event else { return Ok(()) };
         let at = packet.timestamp.unwrap_or_default();

@@ -11,8 +11,8 @@ use quell_model::{
 use super::convert::{
     Malformed, Track, core, cut, instant, listed, number, numbered, text, texted, title,
 };
-use super::wire::{self, Private, TrackEvent};
-use super::write::packed;
+use super::wire::{self, Content, Private, TrackEvent};
+use super::write::bytes;
 
 /// Maximum size of a decision's or a reason's message in bytes.
 const SMALL_MAX: usize = 256;
@@ -41,14 +41,16 @@ pub fn put_task(task: &TaskInfo, private: &mut Private) -> TrackEvent {
         class: index(&CLASSES, &task.class),
         processes: processes.to_vec(),
     };
-    private.task = packed(&message);
+    private.content = Some(Content::Task(bytes(&message)));
     let title = format!("{} ({}): {} processes", message.name, task.class, processes.len());
     instant(Track::Tasks, title, Vec::new())
 }
 
 pub fn take_task(private: &Private) -> Result<TaskInfo, Malformed> {
-    let bytes = private.task.clone().ok_or(Malformed("a task without its content"))?;
-    let task: wire::Task = decode(bytes, TASK_MAX, Malformed("a task that is none"))?;
+    let Some(Content::Task(bytes)) = &private.content else {
+        return Err(Malformed("a task without its content"));
+    };
+    let task: wire::Task = decode(bytes.clone(), TASK_MAX, Malformed("a task that is none"))?;
     if task.name.len() > TaskInfo::NAME_MAX || task.processes.len() > TaskInfo::PROCESSES_MAX {
         return Err(Malformed("a task with a longer name or more processes than any has"));
     }
@@ -66,13 +68,14 @@ pub fn put_decision(
     names: &TaskNames,
     private: &mut Private,
 ) -> TrackEvent {
-    private.decision = packed(&wire::Decision {
+    let message = wire::Decision {
         core: u32::from(decision.core.0),
         from: decision.from.map(put_id),
         to: decision.to.map(put_id),
         mode: index(&MODES, &decision.mode),
         reason: put_reason(decision.reason),
-    });
+    };
+    private.content = Some(Content::Decision(bytes(&message)));
     let line = decision.line(|id| names.name(id));
     instant(Track::Decisions, title(&line), vec![text("text", cut(&line))])
 }
@@ -92,7 +95,8 @@ pub fn take_decision(bytes: Bytes) -> Result<CoreDecision, Malformed> {
 pub fn put_plan(plan: &Planned, names: &TaskNames, private: &mut Private) -> TrackEvent {
     if let PlanReason::Task { task, reason } = &plan.reason {
         let (task, reason) = (put_id(*task), put_task_reason(*reason));
-        private.plan_reason = packed(&wire::PlanReason { task, reason });
+        let message = wire::PlanReason { task, reason };
+        private.content = Some(Content::PlanReason(bytes(&message)));
     }
     let reason = names.plan_reason(&plan.reason);
     instant(
@@ -108,14 +112,14 @@ pub fn put_plan(plan: &Planned, names: &TaskNames, private: &mut Private) -> Tra
 }
 
 pub fn take_plan(event: &TrackEvent, private: &Private) -> Result<Planned, Malformed> {
-    let reason = match &private.plan_reason {
-        Some(bytes) => {
+    let reason = match &private.content {
+        Some(Content::PlanReason(bytes)) => {
             let message: wire::PlanReason = decode(bytes.clone(), SMALL_MAX, BAD_REASON)?;
             let reason = take_task_reason(message.reason)?;
             PlanReason::Task { task: take_id(message.task), reason }
         }
         // Recorded by an older version.
-        None => PlanReason::Text(texted(event, "reason")?.into()),
+        _ => PlanReason::Text(texted(event, "reason")?.into()),
     };
     Ok(Planned {
         process: numbered(event, "process")? as i32,

@@ -5,7 +5,7 @@
 //! about itself costs little more memory than it has bytes.
 
 use prost::bytes::{Buf, Bytes};
-use prost::{Message, decode_length_delimiter};
+use prost::{Message, Oneof, decode_length_delimiter};
 
 /// `ClockSnapshot.Clock.BuiltinClocks`.
 pub const REALTIME: u32 = 1;
@@ -122,15 +122,6 @@ pub struct Private {
     pub queued: Option<u32>,
     #[prost(uint64, optional, tag = "10")]
     pub average: Option<u64>,
-    /// [`Task`].
-    #[prost(bytes = "bytes", optional, tag = "13")]
-    pub task: Option<Bytes>,
-    /// [`Decision`].
-    #[prost(bytes = "bytes", optional, tag = "14")]
-    pub decision: Option<Bytes>,
-    /// [`PlanReason`].
-    #[prost(bytes = "bytes", optional, tag = "15")]
-    pub plan_reason: Option<Bytes>,
     /// [`quell_model::Violation::until`]; it lies at its begin, and this is when it was told.
     #[prost(uint64, optional, tag = "11")]
     pub until: Option<u64>,
@@ -140,15 +131,31 @@ pub struct Private {
     /// Opens a group: how many events the packets up to the next one hold.
     #[prost(uint32, optional, tag = "20")]
     pub group: Option<u32>,
-    /// [`quell_model::Meta`] as JSON.
-    #[prost(bytes = "bytes", optional, tag = "21")]
-    pub meta: Option<Bytes>,
-    /// [`Keyframe`], or a part of one.
-    #[prost(bytes = "bytes", optional, tag = "22")]
-    pub keyframe: Option<Bytes>,
     /// Whether the keyframe goes on in the next packet.
     #[prost(bool, optional, tag = "23")]
     pub more: Option<bool>,
+    #[prost(oneof = "Content", tags = "13, 14, 15, 21, 22")]
+    pub content: Option<Content>,
+}
+
+/// A whole message within [`Private`]. One at most has its place there, as each event makes and moves a `Private`.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Content {
+    /// [`Task`].
+    #[prost(bytes = "bytes", tag = "13")]
+    Task(Bytes),
+    /// [`Decision`].
+    #[prost(bytes = "bytes", tag = "14")]
+    Decision(Bytes),
+    /// [`PlanReason`].
+    #[prost(bytes = "bytes", tag = "15")]
+    PlanReason(Bytes),
+    /// [`quell_model::Meta`] as JSON.
+    #[prost(bytes = "bytes", tag = "21")]
+    Meta(Bytes),
+    /// [`Keyframe`], or a part of one.
+    #[prost(bytes = "bytes", tag = "22")]
+    Keyframe(Bytes),
 }
 
 /// [`quell_model::TaskId`].

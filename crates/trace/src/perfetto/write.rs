@@ -126,7 +126,10 @@ impl<W: Write> Writer<W> {
         put(
             &mut out,
             Packet {
-                private: Some(Private { meta: Some(opening.json.clone()), ..Private::default() }),
+                private: Some(Private {
+                    content: Some(Content::Meta(opening.json.clone())),
+                    ..Private::default()
+                }),
                 sequence_flags: Some(STATE_CLEARED),
                 ..timed(at)
             },
@@ -368,7 +371,11 @@ pub fn timed(at: Nanos) -> Packet {
 }
 
 pub fn packed(message: &impl Message) -> Option<Bytes> {
-    Some(Bytes::from(message.encode_to_vec()))
+    Some(bytes(message))
+}
+
+pub fn bytes(message: &impl Message) -> Bytes {
+    Bytes::from(message.encode_to_vec())
 }
 
 /// Appends a packet.
@@ -388,7 +395,7 @@ fn put_keyframe(out: &mut Vec<u8>, keyframe: &Keyframe, at: Nanos, first: Privat
     let mut private = Some(first);
     for (part, bytes) in parts.into_iter().enumerate() {
         let private = Private {
-            keyframe: Some(bytes),
+            content: Some(Content::Keyframe(bytes)),
             more: (part < last).then_some(true),
             ..private.take().unwrap_or_default()
         };
