@@ -13,8 +13,8 @@ use crate::journal::value::Value;
 use crate::{ActError, SchedAttr};
 
 impl Executor {
-    /// Begins to know a thread, and tells what it shows and what it would show without Quell. The two differ for one
-    /// that has it from a thread that Quell changed.
+    /// Begins to know a thread, and returns what it shows and what it would show without Quell. The two differ for
+    /// one that inherited from a thread that Quell changed.
     ///
     /// # Errors
     /// [`ActError::Gone`], [`ActError::Journal`], or [`ActError::Refused`] for a policy that Quell does not handle.
@@ -46,7 +46,7 @@ impl Executor {
 
     /// Begins to know a new thread of a managed one. Where it shows a value that it has from its creator, and that one
     /// from Quell, it gets its creator's original to be given back. Threads that are only inspected or set later are
-    /// seen through as well, while a forebear of theirs is alive; this is for those whose creator is about to be
+    /// seen through as well, while an ancestor of theirs is alive; this is for those whose creator is about to be
     /// [forgotten](Self::forget).
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl Executor {
         }
     }
 
-    /// Begins to know a thread, if it is new; its creator as far as somebody told.
+    /// Begins to know a thread, if it is new; its creator if that is known.
     pub(super) fn know(
         &mut self,
         thread: &ThreadRef,
@@ -76,7 +76,7 @@ impl Executor {
         Ok(())
     }
 
-    /// A new thread may show what Quell gave its forebear.
+    /// A new thread may show what Quell gave its ancestor.
     fn find_inherited<A: Attribute>(
         &mut self,
         thread: &ThreadRef,

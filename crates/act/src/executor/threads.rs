@@ -239,7 +239,7 @@ impl Threads {
     }
 
     /// The original of the value that a new thread shows, if it has that value from a thread that Quell changed: from
-    /// its creator, from the first thread of its process, from another one, or from a forebear. `journal` knows which
+    /// its creator, from the first thread of its process, from another one, or from an ancestor. `journal` knows which
     /// values Quell ever wrote.
     pub(super) fn inherited<A: Attribute>(
         &self,
