@@ -1,9 +1,12 @@
 //! A recording in memory, for `quell why` and benchmarks: what attribution needs of the events of this host.
 
+use std::io;
+
 use quell_model::{Event, Nanos};
 use quell_observe::ObserveError;
 use quell_observe::recorder::{self, Events, PROCESSES_MAX, Recorder};
 use quell_os::Tid;
+use quell_trace::stream::Sink;
 use quell_trace::why::{Collector, Evidence, Follow, Window};
 
 /// The ring: seconds of two busy cores.
@@ -58,6 +61,23 @@ impl Recording {
     pub fn end(mut self) -> Evidence {
         self.recorder.finish_into(&mut |event| self.collector.push(&event));
         self.collector.finish()
+    }
+
+    /// Ends it, and writes what it took since the last [`collect`](Self::collect) to a trace, too.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn end_into(mut self, trace: &mut dyn Sink) -> io::Result<Evidence> {
+        let mut written = trace.meta(self.recorder.meta());
+        self.recorder.finish_into(&mut |event| {
+            self.collector.push(&event);
+            if written.is_ok() {
+                written = trace.event(&event);
+            }
+        });
+        written?;
+        trace.finish()?;
+        Ok(self.collector.finish())
     }
 
     fn take(&mut self) {

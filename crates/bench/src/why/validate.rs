@@ -1,17 +1,23 @@
 //! `quell bench why`: whether planted causes of delay are found.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Seek as _};
 
 use anyhow::{Context as _, Result};
 use quell_load::protocol::keyvalue::KeyValueSpec;
 use quell_load::{LoadReport, LoadSpec, ProtocolSpec, Sample, Silent};
 use quell_model::{CoreSet, Nanos};
-use quell_trace::why::Inquiry;
+use quell_observe::procs;
+use quell_trace::perfetto::{Reader, Writer};
+use quell_trace::stream::Source as _;
+use quell_trace::why::{Collector, Evidence, Follow, Inquiry, Window};
 
 use super::plants::{Plant, Planted};
 use super::{CAUSES, WhySpec, record};
 use crate::colocate::{Lc, Server, StallWatch, lc_priority};
 use crate::host::{self, Policy};
+use crate::stall::{self, Gap};
 use quell_report::BenchReport;
 use quell_terminal::{Progress, Stop};
 
@@ -20,11 +26,14 @@ const RATE_RPS: f64 = 5_000.0;
 /// Requests that count as planted in a round, and those of them whose main cause was the planted one.
 const PLANTED: &str = "injected_requests";
 const FOUND: &str = "found_requests";
+const FOUND_IN_FILE: &str = "found_in_file_requests";
+/// Requests that a stop of the hypervisor met as well, as a watch on the host sees them: they are left out.
+const STALLED: &str = "stalled_requests";
 /// A gap of the spinning load generator that counts as a planted stall.
 const STALL_MIN: Nanos = Nanos::from_micros(200);
 
 /// Plants each cause beside a memcached under load, and asks of each request that was in flight meanwhile and
-/// slow what its main cause was.
+/// slow what its main cause was: of what was recorded live, and of a file with the same.
 ///
 /// # Errors
 /// When a program cannot be started, recording is not allowed, or a stop was asked for.
@@ -48,9 +57,13 @@ pub fn run(spec: &WhySpec, progress: &mut dyn Progress, stop: &Stop) -> Result<B
     measured?;
     for (at, plant) in Plant::ALL.iter().enumerate() {
         let rounds = |metric| values.get(&(at, metric)).map_or(0.0, |rounds| rounds.iter().sum());
-        let (found, planted): (f64, f64) = (rounds(FOUND), rounds(PLANTED));
+        let planted: f64 = rounds(PLANTED);
         if planted > 0.0 {
-            report.push(plant.name(), "quell", "found_share", vec![found / planted]);
+            let mut push = |metric, found: f64| {
+                report.push(plant.name(), "quell", metric, vec![found / planted]);
+            };
+            push("found_share", rounds(FOUND));
+            push("found_in_file_share", rounds(FOUND_IN_FILE));
         }
     }
     for ((at, metric), rounds) in values {
@@ -74,40 +87,61 @@ fn measure(plant: Plant, spec: &WhySpec) -> Result<Vec<(&'static str, f64)>> {
     let windows = planted.end()?.unwrap_or_default();
     let done = done?;
     let gaps = stall_watch.end(&done.stalls.windows, &[], false)?;
-    let inquiry = super::inquire(&done, recording.end());
-    let kinds = match plant {
-        Plant::Stall => kinds(&done, &inquiry, plant, meets_any(&stalls(&done))),
-        // A fault takes long when the hypervisor stalls it, too.
-        Plant::Faults => {
-            let stalled: Vec<_> = gaps.iter().map(|gap| (gap.start, gap.end)).collect();
-            let (stalled, faulted) = (meets_any(&stalled), meets_any(&windows));
-            kinds(&done, &inquiry, plant, |sample| faulted(sample) && !stalled(sample))
-        }
-        _ => kinds(&done, &inquiry, plant, meets_any(&windows)),
+    let mut file = tempfile::tempfile().context("a file for the recording")?;
+    let mut trace = Writer::new(BufWriter::new(&file));
+    let live = recording.end_into(&mut trace).context("write the recording")?;
+    drop(trace);
+    let filed = read(&mut file, service.program.pid())?;
+    // Shorter ones are no main cause of a request that counts.
+    let is_stop = |gap: &&Gap| {
+        let is_long = gap.end.since(gap.start) >= Nanos(plant.bound().0 / 2);
+        is_long && matches!(gap.evidence, stall::Evidence::LateInterrupt { .. })
     };
+    let stalled: Vec<_> = gaps.iter().filter(is_stop).map(|gap| (gap.start, gap.end)).collect();
+    let stalled = meets_any(&stalled);
+    let planted = match plant {
+        Plant::Stall => stalls(&done),
+        _ => windows,
+    };
+    let planted = meets_any(&planted);
+    let slow = done.samples.iter().filter(|one| one.latency_ns >= plant.bound() && planted(one));
+    // What is planted takes long when the hypervisor stops the core, too, and then either is its cause. While the service
+    // is stopped its core is halted: late interrupts of that say nothing.
+    let is_alone = |one: &&Sample| matches!(plant, Plant::Stall | Plant::Stopped) || !stalled(one);
+    let (counted, left_out): (Vec<&Sample>, Vec<&Sample>) = slow.partition(is_alone);
+    let kinds = kinds_of(&counted, &super::inquire(&done, live));
+    let in_file = kinds_of(&counted, &super::inquire(&done, filed));
     let share = |kind: &str| {
         kinds.iter().filter(|found| **found == kind).count() as f64 / kinds.len().max(1) as f64
     };
-    let found = kinds.iter().filter(|found| **found == plant.kind()).count();
-    let mut values = vec![(PLANTED, kinds.len() as f64), (FOUND, found as f64)];
+    let found = |kinds: &[&str]| kinds.iter().filter(|kind| **kind == plant.kind()).count() as f64;
+    let mut values = vec![
+        (PLANTED, counted.len() as f64),
+        (STALLED, left_out.len() as f64),
+        (FOUND, found(&kinds)),
+        (FOUND_IN_FILE, found(&in_file)),
+    ];
     let others = CAUSES.iter().filter(|(kind, ..)| *kind != plant.kind());
     values.extend(others.map(|(kind, metric, _)| (*metric, share(kind))).filter(|one| one.1 > 0.0));
     Ok(values)
 }
 
-/// The kinds of the main causes of slow requests that count as planted.
-fn kinds(
-    report: &LoadReport,
-    inquiry: &Inquiry,
-    plant: Plant,
-    is_planted: impl Fn(&Sample) -> bool,
-) -> Vec<&'static str> {
-    let slow = report.samples.iter().filter(|sample| sample.latency_ns >= plant.bound());
-    let planted = slow.filter(|sample| is_planted(sample));
-    let main = planted.map(|sample| {
-        inquiry.request(sample.sent_ns, sample.sent_ns + sample.latency_ns).main().kind()
-    });
-    main.collect()
+/// The kinds of the main causes of requests.
+fn kinds_of(requests: &[&Sample], inquiry: &Inquiry) -> Vec<&'static str> {
+    let main = |one: &&Sample| inquiry.request(one.sent_ns, one.sent_ns + one.latency_ns).main();
+    requests.iter().map(|one| main(one).kind()).collect()
+}
+
+/// What a recording says of a service, as `quell why FILE` reads it.
+fn read(file: &mut File, service: i32) -> Result<Evidence> {
+    file.rewind().context("read the recording")?;
+    let reader = Reader::new(BufReader::new(file)).context("read the recording")?;
+    let follow = Follow::processes(std::iter::once(service).chain(procs::descendants(service)));
+    let mut collector = Collector::new(reader.meta(), follow, Window::ALL);
+    for event in reader {
+        collector.push(&event.context("read the recording")?);
+    }
+    Ok(collector.finish())
 }
 
 /// Whether a request was in flight in one of the windows.

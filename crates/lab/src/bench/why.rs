@@ -13,7 +13,8 @@ use super::{Common, beside, command_line, split};
 ///
 /// Beside a memcached under load: a SCHED_FIFO hog, batch work that faults pages in, a softirq of milliseconds, a
 /// stopped service, and stalls of the hypervisor as the generator's spinning loop sees them. Of the slow requests
-/// that were in flight meanwhile: the share whose main cause is the planted one.
+/// that were in flight meanwhile, and that no long stop of the hypervisor met as well: the share whose main cause is
+/// the planted one, asked of what was recorded live and of a file with the same.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
