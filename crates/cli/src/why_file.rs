@@ -142,7 +142,7 @@ pub fn run(
     let mut source = trace.open()?;
     let follow = of_trace.follow(pid);
     let asked = follow.is_some();
-    let (evidence, error) = collect(source.as_mut(), follow.unwrap_or_default(), of_trace)
+    let (first, evidence, error) = collect(source.as_mut(), follow.unwrap_or_default(), of_trace)
         .with_context(|| file.to_owned())?;
     let names: Vec<&str> = evidence.tasks.iter().map(String::as_str).collect();
     let tasks = match names.is_empty() {
@@ -163,13 +163,14 @@ pub fn run(
     let lost = evidence.lost;
     let explains_interrupts = evidence.timeline.explains_interrupts();
     let inquiry = Inquiry::new(evidence.timeline, Vec::new(), Vec::new());
-    let report = match requests {
+    let mut report = match requests {
         Some(requests) => {
             let bound = bound.map_or(SLOWEST, Bound::AtLeast);
             Report::of_requests(&inquiry, requests, bound, slowest, lost)
         }
         None => Report::of_wake_ups(&inquiry, bound.unwrap_or(BOUND), slowest, lost),
     };
+    report.origin_ns = first.0;
     if !explains_interrupts && report.shares.iter().any(|share| share.kind == "unknown") {
         eprintln!(
             "{file}: it has no softirqs or no interrupts, so time that nothing else explains is unknown; record with `quell record --events why`"
@@ -184,13 +185,14 @@ pub fn run(
     })
 }
 
-/// Reads the part of a trace that is asked about.
+/// Reads the part of a trace that is asked about; with the time of the trace's first event.
 fn collect(
     source: &mut dyn Source,
     follow: Follow,
     of_trace: &OfTrace,
-) -> Result<(Evidence, Option<ReadError>)> {
+) -> Result<(Nanos, Evidence, Option<ReadError>)> {
     let meta = source.meta().clone();
+    let mut first = Nanos::ZERO;
     let mut collector: Option<Collector> = None;
     let mut error = None;
     for event in &mut *source {
@@ -204,6 +206,7 @@ fn collect(
         let collector = match &mut collector {
             Some(collector) => collector,
             None => {
+                first = event.at;
                 let window = window(of_trace, &meta, event.at)?;
                 collector.insert(Collector::new(&meta, follow.clone(), window))
             }
@@ -217,7 +220,7 @@ fn collect(
         }
     }
     let collector = collector.unwrap_or_else(|| Collector::new(&meta, follow, Window::ALL));
-    Ok((collector.finish(), error))
+    Ok((first, collector.finish(), error))
 }
 
 fn window(of_trace: &OfTrace, meta: &Meta, first: Nanos) -> Result<Window> {

@@ -50,8 +50,12 @@ pub struct Slow {
 pub struct Report {
     /// `requests` or `wake-ups`.
     pub of: &'static str,
-    /// How many there were.
+    /// How many there were in the time that was asked about.
     pub all: u64,
+    /// Requests beyond that time, of which nothing can be said.
+    pub outside: u64,
+    /// Begin of the trace, or of recording, on CLOCK_MONOTONIC: the text counts seconds from it.
+    pub origin_ns: u64,
     /// How many of them were slow.
     pub slow: usize,
     /// What counts as slow, in microseconds.
@@ -73,9 +77,10 @@ impl Report {
         listed: usize,
         lost: u64,
     ) -> Report {
-        let all = requests.len() as u64;
+        let given = requests.len() as u64;
         let (from, to) = inquiry.recorded();
         requests.retain(|(intended, done)| *intended >= from && *done <= to);
+        let all = requests.len() as u64;
         requests.sort_by_key(|(intended, done)| std::cmp::Reverse(done.since(*intended)));
         let least = match bound {
             Bound::AtLeast(least) => least,
@@ -88,7 +93,9 @@ impl Report {
         let slow = requests.iter().take_while(|(intended, done)| done.since(*intended) >= least);
         let charged =
             slow.map(|&(intended, done)| (intended, done, inquiry.request(intended, done)));
-        Report::new("requests", all, least, charged.collect(), listed, lost)
+        let charged = charged.collect();
+        let report = Report::new("requests", all, from, least, charged, listed, lost);
+        Report { outside: given - all, ..report }
     }
 
     /// Charges the slow wake-ups among all waits of the service's threads.
@@ -96,12 +103,13 @@ impl Report {
         let all = inquiry.waits(Nanos::ZERO).len() as u64;
         let mut slow = inquiry.waits(bound);
         slow.sort_by_key(|(from, to, _)| std::cmp::Reverse(to.since(*from)));
-        Report::new("wake-ups", all, bound, slow, listed, lost)
+        Report::new("wake-ups", all, inquiry.recorded().0, bound, slow, listed, lost)
     }
 
     fn new(
         of: &'static str,
         all: u64,
+        origin: Nanos,
         bound: Nanos,
         slow: Vec<(Nanos, Nanos, Blame)>,
         listed: usize,
@@ -138,6 +146,8 @@ impl Report {
         Report {
             of,
             all,
+            outside: 0,
+            origin_ns: origin.0,
             slow: slow.len(),
             bound_us: us(bound),
             shares: sums.into_iter().map(share).collect(),
@@ -179,8 +189,11 @@ impl fmt::Display for Report {
         for slow in &self.slowest {
             let parts: Vec<String> =
                 slow.parts_us.iter().map(|(cause, us)| format!("{cause} {us:.0} us")).collect();
-            let at = slow.from_ns as f64 / 1e9;
+            let at = slow.from_ns.saturating_sub(self.origin_ns) as f64 / 1e9;
             writeln!(f, "  {:>9.0} us  at {at:.6} s  {}", slow.took_us, parts.join(", "))?;
+        }
+        if self.outside > 0 {
+            writeln!(f, "{} more {of} lie outside of the time that was asked about", self.outside)?;
         }
         if self.lost > 0 {
             writeln!(f, "{} events were lost: what happened then is unknown", self.lost)?;

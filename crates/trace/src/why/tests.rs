@@ -265,7 +265,9 @@ fn the_report_counts_the_slow_ones_by_main_cause() {
     let at = Nanos::from_micros;
     let requests = vec![(at(90), at(960)), (at(890), at(940)), (at(2_000_000), at(3_000_000))];
     let slow = Report::of_requests(&inquiry, requests.clone(), Bound::AtLeast(at(500)), 5, 0);
-    assert_eq!((slow.all, slow.slow), (3, 1), "what is not in the record does not count");
+    assert_eq!((slow.all, slow.slow, slow.outside), (2, 1, 1), "one is not in the record");
+    assert!(slow.to_string().contains("at 0.000090 s"), "{slow}");
+    assert!(slow.to_string().contains("1 more requests lie outside"), "{slow}");
     assert_eq!(slow.share_of("behind"), 1.0);
     assert!(slow.to_string().contains("waiting behind hog"), "{slow}");
     let half = Report::of_requests(&inquiry, requests, Bound::Slowest(0.5), 5, 3);
