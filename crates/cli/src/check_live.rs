@@ -14,7 +14,7 @@ use quell_observe::keyframe::KeyframeReader;
 use quell_observe::recorder::{self, Events, Recorder};
 use quell_observe::{settings, topology};
 use quell_os::{ThreadRef, clock, own};
-use quell_trace::check::{Checker, Finding, Flight, Options, Report, Sampler};
+use quell_trace::check::{Checker, Flight, Options, Report, Sampler, WastedWait};
 use quell_trace::perfetto::Writer;
 use quell_trace::stream::Sink;
 
@@ -136,7 +136,7 @@ impl Watch<'_> {
             }
             let (at, keyframe) = reader.read()?;
             next = sampler.keyframe(at, Arc::new(keyframe));
-            for finding in sampler.alerts().into_iter().filter(Finding::is_violation) {
+            for finding in sampler.alerts().into_iter().filter(WastedWait::is_violation) {
                 self.say(&finding);
                 if closer.is_none() {
                     closer = Some(self.look_closer()?);
@@ -164,7 +164,7 @@ impl Watch<'_> {
         Ok((report, saved))
     }
 
-    fn say(&self, finding: &Finding) {
+    fn say(&self, finding: &WastedWait) {
         let since = Nanos(finding.until_ns) - self.begin;
         let line = format!("+{:.1} s: {finding}", since.0 as f64 / 1e9);
         match self.wanted.quiet_output {
@@ -246,11 +246,11 @@ impl Stream {
     }
 
     /// Takes what has happened, and tells the violations that were found.
-    fn visit(&mut self) -> Result<Vec<Finding>> {
+    fn visit(&mut self) -> Result<Vec<WastedWait>> {
         self.recorder.drain(&mut self.events)?;
         self.take();
         let mut found = self.checker.alerts();
-        found.retain(Finding::is_violation);
+        found.retain(WastedWait::is_violation);
         if let Some(first) = found.first() {
             self.found.get_or_insert(Nanos(first.until_ns));
         }

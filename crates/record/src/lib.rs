@@ -24,7 +24,7 @@ use quell_observe::ObserveError;
 use quell_observe::bpf::Measurement;
 use quell_observe::recorder::{self, Recorder, Statistics};
 use quell_os::{ThreadRef, clock, own};
-use quell_trace::check::{self, Checker, Finding, Flight};
+use quell_trace::check::{self, Checker, Flight, WastedWait};
 use quell_trace::perfetto::Writer;
 use quell_trace::stream::Sink;
 
@@ -189,7 +189,7 @@ impl Session {
             store.put(event)?;
         }
         let found = self.checker.as_mut().map(Checker::alerts).unwrap_or_default();
-        if found.iter().any(Finding::is_violation) {
+        if found.iter().any(WastedWait::is_violation) {
             self.enough = self.enough.min(clock::now() + AFTER);
         }
         Ok(())
@@ -199,7 +199,7 @@ impl Session {
     fn tell_violations(&mut self) -> Vec<String> {
         let now = clock::now();
         let found = self.checker.take().map(|checker| checker.finish(now).violations);
-        let tell = |finding: &Finding| {
+        let tell = |finding: &WastedWait| {
             self.recorder.tell(now, What::Violation(finding.violation().into()));
             finding.to_string()
         };

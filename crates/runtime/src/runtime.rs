@@ -306,8 +306,8 @@ impl Runtime {
     }
 
     /// Uthreads that have not ended.
-    pub fn living(&self) -> u64 {
-        self.shared.living()
+    pub fn live_uthreads(&self) -> u64 {
+        self.shared.live_uthreads()
     }
 
     /// Ends its kthreads, as dropping it does. Uthreads that have not ended by then never run again and are not dropped;

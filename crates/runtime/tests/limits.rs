@@ -80,7 +80,7 @@ fn come_and_go(count: u64) {
     let grown = resident_bytes().saturating_sub(before);
     println!("{count} spawned and joined: {grown} bytes more");
     assert!(grown < 8 << 20, "{grown} bytes more after {count} uthreads");
-    assert_eq!(runtime.living(), 0);
+    assert_eq!(runtime.live_uthreads(), 0);
 }
 
 #[test]

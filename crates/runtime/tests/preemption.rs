@@ -357,5 +357,5 @@ fn the_soak_finds_no_corruption_no_deadlock_and_no_leak() {
     assert!(HOOKED.load(Ordering::Relaxed) >= rounds);
     // Two dozen runs of 2 to 120 s grew by 0.11 to 0.74 MB: stacks and pages of the allocator that are kept.
     assert!(grown < 4 << 20, "{grown} bytes more");
-    assert_eq!(runtime.living(), 0);
+    assert_eq!(runtime.live_uthreads(), 0);
 }

@@ -257,7 +257,7 @@ fn recordings_of_guest_have_hotplug_and_wasted_core() {
     let mut checker = Checker::new(&meta, check::Options::default());
     events.iter().for_each(|event| checker.event(event));
     let report = checker.finish(events.last().unwrap().at);
-    assert_eq!(report.verdict, check::Verdict::Violated, "{}", report.because);
+    assert_eq!(report.verdict, check::Verdict::Violated, "{}", report.verdict_reason);
     let wasted: Vec<_> = report.violations.iter().map(|found| (found.core, found.idle)).collect();
     assert_eq!(wasted, [(CoreId(2), CoreSet::of(CoreId(3)))]);
 }

@@ -19,7 +19,7 @@ const KEPT: usize = 1_000;
 
 /// An episode of idling while overloaded.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Finding {
+pub struct IdleEpisode {
     /// Its begin in nanoseconds since the first event.
     pub from_ns: u64,
     /// Its end.
@@ -80,7 +80,7 @@ impl Findings {
     }
 
     /// The episodes in order of time, how many there were in all, and all wasted core-nanoseconds.
-    pub fn finish(mut self, at: u64) -> (Vec<Finding>, usize, u64) {
+    pub fn finish(mut self, at: u64) -> (Vec<IdleEpisode>, usize, u64) {
         for core in 0..self.cores.len() {
             let id = CoreId(core as u16);
             self.core(id, at, false);
@@ -98,7 +98,7 @@ impl Findings {
         }
         episodes.extend(Some(&self.spells[first..]).filter(|rest| !rest.is_empty()));
         let count = episodes.len();
-        let mut findings: Vec<Finding> = episodes.into_iter().map(finding).collect();
+        let mut findings: Vec<IdleEpisode> = episodes.into_iter().map(finding).collect();
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.wasted_ns));
         findings.truncate(KEPT);
         findings.sort_by_key(|finding| finding.from_ns);
@@ -116,7 +116,7 @@ impl Findings {
 }
 
 /// Spells in order of their begin as one episode.
-fn finding(spells: &[Spell]) -> Finding {
+fn finding(spells: &[Spell]) -> IdleEpisode {
     let mut edges: Vec<(u64, bool)> =
         spells.iter().flat_map(|spell| [(spell.from, true), (spell.to, false)]).collect();
     // One that ends as another begins did not idle beside it.
@@ -126,7 +126,7 @@ fn finding(spells: &[Spell]) -> Finding {
         now = if begins { now + 1 } else { now - 1 };
         cores_max = cores_max.max(now);
     }
-    Finding {
+    IdleEpisode {
         from_ns: spells[0].from,
         to_ns: spells.iter().map(|spell| spell.to).max().unwrap_or_default(),
         wasted_ns: spells.iter().map(|spell| spell.wasted).sum(),
@@ -141,7 +141,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn found(wasted: &[(u16, u64, u64)]) -> (Vec<Finding>, usize, u64) {
+    fn found(wasted: &[(u16, u64, u64)]) -> (Vec<IdleEpisode>, usize, u64) {
         let mut edges: Vec<(u64, bool, u16)> = wasted
             .iter()
             .flat_map(|&(core, from, to)| [(from, true, core), (to, false, core)])
@@ -161,7 +161,7 @@ mod tests {
             (1, 90 * MS, 95 * MS),
         ]);
         assert_eq!((count, total), (2, 28 * MS));
-        let Finding { cores_max, wasted_ns, from_ns, to_ns, .. } = kept[0];
+        let IdleEpisode { cores_max, wasted_ns, from_ns, to_ns, .. } = kept[0];
         assert_eq!((from_ns, to_ns, wasted_ns, cores_max), (0, 20 * MS, 23 * MS, 2));
         assert_eq!(
             (kept[0].cores.to_string(), kept[1].cores.to_string()),

@@ -22,7 +22,7 @@ mod store;
 pub mod synthetic;
 mod tile;
 
-pub use findings::Finding;
+pub use findings::IdleEpisode;
 pub use palette::{Palette, Theme};
 pub use people::Person;
 pub use picture::{Builder, Index, Level, Picture, Range, RowsIndex, TileIndex, Words};

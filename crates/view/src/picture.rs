@@ -6,7 +6,7 @@ use std::sync::Arc;
 use quell_model::{CoreId, CoreSet, Event, Meta, MoveCause, Nanos, Runner, Search};
 use serde::Serialize;
 
-use crate::findings::{Finding, Findings};
+use crate::findings::{Findings, IdleEpisode};
 use crate::grid::Grid;
 use crate::people::{People, Person, Rows};
 use crate::replay::{
@@ -75,7 +75,7 @@ pub struct Index {
     /// Episodes of idling while overloaded; there may be more than are listed.
     pub episodes: usize,
     /// Those that wasted most, in order of time.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<IdleEpisode>,
     /// What the recording says in words.
     pub notes: Vec<Words>,
     /// Words that did not fit.

@@ -14,7 +14,7 @@ use quell_trace::host::{HostState, WastedSplit, WastedTime};
 use quell_trace::perfetto::Writer;
 use quell_trace::stream::Sink as _;
 use quell_view::synthetic::Synthetic;
-use quell_view::{ALLOWED, Builder, Finding, LOST, OFFLINE, Picture, Range, WASTED};
+use quell_view::{ALLOWED, Builder, IdleEpisode, LOST, OFFLINE, Picture, Range, WASTED};
 use serde::Serialize;
 
 use crate::recorded::Recording;
@@ -33,7 +33,7 @@ struct Expected {
     moves: u64,
     bad_wakeups: u64,
     episodes: usize,
-    findings: Vec<Finding>,
+    findings: Vec<IdleEpisode>,
     notes: Notes,
     threads: ThreadSums,
     cores: BTreeMap<CoreId, CoreSums>,

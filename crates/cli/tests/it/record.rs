@@ -162,7 +162,7 @@ fn a_recorded_violation_is_shown_by_check_stats_and_view() {
     events.iter().for_each(|event| assert!(builder.push(event).unwrap()));
     let shown = builder.finish().unwrap().index;
     let note = shown.notes.iter().find(|note| *note.text == *NOTE).unwrap();
-    let meets = |episode: &quell_view::Finding| {
+    let meets = |episode: &quell_view::IdleEpisode| {
         episode.from_ns < note.to_ns
             && episode.to_ns > note.at_ns
             && episode.cores.contains(CoreId(0))
@@ -243,7 +243,7 @@ fn the_seconds_around_a_violation_are_kept_and_check_stats_and_view_find_it_ther
     let shown = builder.finish().unwrap().index;
     let note = shown.notes.iter().find(|note| *note.text == *ours.text).unwrap();
     assert_eq!(note.at_ns, (ours.from - first.at).0);
-    let meets = |episode: &quell_view::Finding| {
+    let meets = |episode: &quell_view::IdleEpisode| {
         episode.from_ns < note.to_ns
             && episode.to_ns > note.at_ns
             && episode.cores.contains(CoreId(0))

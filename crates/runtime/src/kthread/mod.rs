@@ -329,7 +329,7 @@ impl Shared {
     }
 
     /// Uthreads that have not ended. Exact once the kthreads have.
-    pub(crate) fn living(&self) -> u64 {
+    pub(crate) fn live_uthreads(&self) -> u64 {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ended: u64 = self.kthreads.iter().map(|kthread| read(&kthread.ended)).sum();
         let spawned: u64 = self.kthreads.iter().map(|kthread| read(&kthread.spawned)).sum();
@@ -365,7 +365,7 @@ impl Shared {
     /// The kthreads have ended: who has a reference may drop it. Uthreads that have not ended keep what they share, for
     /// ever: whoever would wake one of them looks at it.
     pub(crate) fn let_go(self: &Arc<Shared>) {
-        if self.living() > 0 {
+        if self.live_uthreads() > 0 {
             std::mem::forget(Arc::clone(self));
         } else {
             self.wakers.wait();

@@ -111,7 +111,7 @@ fn with_work_without_end(scene: impl FnOnce(Arc<Scarce>) + Send + 'static) {
         turns.iter().zip(&before).all(|(turns, &before)| turns.load(Ordering::Relaxed) > before)
     });
     over.store(true, Ordering::Relaxed);
-    eventually("they do not end", &|| shared.living() == 0);
+    eventually("they do not end", &|| shared.live_uthreads() == 0);
     shared.stop();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
@@ -315,7 +315,7 @@ fn goes_after_a_slow_waker() -> bool {
     let woken = !slow.armed.swap(false, Ordering::SeqCst);
     shared.stop();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(shared.living(), 0);
+    assert_eq!(shared.live_uthreads(), 0);
     shared.let_go();
     assert!(!woken || slow.back.load(Ordering::SeqCst), "it was let go while a thread uses it");
     assert_eq!(waker.join().unwrap(), Ok(()));

@@ -38,14 +38,14 @@ pub(crate) trait Cores: Send + Sync + fmt::Debug {
     }
 
     /// What the daemon tells of this runtime; `None` without one.
-    fn told(&self) -> Option<Told> {
+    fn told(&self) -> Option<CongestionInfo> {
         None
     }
 }
 
 /// What the daemon tells of this runtime.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct CongestionInfo {
     /// The greatest queueing delay of the kthreads.
     pub(crate) queueing_delay: Nanos,
     /// Cores in use, smoothed.
@@ -109,7 +109,7 @@ impl Cores for Kept {
         self.link.ask(kthread)
     }
 
-    fn told(&self) -> Option<Told> {
+    fn told(&self) -> Option<CongestionInfo> {
         self.link.told()
     }
 }

@@ -14,7 +14,7 @@ use quell_model::{Nanos, TimeLimits};
 use quell_shm::runtime::{Kthread as Lines, Memory, NO_DAEMON, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::Told;
+use super::CongestionInfo;
 use super::epoch::Epoch;
 use crate::io::Bell;
 use crate::kthread::{Kthread, Shared, lock, now};
@@ -163,10 +163,10 @@ impl Link {
 
     /// What the daemon tells of this runtime: its queueing delay, cores in use (smoothed), cores granted. `None` while
     /// alone.
-    pub(super) fn told(&self) -> Option<Told> {
+    pub(super) fn told(&self) -> Option<CongestionInfo> {
         let joined = self.session()?;
         let told = &joined.memory.header().told;
-        Some(Told {
+        Some(CongestionInfo {
             queueing_delay: told.queueing_delay(),
             load: told.load_millicores() as f64 / 1e3,
             cores: usize::try_from(told.cores()).unwrap_or(usize::MAX),

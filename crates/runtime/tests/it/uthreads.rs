@@ -66,11 +66,13 @@ fn a_uthread_whose_handle_is_dropped_goes_on_and_its_result_is_dropped_once() {
         });
     }
     let end = Instant::now() + Duration::from_secs(10);
-    while (drops.load(Ordering::SeqCst) < 200 || runtime.living() > 0) && Instant::now() < end {
+    while (drops.load(Ordering::SeqCst) < 200 || runtime.live_uthreads() > 0)
+        && Instant::now() < end
+    {
         std::thread::yield_now();
     }
     assert_eq!(drops.load(Ordering::SeqCst), 200);
-    assert_eq!(runtime.living(), 0);
+    assert_eq!(runtime.live_uthreads(), 0);
 }
 
 #[test]

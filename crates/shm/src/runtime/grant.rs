@@ -33,7 +33,7 @@ pub struct Grant<W = AtomicU64> {
 
 /// A grant that was just given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct NewGrant {
     /// Its number.
     pub generation: u64,
     /// The kernel thread waits for it: its bell has to be rung.
@@ -99,15 +99,15 @@ pub(super) fn offer<S: StateWord, W: Word>(
     asking: u32,
     grant: &Grant<W>,
     core: CoreId,
-) -> Given {
+) -> NewGrant {
     let generation = grant.give(core);
     S::fence();
-    Given { generation, awaited: state.relaxed() == asking }
+    NewGrant { generation, awaited: state.relaxed() == asking }
 }
 
 impl<W: Word> Grant<W> {
     /// Grants this core; returns the grant's number. The daemon alone calls it, through
-    /// [`Work::offer`](super::Work::offer) where somebody may wait.
+    /// [`KthreadLoad::offer`](super::KthreadLoad::offer) where somebody may wait.
     pub fn give(&self, core: CoreId) -> u64 {
         // Wraps: the runtime may have written anything there, and fools itself alone.
         let count = (self.generation.get(Ordering::Relaxed) >> CORE_BITS).wrapping_add(1);
@@ -148,7 +148,7 @@ impl<W: Word> Grant<W> {
         self.revoked.get(Ordering::Acquire) >= generation
     }
 
-    /// Whether the uthread that began to run then, as [`Work::set_uthread`](super::Work::set_uthread) was told, is to
+    /// Whether the uthread that began to run then, as [`KthreadLoad::set_uthread`](super::KthreadLoad::set_uthread) was told, is to
     /// yield.
     #[inline]
     pub fn is_quantum_over(&self, began: Nanos) -> bool {

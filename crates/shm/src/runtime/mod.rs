@@ -12,7 +12,7 @@
 //! passes it on; then each side maps it. All words are atomics in the byte order of the machine. A line has one writer, and is
 //! padded so that no two writers share one or its neighbour in the prefetcher's pair.
 //!
-//! The runtime is not trusted. Whatever is read here is a claim: [`Work::read`] bounds it by the time of reading, so that a time in the
+//! The runtime is not trusted. Whatever is read here is a claim: [`KthreadLoad::read`] bounds it by the time of reading, so that a time in the
 //! future or a negative age cannot be expressed, and what follows from a claim falls on the task that made it.
 //!
 //! Caladan, OSDI'20, section 4.1 and its `q_ptrs`; with whole words instead of 32-bit cycle counts, which wrap.
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use quell_model::{CoreId, Nanos};
 
-pub use grant::{Given, Grant};
+pub use grant::{Grant, NewGrant};
 pub use memory::{Memory, MemoryError};
 
 /// `QUELLRUN`.
@@ -49,13 +49,13 @@ pub struct Header {
     daemon: AtomicU64,
     spare: [u64; 5],
     /// What the application may read back.
-    pub told: Told,
+    pub told: CongestionInfo,
 }
 
 /// What the daemon makes of the runtime: for overload control in the application. Written by the daemon.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct CongestionInfo {
     queueing_delay_ns: AtomicU64,
     load_millicores: AtomicU64,
     cores: AtomicU64,
@@ -67,7 +67,7 @@ pub struct Told {
 #[derive(Debug, Default)]
 pub struct Kthread {
     /// What it has to do. Written by the runtime.
-    pub work: Work,
+    pub work: KthreadLoad,
     /// What it has done. Written by the runtime.
     pub counters: Counters,
     /// The core it may use. Written by the daemon.
@@ -78,11 +78,11 @@ impl Kthread {
     /// Whether the kernel thread has to leave its core: the grant under which it runs was revoked. Two loads, of lines
     /// that hardly ever change hands; for each of its scheduling points. Never so under [`NO_DAEMON`].
     #[inline]
-    pub fn must_leave(&self) -> bool {
+    pub fn is_core_revoked(&self) -> bool {
         self.grant.is_revoked(self.work.generation())
     }
 
-    /// Whether the uthread that runs, as [`Work::set_uthread`] was told, has had its quantum.
+    /// Whether the uthread that runs, as [`KthreadLoad::set_uthread`] was told, has had its quantum.
     #[inline]
     pub fn is_quantum_over(&self) -> bool {
         self.grant.is_quantum_over(Nanos(self.work.uthread_start.load(Ordering::Relaxed)))
@@ -92,7 +92,7 @@ impl Kthread {
 /// What a kernel thread has to do.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
-pub struct Work {
+pub struct KthreadLoad {
     thread: AtomicI32,
     state: AtomicU32,
     /// Since when the oldest uthread that is ready waits. While its switches are short, the runtime reads its clock once in
@@ -208,7 +208,7 @@ pub enum KthreadState {
     Asking = 3,
 }
 
-/// A copy of [`Work`], bounded by when it was taken.
+/// A copy of [`KthreadLoad`], bounded by when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkCopy {
     /// The kernel's number of the thread, as it says.
@@ -257,14 +257,14 @@ fn age(since: u64, now: Nanos) -> Nanos {
 }
 
 /// All words are claims of their own, and nothing else is published through them: relaxed, but for `state`.
-impl Work {
+impl KthreadLoad {
     /// Its thread began.
     pub fn begin(&self, thread: i32) {
         self.thread.store(thread, Ordering::Relaxed);
         self.set_state(KthreadState::Running);
     }
 
-    /// Says what it does now. Release: pairs with the acquire of [`Work::read`], so that who sees it parked sees the
+    /// Says what it does now. Release: pairs with the acquire of [`KthreadLoad::read`], so that who sees it parked sees the
     /// queue that it left behind.
     pub fn set_state(&self, state: KthreadState) {
         self.state.store(state as u32, Ordering::Release);
@@ -313,7 +313,7 @@ impl Work {
 
     /// Says in another memory what is said here: a runtime that registers with another daemon goes on there. All but
     /// the state and the grant.
-    pub fn copy_to(&self, other: &Work) {
+    pub fn copy_to(&self, other: &KthreadLoad) {
         let copy = |from: &AtomicU64, to: &AtomicU64| {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         };
@@ -328,13 +328,13 @@ impl Work {
 
     /// Asks for a core: from now on the daemon sees that this kernel thread is awake without one. A grant that is
     /// there already is returned; without one the caller rings the daemon and waits for its bell. In every
-    /// interleaving with [`Work::offer`] one of the two sees the other: a grant is never lost.
+    /// interleaving with [`KthreadLoad::offer`] one of the two sees the other: a grant is never lost.
     pub fn ask(&self, grant: &Grant) -> Option<(u64, CoreId)> {
         grant::ask(&self.state, KthreadState::Asking as u32, grant)
     }
 
     /// Grants this kernel thread a core. The daemon alone calls it.
-    pub fn offer(&self, grant: &Grant, core: CoreId) -> Given {
+    pub fn offer(&self, grant: &Grant, core: CoreId) -> NewGrant {
         grant::offer(&self.state, KthreadState::Asking as u32, grant, core)
     }
 
@@ -366,7 +366,7 @@ impl Work {
     }
 }
 
-impl Told {
+impl CongestionInfo {
     /// Tells what the daemon saw. The daemon alone calls it.
     pub fn tell(&self, queueing_delay: Nanos, load_millicores: u64, cores: u64) {
         self.queueing_delay_ns.store(queueing_delay.0, Ordering::Relaxed);
@@ -407,7 +407,7 @@ pub fn kthread_offset(at: u32) -> usize {
 }
 
 const _: () = assert!(size_of::<Kthread>() == 256 && size_of::<Header>() == 128);
-const _: () = assert!(size_of::<Work>() == 64 && size_of::<Grant>() == 64);
+const _: () = assert!(size_of::<KthreadLoad>() == 64 && size_of::<Grant>() == 64);
 
 impl Header {
     /// Sets up memory that is zero, for this many kernel threads. The daemon alone calls it.

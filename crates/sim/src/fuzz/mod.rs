@@ -12,7 +12,7 @@ use crate::{Report, Sink, run, run_traced};
 
 /// Something that should not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub enum FuzzFailure {
     /// The simulator does not add up.
     Simulator(String),
     /// An invariant of the policy is broken.
@@ -41,24 +41,24 @@ pub enum Finding {
     },
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for FuzzFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Finding::Simulator(what) => write!(f, "fault of the simulator: {what}"),
-            Finding::Invariant(what) => f.write_str(what),
-            Finding::Inversion { waited, bound } => {
+            FuzzFailure::Simulator(what) => write!(f, "fault of the simulator: {what}"),
+            FuzzFailure::Invariant(what) => f.write_str(what),
+            FuzzFailure::Inversion { waited, bound } => {
                 write!(
                     f,
                     "an LC thread waited {waited} beside a core that it could have had; {bound} is the bound"
                 )
             }
-            Finding::Starved { task } => {
+            FuzzFailure::Starved { task } => {
                 write!(f, "batch task {task} never ran although cores idled")
             }
-            Finding::Oscillation { per_second } => {
+            FuzzFailure::Oscillation { per_second } => {
                 write!(f, "{per_second} changes a second under a load that does not change")
             }
-            Finding::Livelock { per_second } => {
+            FuzzFailure::Livelock { per_second } => {
                 write!(f, "{per_second} decisions a second although nothing happens")
             }
         }
@@ -109,7 +109,7 @@ pub const PROMISE: [&str; 2] = ["quell", "caladan"];
 ///
 /// # Errors
 /// When there is no policy of this name.
-pub fn look(seed: u64, policy: &str) -> Result<Vec<Finding>, PolicyError> {
+pub fn look(seed: u64, policy: &str) -> Result<Vec<FuzzFailure>, PolicyError> {
     look_by(&draw::scenario(seed), policy, run)
 }
 
@@ -121,7 +121,7 @@ pub fn look_traced(
     scenario: &Scenario,
     policy: &str,
     sink: &mut dyn Sink,
-) -> Result<Vec<Finding>, PolicyError> {
+) -> Result<Vec<FuzzFailure>, PolicyError> {
     look_by(scenario, policy, |scenario, policy| run_traced(scenario, policy, sink))
 }
 
@@ -129,7 +129,7 @@ fn look_by(
     scenario: &Scenario,
     policy: &str,
     run: impl FnOnce(&Scenario, &mut dyn Policy) -> Report,
-) -> Result<Vec<Finding>, PolicyError> {
+) -> Result<Vec<FuzzFailure>, PolicyError> {
     let mut policy = match by_name(policy, scenario.host.clone(), Config::default()) {
         Ok(policy) => policy,
         Err(PolicyError::Host { .. }) => return Ok(Vec::new()),
@@ -138,16 +138,17 @@ fn look_by(
     let report = run(scenario, policy.as_mut());
     let mut findings = judge(scenario, policy.name(), &report);
     if !PROMISE.contains(&policy.name()) {
-        findings.retain(|finding| matches!(finding, Finding::Simulator(_)));
+        findings.retain(|finding| matches!(finding, FuzzFailure::Simulator(_)));
     }
     Ok(findings)
 }
 
-fn judge(scenario: &Scenario, policy: &str, report: &Report) -> Vec<Finding> {
-    let broken = report.broken.iter().map(|what| Finding::Simulator(what.to_string()));
+fn judge(scenario: &Scenario, policy: &str, report: &Report) -> Vec<FuzzFailure> {
+    let broken = report.broken.iter().map(|what| FuzzFailure::Simulator(what.to_string()));
     let violations = report.violations.iter();
-    let violations = violations.map(|(at, what)| Finding::Invariant(format!("at {at}: {what}")));
-    let mut findings: Vec<Finding> = broken.chain(violations).collect();
+    let violations =
+        violations.map(|(at, what)| FuzzFailure::Invariant(format!("at {at}: {what}")));
+    let mut findings: Vec<FuzzFailure> = broken.chain(violations).collect();
     findings.extend(inversion(scenario, report));
     findings.extend(starved(scenario, report));
     findings.extend(restless(scenario, policy, report));
@@ -156,7 +157,7 @@ fn judge(scenario: &Scenario, policy: &str, report: &Report) -> Vec<Finding> {
 
 /// A few rounds of noticing, deciding and acting; more where actions go wrong. Refusals are waited out by design, and
 /// a task that idles its siblings wants some of its threads to wait.
-fn inversion(scenario: &Scenario, report: &Report) -> Option<Finding> {
+fn inversion(scenario: &Scenario, report: &Report) -> Option<FuzzFailure> {
     let Faults { late, refused, lost, raced } = scenario.faults;
     let siblings =
         scenario.tasks.iter().any(|task| task.limits.times.sibling_idle_after > Nanos::ZERO);
@@ -172,11 +173,11 @@ fn inversion(scenario: &Scenario, report: &Report) -> Option<Finding> {
         bound += Nanos(10 * Faults::RETRY.0);
     }
     let waited = report.longest_inversion;
-    (waited > bound).then_some(Finding::Inversion { waited, bound })
+    (waited > bound).then_some(FuzzFailure::Inversion { waited, bound })
 }
 
 /// Batch work that always wants to run, on a host that stands idle for a third of the time.
-fn starved(scenario: &Scenario, report: &Report) -> Option<Finding> {
+fn starved(scenario: &Scenario, report: &Report) -> Option<FuzzFailure> {
     let leaves = |change: &Change| matches!(change, Change::Alive(..) | Change::Online(..));
     let all = scenario.length.0 * scenario.host.managed.len() as u64;
     if report.idle.0 < all / 3 || scenario.changes.iter().any(|(_, change)| leaves(change)) {
@@ -188,12 +189,12 @@ fn starved(scenario: &Scenario, report: &Report) -> Option<Finding> {
             && result.ran == Nanos::ZERO
             && task.limits.allowed == scenario.host.managed
     });
-    starves.map(|task| Finding::Starved { task })
+    starves.map(|task| FuzzFailure::Starved { task })
 }
 
 /// Cores that are shared change hands with load only, and load steps at most a few times in a scenario. A hog of memory takes
 /// turns with nothing under Caladan's bandwidth controller, which has no hysteresis; beside services alone.
-fn restless(scenario: &Scenario, policy: &str, report: &Report) -> Option<Finding> {
+fn restless(scenario: &Scenario, policy: &str, report: &Report) -> Option<FuzzFailure> {
     let calm = scenario.changes.is_empty() && scenario.faults == Faults::default();
     if !calm || !scenario.host.caps.shares_cores {
         return None;
@@ -203,11 +204,12 @@ fn restless(scenario: &Scenario, policy: &str, report: &Report) -> Option<Findin
     let takes_turns = policy == "caladan" && scenario.host.caps.memory_counters && !batch_only;
     let changes = (report.owner_changes + report.rung_changes) * 1_000 / millis;
     if !takes_turns && changes > 500 * scenario.host.managed.len() as u64 {
-        return Some(Finding::Oscillation { per_second: changes });
+        return Some(FuzzFailure::Oscillation { per_second: changes });
     }
     let decisions = report.ticks * 1_000 / millis;
     let every_tick = 900_000_000_000 / scenario.tick.0.max(1) / 1_000;
-    (batch_only && decisions > every_tick).then_some(Finding::Livelock { per_second: decisions })
+    (batch_only && decisions > every_tick)
+        .then_some(FuzzFailure::Livelock { per_second: decisions })
 }
 
 #[cfg(test)]
@@ -239,13 +241,22 @@ mod tests {
         report.idle = Nanos(scenario.length.0 * scenario.host.managed.len() as u64);
         report.owner_changes = u64::from(u32::MAX);
         let found = judge(&scenario, "quell", &report);
-        assert!(found.iter().any(|what| matches!(what, Finding::Inversion { .. })), "{found:?}");
-        assert!(found.iter().any(|what| matches!(what, Finding::Starved { task: 0 })), "{found:?}");
-        assert!(found.iter().any(|what| matches!(what, Finding::Oscillation { .. })), "{found:?}");
+        assert!(
+            found.iter().any(|what| matches!(what, FuzzFailure::Inversion { .. })),
+            "{found:?}"
+        );
+        assert!(
+            found.iter().any(|what| matches!(what, FuzzFailure::Starved { task: 0 })),
+            "{found:?}"
+        );
+        assert!(
+            found.iter().any(|what| matches!(what, FuzzFailure::Oscillation { .. })),
+            "{found:?}"
+        );
         report.owner_changes = 0;
         report.ticks = scenario.length.0 / scenario.tick.0 + 1;
         let found = judge(&scenario, "quell", &report);
-        assert!(found.iter().any(|what| matches!(what, Finding::Livelock { .. })), "{found:?}");
+        assert!(found.iter().any(|what| matches!(what, FuzzFailure::Livelock { .. })), "{found:?}");
     }
 
     #[test]

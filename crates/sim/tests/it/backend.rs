@@ -58,7 +58,7 @@ fn a_trace_of_a_task_that_left_has_none_of_its_threads_waiting() {
     let mut sink = |event: Event| checker.event(&event);
     run_traced(&scenario, policy.as_mut(), &mut sink);
     let report = checker.finish(scenario.length);
-    assert_eq!(report.verdict, Verdict::Clean, "{}", report.because);
+    assert_eq!(report.verdict, Verdict::Clean, "{}", report.verdict_reason);
 }
 
 /// Lets the batch task use the first core and another one, which is not the same twice in a row.

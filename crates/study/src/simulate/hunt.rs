@@ -228,7 +228,7 @@ pub fn look(seed: u64, policy: &str, check: bool) -> Result<Vec<String>> {
     let mut findings: Vec<String> = findings.iter().map(ToString::to_string).collect();
     let checked = checker.finish(scenario.length);
     if fuzz::PROMISE.contains(&policy) && checked.verdict == Verdict::Violated {
-        findings.push(format!("wasted cores: {}", checked.because));
+        findings.push(format!("wasted cores: {}", checked.verdict_reason));
     }
     Ok(findings)
 }

@@ -71,14 +71,14 @@ pub struct Checked {
 impl From<&check::Report> for Checked {
     fn from(report: &check::Report) -> Checked {
         let mut allowed_by_policy = BTreeMap::new();
-        for found in &report.explained {
+        for found in &report.allowed_by_policy {
             let plan = found.waiters.first().and_then(|waiter| waiter.plan.clone());
             let why = plan.unwrap_or_else(|| found.label.to_string());
             *allowed_by_policy.entry(why).or_default() += 1;
         }
         Checked {
             verdict: report.verdict,
-            verdict_reason: report.because.clone(),
+            verdict_reason: report.verdict_reason.clone(),
             allowed_by_policy,
         }
     }

@@ -18,12 +18,12 @@ pub(super) const WAITERS_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Wasted,
-    Explained,
+    AllowedByPolicy,
     Unknown,
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 3] = [Kind::Wasted, Kind::Explained, Kind::Unknown];
+    pub(super) const ALL: [Kind; 3] = [Kind::Wasted, Kind::AllowedByPolicy, Kind::Unknown];
 }
 
 /// Time that somebody waited in one queue beside an idle core.
@@ -167,7 +167,7 @@ impl Episode {
                 let quell = self.quell.0 * 2 > self.wasted.0;
                 (Some(grade), label::of_waste(grade, quell, evidence, self.wasted))
             }
-            Kind::Explained => {
+            Kind::AllowedByPolicy => {
                 let longest = self.policies.iter().max_by_key(|(_, time)| **time);
                 let policy = longest.map_or(PolicyReason::SchedIdle, |(policy, _)| *policy);
                 (Some(Grade::C), Label::Policy(policy))

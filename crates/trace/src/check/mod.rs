@@ -55,7 +55,7 @@ pub use flight::Flight;
 pub use label::Label;
 pub use managed::{Managed, ManagedThread};
 pub use options::Options;
-pub use report::{Blind, Finding, Report, Verdict, Waiter, Waste, WasteTimes};
+pub use report::{Report, UnjudgedSpan, Verdict, Waiter, Waste, WasteTimes, WastedWait};
 pub use sampler::Sampler;
 pub use verdict::Grade;
 
@@ -106,7 +106,7 @@ pub struct Checker {
     /// Nobody looks until the next keyframe.
     is_resting: bool,
     blind: Option<(Nanos, String)>,
-    alerts: Vec<Finding>,
+    alerts: Vec<WastedWait>,
     report: Report,
     judged: Nanos,
     blind_for: Nanos,
@@ -189,7 +189,7 @@ impl Checker {
         let is_keyframe = matches!(event.what, What::Keyframe(_));
         self.place_waiters(at, is_keyframe);
         if is_keyframe {
-            self.report.looks += 1;
+            self.report.samples += 1;
             self.end_blind(at);
             self.judging.get_or_insert(at);
         }
@@ -285,7 +285,7 @@ impl Checker {
                 }
             }
         }
-        let rests = |found: &Finding| {
+        let rests = |found: &WastedWait| {
             (found.core == core || found.idle.contains(core)) && found.until_ns > from.0
         };
         self.alerts.retain(|found| !rests(found));
@@ -294,7 +294,7 @@ impl Checker {
 
     /// Findings that have become so since this was asked last, as they look by now. A finding that lasts is told
     /// once here, and whole in the report.
-    pub fn alerts(&mut self) -> Vec<Finding> {
+    pub fn alerts(&mut self) -> Vec<WastedWait> {
         std::mem::take(&mut self.alerts)
     }
 
@@ -321,7 +321,7 @@ impl Checker {
         let mut report = self.report;
         report.judged_s = self.judged.0 as f64 / 1e9;
         report.waste = (&self.wasted.total()).into();
-        report.moves = self.log.moves_since(&Totals::default());
+        report.migrations = self.log.moves_since(&Totals::default());
         report.conclude(&basis);
         report
     }
@@ -508,7 +508,7 @@ impl Checker {
     }
 
     /// The finding that an episode is, if it is one.
-    fn finding(&self, on: CoreId, kind: Kind) -> Option<Finding> {
+    fn finding(&self, on: CoreId, kind: Kind) -> Option<WastedWait> {
         let episode = &self.queues.get(on.index())?.parts[kind as usize].episode;
         let (from, looks) = (episode.from?, episode.found.as_ref()?);
         let meanwhile = self.log.since(&episode.before, from, on);
@@ -527,7 +527,7 @@ impl Checker {
             named.map(|(thread, wasted)| self.waiter(*thread, *wasted)).collect();
         waiters.sort_by(|a, b| b.wasted_ms.total_cmp(&a.wasted_ms));
         let span = episode.until.since(from);
-        Some(Finding {
+        Some(WastedWait {
             core: on,
             from_ns: from.0,
             until_ns: episode.until.0,
@@ -535,7 +535,7 @@ impl Checker {
             share_percent: f64::from(Permille::of(episode.wasted, span).0) / 10.0,
             waiters,
             idle: episode.idle,
-            grade,
+            reach: grade,
             label,
             evidence,
         })
@@ -593,6 +593,6 @@ impl Checker {
 
     fn add_blind(&mut self, from: Nanos, until: Nanos, why: String) {
         self.blind_for += until.since(from);
-        self.report.add_blind(Blind { from_ns: from.0, until_ns: until.0, why });
+        self.report.add_blind(UnjudgedSpan { from_ns: from.0, until_ns: until.0, why });
     }
 }

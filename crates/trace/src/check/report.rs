@@ -56,7 +56,7 @@ pub struct Waiter {
 
 /// Threads that waited in one core's queue while other cores idled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Finding {
+pub struct WastedWait {
     /// Whose queue.
     pub core: CoreId,
     /// Since when, in nanoseconds of the stream's clock.
@@ -72,8 +72,7 @@ pub struct Finding {
     /// The idle cores that they could have used, or would by affinity.
     pub idle: CoreSet,
     /// Who could have repaired it; null when affinities are not known.
-    #[serde(rename = "reach")]
-    pub grade: Option<Grade>,
+    pub reach: Option<Grade>,
     /// Why, as far as the evidence says.
     pub label: Label,
     /// The evidence.
@@ -82,7 +81,7 @@ pub struct Finding {
 
 /// A span that could not be judged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Blind {
+pub struct UnjudgedSpan {
     /// Its begin, in nanoseconds.
     pub from_ns: u64,
     /// Its end.
@@ -142,8 +141,7 @@ pub struct Report {
     /// The answer.
     pub verdict: Verdict,
     /// In words, why it is not another; one sentence.
-    #[serde(rename = "verdict_reason")]
-    pub because: String,
+    pub verdict_reason: String,
     /// The host, or the scenario.
     pub host: String,
     /// Its kernel, or the model.
@@ -151,30 +149,25 @@ pub struct Report {
     /// Time that was judged, in seconds.
     pub judged_s: f64,
     /// Keyframes that were looked at.
-    #[serde(rename = "samples")]
-    pub looks: u64,
+    pub samples: u64,
     /// Events that were followed; looks of the sampling mode are none.
     pub events: u64,
     /// Events that were lost or are missing.
     pub lost: u64,
     /// Spans that could not be judged.
-    #[serde(rename = "unjudged")]
-    pub blind: Vec<Blind>,
+    pub unjudged: Vec<UnjudgedSpan>,
     /// Violations: reach `same-domain` and `no-common-domain`.
-    pub violations: Vec<Finding>,
+    pub violations: Vec<WastedWait>,
     /// Waits that a policy allows: reach `policy`.
-    #[serde(rename = "allowed_by_policy")]
-    pub explained: Vec<Finding>,
+    pub allowed_by_policy: Vec<WastedWait>,
     /// What would be a violation if the threads may use the idle cores, which nobody said.
-    pub unknown: Vec<Finding>,
+    pub unknown: Vec<WastedWait>,
     /// Findings and spans past those listed.
-    #[serde(rename = "omitted")]
-    pub unlisted: u64,
+    pub omitted: u64,
     /// Wasted time; what of it was judged is in the findings.
     pub waste: Waste,
     /// Migrations of threads between queues, by cause.
-    #[serde(rename = "migrations")]
-    pub moves: BTreeMap<MoveCause, u64>,
+    pub migrations: BTreeMap<MoveCause, u64>,
     /// Facts of the kernel that bear on it.
     pub facts: Vec<String>,
 }
@@ -183,49 +176,49 @@ impl Report {
     pub(super) fn new(meta: &Meta) -> Report {
         Report {
             verdict: Verdict::CouldNotTell,
-            because: String::new(),
+            verdict_reason: String::new(),
             host: meta.host.clone(),
             kernel: meta.kernel.clone(),
             judged_s: 0.0,
-            looks: 0,
+            samples: 0,
             events: 0,
             lost: 0,
-            blind: Vec::new(),
+            unjudged: Vec::new(),
             violations: Vec::new(),
-            explained: Vec::new(),
+            allowed_by_policy: Vec::new(),
             unknown: Vec::new(),
-            unlisted: 0,
+            omitted: 0,
             waste: Waste::default(),
-            moves: BTreeMap::new(),
+            migrations: BTreeMap::new(),
             facts: facts(&meta.kernel),
         }
     }
 
-    pub(super) fn add(&mut self, kind: Kind, finding: Finding) {
+    pub(super) fn add(&mut self, kind: Kind, finding: WastedWait) {
         let list = match kind {
             Kind::Wasted => &mut self.violations,
-            Kind::Explained => &mut self.explained,
+            Kind::AllowedByPolicy => &mut self.allowed_by_policy,
             Kind::Unknown => &mut self.unknown,
         };
         if list.len() < LISTED_MAX {
             list.push(finding);
         } else {
-            self.unlisted += 1;
+            self.omitted += 1;
         }
     }
 
     /// Drops the findings that do not hold any more.
-    pub(super) fn retain(&mut self, holds: impl Fn(&Finding) -> bool) {
-        for list in [&mut self.violations, &mut self.explained, &mut self.unknown] {
+    pub(super) fn retain(&mut self, holds: impl Fn(&WastedWait) -> bool) {
+        for list in [&mut self.violations, &mut self.allowed_by_policy, &mut self.unknown] {
             list.retain(&holds);
         }
     }
 
-    pub(super) fn add_blind(&mut self, blind: Blind) {
-        if self.blind.len() < LISTED_MAX {
-            self.blind.push(blind);
+    pub(super) fn add_blind(&mut self, blind: UnjudgedSpan) {
+        if self.unjudged.len() < LISTED_MAX {
+            self.unjudged.push(blind);
         } else {
-            self.unlisted += 1;
+            self.omitted += 1;
         }
     }
 
@@ -258,7 +251,7 @@ impl Report {
             let text = "no thread waited for long beside an idle core that it could have used";
             (Verdict::Clean, text.to_owned())
         };
-        (self.verdict, self.because) = (verdict, because);
+        (self.verdict, self.verdict_reason) = (verdict, because);
     }
 
     /// Takes the evidence, and the labels that it supports, from a closer look at the same waste. A sampler sees
@@ -271,15 +264,15 @@ impl Report {
         }
     }
 
-    fn worst(&self) -> Option<&Finding> {
+    fn worst(&self) -> Option<&WastedWait> {
         self.violations.iter().max_by(|a, b| a.wasted_ms.total_cmp(&b.wasted_ms))
     }
 }
 
-impl Finding {
+impl WastedWait {
     /// Whether no policy explains it.
     pub fn is_violation(&self) -> bool {
-        matches!(self.grade, Some(Grade::A | Grade::B))
+        matches!(self.reach, Some(Grade::A | Grade::B))
     }
 
     /// As an event tells it.
@@ -306,7 +299,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for WastedWait {
     /// One line: who waits where, beside what, for how long.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let who = match self.waiters.as_slice() {
@@ -325,7 +318,7 @@ impl fmt::Display for Finding {
             self.idle,
         )?;
         let label = self.label.to_string();
-        match self.grade.map(Grade::name) {
+        match self.reach.map(Grade::name) {
             // The label says the same.
             Some(reach) if label.starts_with(reach) => write!(f, " ({label})"),
             Some(reach) => write!(f, " (reach {reach}, {label})"),
@@ -346,14 +339,14 @@ impl fmt::Display for WasteTimes {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}", self.verdict, self.because)?;
+        writeln!(f, "{}: {}", self.verdict, self.verdict_reason)?;
         writeln!(f, "  {} ({})", self.host, self.kernel)?;
-        let (looks, judged) = (self.looks, self.judged_s);
+        let (looks, judged) = (self.samples, self.judged_s);
         match judged > 0.0 {
             true => writeln!(f, "  looked {looks} times, and judged {judged:.2} s between looks")?,
             false => writeln!(f, "  looked {looks} times; no look was suspicious twice")?,
         }
-        for blind in &self.blind {
+        for blind in &self.unjudged {
             let span = Nanos(blind.until_ns) - Nanos(blind.from_ns);
             writeln!(f, "  could not tell for {span}: {}", blind.why)?;
         }
@@ -366,10 +359,10 @@ impl fmt::Display for Report {
                 writeln!(f, "  {title}: {times}")?;
             }
         }
-        writeln!(f, "  migrations: {}", in_words(&self.moves))?;
+        writeln!(f, "  migrations: {}", in_words(&self.migrations))?;
         let lists = [
             ("violation", &self.violations),
-            ("no violation", &self.explained),
+            ("no violation", &self.allowed_by_policy),
             ("unknown", &self.unknown),
         ];
         for (title, list) in lists {
@@ -378,8 +371,8 @@ impl fmt::Display for Report {
                 write_details(f, finding)?;
             }
         }
-        if self.unlisted > 0 {
-            writeln!(f, "\n{} more are not listed", self.unlisted)?;
+        if self.omitted > 0 {
+            writeln!(f, "\n{} more are not listed", self.omitted)?;
         }
         if !self.facts.is_empty() {
             writeln!(f, "\nthe kernel:")?;
@@ -388,7 +381,7 @@ impl fmt::Display for Report {
     }
 }
 
-fn write_details(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
+fn write_details(f: &mut fmt::Formatter<'_>, finding: &WastedWait) -> fmt::Result {
     for waiter in finding.waiters.iter().take(8) {
         let allowed = waiter.allowed.map_or("unknown".to_owned(), |cores| cores.to_string());
         write!(

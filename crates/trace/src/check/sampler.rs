@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quell_model::{Event, Keyframe, Meta, Nanos};
 
-use super::{Checker, Finding, Managed, Options, Report};
+use super::{Checker, Managed, Options, Report, WastedWait};
 
 /// A closer look that is later than so many steps begins anew.
 const LATE_STEPS: u64 = 5;
@@ -95,12 +95,12 @@ impl Sampler {
     }
 
     /// As [`Checker::alerts`].
-    pub fn alerts(&mut self) -> Vec<Finding> {
+    pub fn alerts(&mut self) -> Vec<WastedWait> {
         self.checker.alerts()
     }
 
     /// What was found until the last look.
     pub fn finish(self) -> Report {
-        self.checker.conclude(self.last, |checker| checker.report.looks > 0)
+        self.checker.conclude(self.last, |checker| checker.report.samples > 0)
     }
 }

@@ -54,7 +54,7 @@ impl WaiterVerdict {
     pub(super) fn kind(&self) -> Kind {
         match self {
             WaiterVerdict::Wasted { .. } => Kind::Wasted,
-            WaiterVerdict::Allowed { .. } => Kind::Explained,
+            WaiterVerdict::Allowed { .. } => Kind::AllowedByPolicy,
             WaiterVerdict::Unknown { .. } => Kind::Unknown,
         }
     }

@@ -18,5 +18,5 @@ mod rules;
 mod tests;
 
 pub use inspection::{Inspected, Inspection};
-pub use report::{Finding, Report, Rule, Undecided, Verdict};
+pub use report::{LintFinding, Report, Rule, Undecided, Verdict};
 pub use rules::{compare, lint};

@@ -46,7 +46,7 @@ impl fmt::Display for Rule {
 
 /// A rule that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct LintFinding {
     /// Which.
     pub rule: Rule,
     /// On which cores.
@@ -92,9 +92,9 @@ pub struct Report {
     /// Their levels from the lowest to the highest, as most cores have them.
     pub levels: Vec<String>,
     /// Rules that do not hold.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<LintFinding>,
     /// Rules that do not hold because somebody wants it so.
-    pub intended: Vec<Finding>,
+    pub intended: Vec<LintFinding>,
     /// Rules that could not be judged.
     pub undecided: Vec<Undecided>,
 }
@@ -110,11 +110,11 @@ impl Report {
     }
 
     /// Adds a finding; cores of which the same is to be said share one.
-    pub(super) fn add(&mut self, finding: Finding) {
+    pub(super) fn add(&mut self, finding: LintFinding) {
         merge(&mut self.findings, finding);
     }
 
-    pub(super) fn add_intended(&mut self, finding: Finding) {
+    pub(super) fn add_intended(&mut self, finding: LintFinding) {
         merge(&mut self.intended, finding);
     }
 
@@ -127,8 +127,8 @@ impl Report {
     }
 }
 
-fn merge(findings: &mut Vec<Finding>, finding: Finding) {
-    let same = |one: &&mut Finding| {
+fn merge(findings: &mut Vec<LintFinding>, finding: LintFinding) {
+    let same = |one: &&mut LintFinding| {
         (one.rule, &one.seen, &one.expected) == (finding.rule, &finding.seen, &finding.expected)
     };
     match findings.iter_mut().find(same) {
@@ -157,7 +157,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl Finding {
+impl LintFinding {
     fn write(&self, f: &mut fmt::Formatter<'_>, remark: &str) -> fmt::Result {
         writeln!(f, "\n{} on cores {}{remark}: {}", self.rule, self.cores, self.rule.statement())?;
         writeln!(f, "  seen         {}", self.seen)?;

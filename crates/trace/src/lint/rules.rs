@@ -2,7 +2,7 @@
 
 use quell_model::{CoreDomains, CoreSet, Domain, DomainGroup, DomainTrees};
 
-use super::{Finding, Report, Rule};
+use super::{LintFinding, Report, Rule};
 
 /// Judges one host by the rules L1 to L4.
 pub fn lint(trees: &DomainTrees) -> Report {
@@ -72,7 +72,7 @@ fn reach(core: &CoreDomains, isolated: &CoreSet, report: &mut Report) {
         Some(top) => format!("the highest domain ({}) spans {}", top.name, top.span),
     };
     let expected = format!("a domain that spans {root}");
-    let finding = Finding { rule: Rule::Reach, cores, seen, expected, consequence, remedy };
+    let finding = LintFinding { rule: Rule::Reach, cores, seen, expected, consequence, remedy };
     match intended {
         true => report.add_intended(finding),
         false => report.add(finding),
@@ -84,7 +84,7 @@ fn cover(core: &CoreDomains, report: &mut Report) {
         let none = CoreSet::EMPTY;
         let union = domain.groups.iter().fold(none, |sum, group| sum.union(&group.cores));
         if union != domain.span {
-            report.add(Finding {
+            report.add(LintFinding {
                 rule: Rule::Cover,
                 cores: CoreSet::of(core.core),
                 seen: format!("the groups of {} hold {{{union}}}", domain.name),
@@ -102,7 +102,7 @@ fn own_group(core: &CoreDomains, report: &mut Report) {
     for (domain, lower) in core.domains.iter().zip(lower) {
         let first = domain.groups.first().map_or(CoreSet::EMPTY, |group| group.cores);
         if first != lower {
-            report.add(Finding {
+            report.add(LintFinding {
                 rule: Rule::OwnGroup,
                 cores: own,
                 seen: format!("the first group of {} is {{{first}}}", domain.name),
@@ -130,7 +130,7 @@ fn separable(core: &CoreDomains, report: &mut Report) {
     let apart = levels.fold(own, |sum, domain| sum.union(&separated(domain)));
     let stuck = core.reach().difference(&apart);
     if !stuck.is_empty() {
-        report.add(Finding {
+        report.add(LintFinding {
             rule: Rule::Separable,
             cores: own,
             seen: format!("at every level that has {{{stuck}}}, they are in these cores' own group"),
@@ -142,7 +142,7 @@ fn separable(core: &CoreDomains, report: &mut Report) {
 }
 
 /// What differs between two trees of one core.
-fn unlike(was: &CoreDomains, is: &CoreDomains) -> Finding {
+fn unlike(was: &CoreDomains, is: &CoreDomains) -> LintFinding {
     let (mut seen, mut expected) = (levels(is), levels(was));
     if seen == expected {
         let mut levels = is.domains.iter().zip(&was.domains).rev();
@@ -153,7 +153,7 @@ fn unlike(was: &CoreDomains, is: &CoreDomains) -> Finding {
             ("another root domain, or other flags".to_owned(), "those of before".to_owned())
         });
     }
-    Finding {
+    LintFinding {
         rule: Rule::Unchanged,
         cores: CoreSet::of(is.core),
         seen,

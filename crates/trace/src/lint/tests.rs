@@ -2,13 +2,13 @@ use proptest::prelude::*;
 use quell_model::{CoreDomains, CoreId, CoreSet, Domain, DomainTrees};
 
 use super::build::{How, Machine};
-use super::{Finding, Report, Rule, Verdict, compare, lint};
+use super::{LintFinding, Report, Rule, Verdict, compare, lint};
 
 fn set(list: &str) -> CoreSet {
     list.parse().unwrap()
 }
 
-fn of(rule: Rule, report: &Report) -> Vec<&Finding> {
+fn of(rule: Rule, report: &Report) -> Vec<&LintFinding> {
     report.findings.iter().filter(|finding| finding.rule == rule).collect()
 }
 

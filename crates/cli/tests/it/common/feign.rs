@@ -254,7 +254,7 @@ fn kthread(at: u32, memory: &Memory, session: &Session, over: &AtomicBool, mode:
 /// Runs until it has to leave; some never do.
 fn work(lines: &Kthread, mode: &str, began: Nanos, is_over: &dyn Fn() -> bool) {
     lines.work.set_uthread(Some(clock::now()));
-    while !is_over() && (mode == "stubborn" || !lines.must_leave()) {
+    while !is_over() && (mode == "stubborn" || !lines.is_core_revoked()) {
         // Work waits for longer than anybody wants: it takes every core that it is given.
         lines.work.set_ready(Some(began), 8);
         if mode != "stubborn" {

@@ -7,7 +7,7 @@ use quell_model::{
 
 /// A cause, and what it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct CongestionDetail {
     /// The cause.
     pub cause: CongestionCause,
     /// The cores that it is about.
@@ -16,42 +16,42 @@ pub struct Finding {
     pub errno: Option<i32>,
 }
 
-impl Finding {
-    fn new(cause: CongestionCause, cores: CoreSet) -> Finding {
-        Finding { cause, cores, errno: None }
+impl CongestionDetail {
+    fn new(cause: CongestionCause, cores: CoreSet) -> CongestionDetail {
+        CongestionDetail { cause, cores, errno: None }
     }
 }
 
 /// Why the plan gives a congested LC task no more: the first that holds, hardest obstacle first.
-pub fn find(view: &TaskView, seen: &Snapshot, plan: &Plan) -> Finding {
+pub fn find(view: &TaskView, seen: &Snapshot, plan: &Plan) -> CongestionDetail {
     let usable = usable(view, seen);
     if usable.is_empty() {
-        return Finding::new(CongestionCause::NoCore, view.limits.allowed);
+        return CongestionDetail::new(CongestionCause::NoCore, view.limits.allowed);
     }
     let owned = plan.owned(view.id);
     let own_plan = plan.tasks.get(view.id.at()).filter(|task| task.id == view.id);
     let reason = own_plan.map(|task| task.reason);
     if matches!(reason, Some(TaskReason::RanAway(_))) {
-        return Finding::new(CongestionCause::RanAway, usable);
+        return CongestionDetail::new(CongestionCause::RanAway, usable);
     }
     if let Some((cores, errno)) = refused(&usable, &owned, seen, plan) {
-        return Finding { cause: CongestionCause::Refused, cores, errno: Some(errno) };
+        return CongestionDetail { cause: CongestionCause::Refused, cores, errno: Some(errno) };
     }
     let most = view.limits.core_limit().min(usable.len() as u32);
     let held = owned.len() as u32;
     if held > 0 && view.runnable() <= held {
-        return Finding::new(CongestionCause::EnoughCores, owned);
+        return CongestionDetail::new(CongestionCause::EnoughCores, owned);
     }
     if own_plan.is_some_and(|task| task.cap < most && held >= task.cap) {
-        return Finding::new(CongestionCause::Advice, usable.difference(&owned));
+        return CongestionDetail::new(CongestionCause::Advice, usable.difference(&owned));
     }
     if held >= most {
-        return Finding::new(CongestionCause::AtMaximum, owned);
+        return CongestionDetail::new(CongestionCause::AtMaximum, owned);
     }
     let others = usable.difference(&owned);
     let open = others.difference(&lc_owned(&others, plan));
     if open.is_empty() {
-        return Finding::new(CongestionCause::LcOwned, others);
+        return CongestionDetail::new(CongestionCause::LcOwned, others);
     }
     let kept_off = matches!(
         reason,
@@ -63,7 +63,7 @@ pub fn find(view: &TaskView, seen: &Snapshot, plan: &Plan) -> Finding {
         )
     );
     let cause = if kept_off { CongestionCause::Advice } else { CongestionCause::Policy };
-    Finding::new(cause, open)
+    CongestionDetail::new(cause, open)
 }
 
 /// The cores that the task may use and that can be planned.

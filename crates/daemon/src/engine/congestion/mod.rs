@@ -13,7 +13,7 @@ mod report;
 use quell_control::protocol::CongestionCause;
 use quell_model::{Class, Nanos, Plan, Snapshot, TaskId};
 
-pub use cause::Finding;
+pub use cause::CongestionDetail;
 
 /// One look counts for this part of the bound at most, however long ago the last was: a task has to be seen
 /// congested more than twice.
@@ -38,7 +38,7 @@ struct Record {
     since: Nanos,
     /// The level reached the bound, and was not at zero since.
     lasting: bool,
-    finding: Option<Finding>,
+    finding: Option<CongestionDetail>,
     /// How long each cause was seen since `since`.
     seen: [Nanos; CongestionCause::ALL.len()],
     /// Congestion that counts, since the task joined.
@@ -49,7 +49,7 @@ struct Record {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// The task's congestion counts from now on.
-    Began(TaskId, Finding),
+    Began(TaskId, CongestionDetail),
     /// It is over, after this long.
     Ended(TaskId, Nanos),
 }
@@ -62,7 +62,7 @@ pub struct Lasting {
     /// Since when it is congested.
     pub since: Nanos,
     /// The cause that was seen longest.
-    pub finding: Finding,
+    pub finding: CongestionDetail,
 }
 
 impl Congestion {
@@ -144,14 +144,14 @@ impl Record {
     }
 
     /// Keeps the finding whose cause was seen longest: a single look may catch a moment between two switches.
-    fn note(&mut self, finding: Finding, now: Nanos, passed: Nanos) {
+    fn note(&mut self, finding: CongestionDetail, now: Nanos, passed: Nanos) {
         if self.level == Nanos::ZERO && !self.was {
             self.since = now;
             self.finding = None;
             self.seen.fill(Nanos::ZERO);
         }
         let time = |cause: CongestionCause| self.seen[cause as usize];
-        let leads = |kept: Finding| time(finding.cause) + passed >= time(kept.cause);
+        let leads = |kept: CongestionDetail| time(finding.cause) + passed >= time(kept.cause);
         if self.finding.is_none_or(|kept| kept.cause == finding.cause || leads(kept)) {
             self.finding = Some(finding);
         }

@@ -5,7 +5,7 @@ use std::io;
 use quell_control::protocol::{CongestedTask, CongestionCause, CongestionReport};
 use quell_model::{CoreSet, TaskId, TaskView};
 
-use super::{Finding, Lasting, Turn};
+use super::{CongestionDetail, Lasting, Turn};
 use crate::engine::Engine;
 
 impl Engine {
@@ -33,7 +33,7 @@ impl Engine {
     }
 
     fn congested_task(&self, lasting: &Lasting) -> CongestedTask {
-        let Finding { cause, cores, errno } = lasting.finding;
+        let CongestionDetail { cause, cores, errno } = lasting.finding;
         let view = &self.seen.tasks[lasting.id.at()];
         let owned = self.plan.owned(lasting.id);
         let owners = self.owners(&cores, lasting.id);
@@ -68,8 +68,13 @@ impl Engine {
         view.limits.core_limit() as usize <= owned.len() && !spare.is_empty()
     }
 
-    fn explanation(&self, finding: &Finding, view: &TaskView, owners: &[String]) -> String {
-        let Finding { cause, cores, errno } = finding;
+    fn explanation(
+        &self,
+        finding: &CongestionDetail,
+        view: &TaskView,
+        owners: &[String],
+    ) -> String {
+        let CongestionDetail { cause, cores, errno } = finding;
         let owned = self.plan.owned(view.id);
         match cause {
             CongestionCause::AtMaximum if self.is_at_max(view, &owned) => {

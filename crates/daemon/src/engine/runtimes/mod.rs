@@ -123,7 +123,7 @@ struct Leaving {
 impl Kthread {
     fn new() -> Kthread {
         Kthread {
-            copy: quell_shm::runtime::Work::default().read(Nanos::ZERO),
+            copy: quell_shm::runtime::KthreadLoad::default().read(Nanos::ZERO),
             thread: None,
             welcome: false,
             handle: None,

@@ -187,7 +187,7 @@ fn a_core_that_goes_is_revoked_left_in_order_and_granted_to_nobody_meanwhile() {
     scene.run(0);
     scene.own(&[]);
     scene.tick();
-    assert!(scene.lines(0).must_leave());
+    assert!(scene.lines(0).is_core_revoked());
     assert_eq!(scene.pins, [], "it stays where it is until it has left");
     let wait = scene.runtimes.poll_every(scene.now, Nanos::from_millis(1));
     assert_eq!(wait, Some(Nanos::from_micros(100)), "looked at in time");

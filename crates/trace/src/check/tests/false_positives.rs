@@ -136,8 +136,8 @@ fn a_waiting_sched_idle_thread() {
     stream.keyframe();
     stream.idle(500);
     let report = assert_clean(&stream);
-    assert_eq!(report.explained[0].label, Label::Policy(PolicyReason::SchedIdle));
-    assert_eq!(report.explained[0].grade, Some(Grade::C));
+    assert_eq!(report.allowed_by_policy[0].label, Label::Policy(PolicyReason::SchedIdle));
+    assert_eq!(report.allowed_by_policy[0].reach, Some(Grade::C));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_core_that_runs_only_sched_idle_threads() {
     stream.hog_and_waiter(1, "0-1");
     stream.idle(500);
     let report = assert_clean(&stream);
-    assert_eq!(report.explained[0].label, Label::Policy(PolicyReason::BesideSchedIdle));
+    assert_eq!(report.allowed_by_policy[0].label, Label::Policy(PolicyReason::BesideSchedIdle));
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn realtime_threads_and_those_behind_them() {
     stream.keyframe();
     stream.idle(500);
     let report = assert_clean(&stream);
-    assert_eq!(report.explained[0].label, Label::Policy(PolicyReason::BehindRealtime));
+    assert_eq!(report.allowed_by_policy[0].label, Label::Policy(PolicyReason::BehindRealtime));
 
     let mut stream = Stream::of(2);
     stream.show(runner(11, "control", Rank::realtime(50)), 1, Activity::Running, "1");
@@ -166,7 +166,7 @@ fn realtime_threads_and_those_behind_them() {
     stream.keyframe();
     stream.idle(500);
     let report = assert_clean(&stream);
-    assert_eq!(report.explained[0].label, Label::Policy(PolicyReason::Realtime));
+    assert_eq!(report.allowed_by_policy[0].label, Label::Policy(PolicyReason::Realtime));
 }
 
 #[test]
@@ -184,8 +184,8 @@ fn a_core_that_goes_and_domains_that_are_rebuilt() {
     stream.after(70);
     let report = stream.check();
     assert!(report.violations.is_empty(), "{report}");
-    assert_eq!(report.blind.len(), 2);
-    assert_eq!(report.blind[0].why, "core 0 went off line");
+    assert_eq!(report.unjudged.len(), 2);
+    assert_eq!(report.unjudged[0].why, "core 0 went off line");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use quell_model::{Activity, Left, MoveCause, Source, Topology, What};
 use super::super::*;
 use super::stream::{Stream, cores, fair, nobody};
 
-fn found(report: &Report) -> &Finding {
+fn found(report: &Report) -> &WastedWait {
     report.violations.first().unwrap_or_else(|| panic!("{report}"))
 }
 
@@ -20,7 +20,7 @@ fn cores_without_a_common_domain_are_grade_b() {
     stream.hog_and_waiter(1, "0-1");
     stream.idle(500);
     let report = stream.check();
-    assert_eq!((found(&report).grade, found(&report).label), (Some(Grade::B), Label::Domains));
+    assert_eq!((found(&report).reach, found(&report).label), (Some(Grade::B), Label::Domains));
     assert_eq!(found(&report).evidence.domain, Some(cores("1")));
 }
 
@@ -131,7 +131,7 @@ fn a_managed_thread_that_a_cap_holds_back_is_explained() {
     stream.idle(500);
     let report = stream.check_managed(Options::default(), managed("1"));
     assert_eq!(report.verdict, Verdict::Clean);
-    assert_eq!(report.explained[0].label, Label::Policy(PolicyReason::Plan));
+    assert_eq!(report.allowed_by_policy[0].label, Label::Policy(PolicyReason::Plan));
     assert!(report.to_string().contains("the plan: its cap is one core"), "{report}");
 }
 
@@ -146,5 +146,5 @@ fn in_a_simulation_a_thread_waits_although_the_core_that_it_is_filed_under_idles
     stream.source = Source::Simulator;
     assert_eq!(stream.check().verdict, Verdict::Violated);
     let report = stream.check_managed(Options::default(), managed("0"));
-    assert_eq!((report.verdict, report.explained.len()), (Verdict::Clean, 1), "{report}");
+    assert_eq!((report.verdict, report.allowed_by_policy.len()), (Verdict::Clean, 1), "{report}");
 }

@@ -18,7 +18,7 @@ fn a_waiter_beside_an_idle_core_is_a_violation_of_grade_a() {
     let report = stream.check();
     assert_eq!(report.verdict, Verdict::Violated, "{report}");
     let [found] = report.violations.as_slice() else { panic!("{report}") };
-    assert_eq!((found.core, found.grade, found.idle), (on(1), Some(Grade::A), CoreSet::of(on(0))));
+    assert_eq!((found.core, found.reach, found.idle), (on(1), Some(Grade::A), CoreSet::of(on(0))));
     assert_eq!((found.waiters[0].thread, found.waiters[0].name.as_str()), (12, "waiter"));
     assert_eq!(found.wasted_ms, 500.0);
     let half = WasteTimes { any_s: 0.5, cores_s: 0.5, threads_s: 0.5 };
@@ -93,7 +93,7 @@ fn who_comes_and_goes_before_others_is_named_once_and_where_it_waits() {
     }
     stream.idle(300);
     let report = stream.check();
-    let [found] = report.explained.as_slice() else { panic!("{report}") };
+    let [found] = report.allowed_by_policy.as_slice() else { panic!("{report}") };
     let waited: Vec<(i32, f64)> =
         found.waiters.iter().map(|waiter| (waiter.thread, waiter.wasted_ms)).collect();
     assert_eq!(waited, [(13, 340.0), (12, 320.0)], "{report}");
@@ -158,7 +158,7 @@ fn across_a_loss_nothing_is_concluded() {
     stream.idle(500);
     let report = stream.check();
     assert_eq!(report.verdict, Verdict::CouldNotTell, "{report}");
-    let spans: Vec<u64> = report.blind.iter().map(|span| span.until_ns - span.from_ns).collect();
+    let spans: Vec<u64> = report.unjudged.iter().map(|span| span.until_ns - span.from_ns).collect();
     assert_eq!(spans, [ms(60).0, ms(500).0]);
 }
 
@@ -187,7 +187,7 @@ fn a_gap_in_a_sequence_is_a_loss() {
     stream.after(1).switch(1, fair(11, "hog"), 11, Left::Preempted);
     stream.idle(500);
     let report = stream.check();
-    assert_eq!(report.blind[0].why, "3 events of core 1 are missing");
+    assert_eq!(report.unjudged[0].why, "3 events of core 1 are missing");
     assert!(report.violations.is_empty());
 }
 
@@ -216,13 +216,13 @@ fn sizes_of_queues_alone_are_never_called_clean_nor_violated() {
     };
     let calm = sized([1, 1]);
     assert_eq!(calm.verdict, Verdict::CouldNotTell);
-    assert!(calm.unknown.is_empty() && calm.because.contains("names no threads"), "{calm}");
+    assert!(calm.unknown.is_empty() && calm.verdict_reason.contains("names no threads"), "{calm}");
     let crowded = sized([0, 3]);
     assert_eq!(crowded.verdict, Verdict::CouldNotTell);
-    assert!(crowded.because.contains("beside idle cores"), "{crowded}");
+    assert!(crowded.verdict_reason.contains("beside idle cores"), "{crowded}");
     let [found] = crowded.unknown.as_slice() else { panic!("{crowded}") };
     assert_eq!((found.core, found.idle), (on(1), CoreSet::of(on(0))));
-    assert_eq!((found.grade, found.label), (None, Label::ThreadsUnknown));
+    assert_eq!((found.reach, found.label), (None, Label::ThreadsUnknown));
     assert!(found.waiters.is_empty() && crowded.violations.is_empty());
     assert!(crowded.to_string().contains("threads waited 500.0 ms"), "{crowded}");
 }
@@ -258,7 +258,7 @@ fn a_sampler_drops_what_the_second_look_does_not_show() {
     let _ = sampler.keyframe(ms(2_000), calm);
     let report = sampler.finish();
     assert_eq!(report.verdict, Verdict::Clean);
-    assert_eq!(report.looks, 3);
+    assert_eq!(report.samples, 3);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_suspicion_that_is_gone_when_a_late_look_comes_does_not_count() {
         let _ = sampler.keyframe(ms(at), look);
     }
     let report = sampler.finish();
-    assert_eq!((report.verdict, report.blind.len()), (Verdict::Clean, 0), "{report}");
+    assert_eq!((report.verdict, report.unjudged.len()), (Verdict::Clean, 0), "{report}");
 }
 
 #[test]

@@ -229,7 +229,7 @@ proptest! {
         let mut rest = toy.stream.clone();
         rest.events.drain(..begin);
         let rest = rest.check();
-        let key = |found: &Finding| {
+        let key = |found: &WastedWait| {
             let waiters: Vec<i32> = found.waiters.iter().map(|waiter| waiter.thread).collect();
             (found.core, found.from_ns, found.until_ns, found.wasted_ms.to_bits(), waiters)
         };
@@ -239,7 +239,7 @@ proptest! {
             }
         }
         for found in &rest.violations {
-            let covers = |other: &&Finding| {
+            let covers = |other: &&WastedWait| {
                 other.core == found.core
                     && other.from_ns <= found.until_ns
                     && other.until_ns >= found.from_ns
