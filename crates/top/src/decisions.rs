@@ -44,7 +44,11 @@ impl Followed {
 impl Known {
     fn take(&mut self, update: Result<Update, ClientError>) {
         match update {
-            Ok(Update::Task(task)) => drop(self.names.insert(task.id, task.name)),
+            Ok(Update::Task(task)) => {
+                // The name of a task that left serves until another task has its index.
+                self.names.retain(|id, _| id.index != task.id.index);
+                self.names.insert(task.id, task.name);
+            }
             Ok(Update::Decision(made)) => {
                 if self.made.len() >= KEPT {
                     self.made.pop_front();
@@ -59,7 +63,8 @@ impl Known {
     }
 
     fn named(&self, made: &DecisionUpdate) -> Decision {
-        let name = |id: TaskId| self.names.get(&id).cloned().unwrap_or_else(|| id.to_string());
+        let name =
+            |id: TaskId| self.names.get(&id).cloned().unwrap_or_else(|| format!("task {id}"));
         let decision = &made.decision;
         Decision {
             at_us: made.at_ns.as_micros(),

@@ -9,7 +9,6 @@ use super::threads::{Managed, Tracked};
 use super::{Executor, Mode};
 use crate::backend::{Inspection, ThreadSettings};
 use crate::journal::slot::{Identity, boot_ticks};
-use crate::journal::value::Value;
 use crate::{ActError, SchedAttr};
 
 impl Executor {
@@ -21,6 +20,10 @@ impl Executor {
     pub fn inspect(&mut self, thread: &ThreadRef) -> Result<Inspection, ActError> {
         let sched = self.read_present_sched(thread)?;
         let present = ThreadSettings { sched, cores: self.read_all_affinity(thread)? };
+        // A dry run changed nothing that could be inherited, and needs no handles.
+        if self.mode == Mode::DryRun {
+            return Ok(Inspection { present, original: present });
+        }
         self.know(thread, None)?;
         let managed = self.threads.get(thread).ok_or(ActError::Gone(*thread))?;
         let original = ThreadSettings {
@@ -105,8 +108,6 @@ impl Executor {
 
 /// The original of an attribute that Quell changed.
 fn original<A: Attribute>(managed: &Managed) -> Option<A> {
-    A::tracked(managed).filter(|tracked| tracked.slot.is_some()).and_then(|tracked| {
-        let original: &Value = &tracked.original;
-        A::from_value(original)
-    })
+    let tracked = A::tracked(managed).filter(|tracked| tracked.slot.is_some())?;
+    A::from_value(&tracked.original)
 }

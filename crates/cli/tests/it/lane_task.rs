@@ -160,6 +160,15 @@ fn lane_comes_and_goes_with_apply_and_with_its_command() {
     assert!(apply(&text).0);
     eventually("it has slices again", || slices(&daemon)[2] > 5);
     assert!(apply(without).0);
+    // Not one that ends with its task.
+    let launched =
+        "[[task]]\nname = \"launched\"\nclass = \"be\"\ncommand = [\"sleep\", \"1000\"]\n";
+    assert!(apply(&format!("{without}{launched}")).0);
+    let launched = daemon.task("launched")["processes"][0].to_string();
+    let taken = text.replace(&format!("pid = {pid}\n"), &format!("pid = {launched}\n"));
+    assert!(apply(&taken).1.contains("belongs to task `launched`"), "{}", apply(&taken).1);
+    assert_eq!(daemon.task("launched")["processes"][0].to_string(), launched, "nothing changed");
+    assert!(apply(without).0);
 
     // The command's lane is a task for as long as the command runs.
     let mut lanes = crate::common::lanes::Lanes::run(&ground, &["--core", "1", "--pid", &pid]);

@@ -124,7 +124,9 @@ impl Manager {
         }
         let is_new = |wanted: &&TaskConfig| !self.tasks.iter().any(|task| task.serves(wanted));
         let fresh: Vec<&TaskConfig> = config.tasks.iter().filter(is_new).collect();
-        self.preflight(&fresh, file, |task| !self.is_unwanted(task, config))?;
+        // What a leaving task launched ends with it, and cannot go to a lane.
+        let keeps = |task: &Task| !self.is_unwanted(task, config) || task.has_launched();
+        self.preflight(&fresh, file, keeps)?;
         let mut said = self.drain_unwanted(config, dry_run)?;
         for wanted in &config.tasks {
             said.extend(self.reconcile(wanted, dry_run)?);
@@ -176,12 +178,12 @@ impl Manager {
         Ok(vec![format!("{}: limits changed", wanted.name)])
     }
 
-    /// Checks what can be known to fail of tasks that are to start beside those that stay.
+    /// Checks what can be known to fail of tasks that are to start; `keeps` says which tasks keep their processes.
     fn preflight(
         &self,
         fresh: &[&TaskConfig],
         file: &str,
-        stays: impl Fn(&Task) -> bool,
+        keeps: impl Fn(&Task) -> bool,
     ) -> Result<(), String> {
         preflight(fresh, &self.ground.host, file)?;
         // Two schedulers of one thread would each take the other's rung for the thread's own.
@@ -189,7 +191,7 @@ impl Manager {
         for task in lanes {
             let wanted = sources::processes(&task.source);
             let owns = |other: &&Task| other.pids().any(|pid| wanted.contains(&pid));
-            if let Some(other) = self.tasks.iter().filter(|other| stays(other)).find(owns) {
+            if let Some(other) = self.tasks.iter().filter(|other| keeps(other)).find(owns) {
                 return Err(format!(
                     "{file}: task `{}`: a process of it belongs to task `{}`; `quell remove {}` frees it",
                     task.name,

@@ -242,6 +242,11 @@ impl Task {
         }
     }
 
+    /// Whether programs of it end with it.
+    pub fn has_launched(&self) -> bool {
+        !self.programs.is_empty()
+    }
+
     /// The processes that belong to it.
     pub fn pids(&self) -> impl Iterator<Item = i32> + '_ {
         self.processes.iter().copied()
