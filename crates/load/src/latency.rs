@@ -69,20 +69,6 @@ impl Recorder {
             max_us: us(1.0),
         }
     }
-
-    /// The whole distribution as (upper bound of the bucket in us, share of the times up to it), for
-    /// plots: one point a non-empty bucket.
-    pub fn cumulative(&self) -> Vec<(f64, f64)> {
-        let total = self.0.len() as f64;
-        let mut seen = 0;
-        self.0
-            .iter_recorded()
-            .map(|bucket| {
-                seen += bucket.count_since_last_iteration();
-                (bucket.value_iterated_to() as f64 / 1e3, seen as f64 / total)
-            })
-            .collect()
-    }
 }
 
 impl FromIterator<Nanos> for Recorder {
@@ -127,15 +113,11 @@ mod tests {
         let near = |is: f64, should: f64| (is / should - 1.0).abs() < 0.002;
         assert!(near(summary.p50_us, 5_000.0) && near(summary.p99_us, 9_900.0));
         assert!(near(summary.p9999_us, 9_999.0) && near(summary.max_us, 10_000.0));
-        let cumulative = all.cumulative();
-        assert_eq!(cumulative.last().unwrap().1, 1.0);
-        assert!(cumulative.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1));
     }
 
     #[test]
     fn an_empty_distribution_is_all_zero() {
         assert_eq!(Recorder::new().summary(), Latency::default());
-        assert!(Recorder::new().cumulative().is_empty());
     }
 
     #[test]

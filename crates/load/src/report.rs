@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency::{Latency, Recorder};
 use crate::spec::LoadSpec;
-use crate::stall::{Stall, Stalls};
+use crate::stall::Stalls;
 use crate::timeline::TimePoint;
 
 /// What held the throughput back.
@@ -146,35 +146,6 @@ pub struct LoadReport {
     pub recorder: Recorder,
 }
 
-impl LoadReport {
-    /// Latencies of the samples that were in flight in none of `windows`, and how many were.
-    ///
-    /// `windows` must be sorted by start.
-    pub fn latency_outside(&self, windows: &[Stall]) -> (Recorder, u64) {
-        // Windows may come from several recorders and overlap, so ends need not be sorted: the
-        // running maximum is, and answers whether any earlier window reaches into the request.
-        let mut reach = Vec::with_capacity(windows.len());
-        let mut latest = Nanos::ZERO;
-        for window in windows {
-            latest = latest.max(window.end_ns);
-            reach.push(latest);
-        }
-        let mut kept = Recorder::new();
-        let mut removed = 0;
-        for sample in &self.samples {
-            let end = sample.sent_ns + sample.latency_ns;
-            let before_end = windows.partition_point(|window| window.start_ns <= end);
-            let touched = before_end > 0 && reach[before_end - 1] >= sample.sent_ns;
-            if touched {
-                removed += 1;
-            } else {
-                kept.record(sample.latency_ns);
-            }
-        }
-        (kept, removed)
-    }
-}
-
 /// More than this share of late requests means that the generator is the limit.
 const LATE_SHARE_MAX: f64 = 0.5;
 /// Less than this share of the offered rate means that somebody is the limit.
@@ -208,8 +179,6 @@ pub(crate) fn verdict(overall: &StepReport, generator: &GeneratorReport) -> (Lim
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{ProtocolSpec, keyvalue::KeyValueSpec};
-    use crate::stall::Activity;
 
     fn part(totals: Totals, achieved_rps: f64) -> StepReport {
         StepReport {
@@ -238,45 +207,5 @@ mod tests {
         assert_eq!(judged(600, 900.0), LimitedBy::Generator, "its delay comes first");
         let nothing = part(Totals::default(), 0.0);
         assert_eq!(verdict(&nothing, &GeneratorReport::default()).0, LimitedBy::None);
-    }
-
-    #[test]
-    fn requests_in_flight_during_a_window_are_cut_and_no_other() {
-        let addr = "127.0.0.1:1".parse().unwrap();
-        let protocol = ProtocolSpec::Memcached(KeyValueSpec::default());
-        let sample = |sent, latency| Sample { sent_ns: Nanos(sent), latency_ns: Nanos(latency) };
-        let report = LoadReport {
-            spec: LoadSpec::new(addr, protocol, 1.0, Nanos(1)),
-            overall: part(Totals::default(), 0.0),
-            steps: Vec::new(),
-            timeline: Vec::new(),
-            limited_by: LimitedBy::None,
-            limited_because: String::new(),
-            generator: GeneratorReport::default(),
-            stalls: Stalls::default(),
-            connections_lost: 0,
-            connections_reopened: 0,
-            ended_early: None,
-            samples_missing: 0,
-            samples: vec![
-                sample(0, 9),
-                sample(5, 20),
-                sample(150, 10),
-                sample(210, 1),
-                sample(301, 5),
-            ],
-            recorder: Recorder::new(),
-        };
-        let window = |start, end| Stall {
-            start_ns: Nanos(start),
-            end_ns: Nanos(end),
-            switched: false,
-            during: Activity::Spin,
-        };
-        // The second window lies inside the first, which reaches further.
-        let (kept, removed) =
-            report.latency_outside(&[window(10, 205), window(20, 30), window(250, 300)]);
-        assert_eq!((kept.count(), removed), (3, 2));
-        assert_eq!(report.latency_outside(&[]).0.count(), 5);
     }
 }

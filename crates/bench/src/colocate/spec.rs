@@ -70,14 +70,6 @@ impl System {
         System::Static,
         System::Quell,
     ];
-    /// Those that need no daemon.
-    pub const WITHOUT_DAEMON: [System; 5] = [
-        System::Alone,
-        System::AloneWarm,
-        System::LinuxDefault,
-        System::SchedIdle,
-        System::SchedRr,
-    ];
 
     /// Its name in reports.
     pub fn name(self) -> &'static str {

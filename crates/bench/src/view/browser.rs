@@ -8,7 +8,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -152,16 +151,6 @@ impl Browser {
         });
         self.call("Input.dispatchMouseEvent", event)?;
         Ok(())
-    }
-
-    /// The page as PNG.
-    ///
-    /// # Errors
-    /// When it cannot be drawn.
-    pub fn screenshot(&mut self) -> Result<Vec<u8>> {
-        let answer = self.call("Page.captureScreenshot", json!({ "format": "png" }))?;
-        let data = answer["data"].as_str().context("no picture")?;
-        BASE64_STANDARD.decode(data).context("a picture that is none")
     }
 
     /// What the page complained of so far.

@@ -151,20 +151,6 @@ pub struct CountersCopy {
 }
 
 impl Counters {
-    /// Counts on from what was counted in another memory.
-    pub fn continue_from(&self, other: &Counters) {
-        let copy = |from: &AtomicU64, to: &AtomicU64| {
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        };
-        copy(&other.switches, &self.switches);
-        copy(&other.steals, &self.steals);
-        copy(&other.parks, &self.parks);
-        copy(&other.revokes, &self.revokes);
-        copy(&other.preemptions, &self.preemptions);
-        copy(&other.busy_ns, &self.busy_ns);
-        copy(&other.asks, &self.asks);
-    }
-
     /// Copies them: each a claim by itself.
     pub fn read(&self) -> CountersCopy {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
