@@ -90,7 +90,7 @@ pub enum What {
         /// Who.
         thread: i32,
         /// Where it may run.
-        cores: CoreSet,
+        cores: Box<CoreSet>,
     },
     /// What Quell's plan lets the threads of a process use from here on, so that the plan is judged and not its means.
     Planned(Arc<Planned>),
@@ -121,7 +121,7 @@ pub enum What {
         /// Which search.
         search: Search,
         /// What it looked at.
-        cores: CoreSet,
+        cores: Box<CoreSet>,
         /// Whether that was seen or worked out.
         certainty: Certainty,
     },

@@ -131,7 +131,8 @@ impl Engine<'_> {
         let Some(mut trace) = self.trace.take() else { return };
         let first = self.tasks[task].first;
         for thread in first..first + self.scenario.tasks[task].threads as usize {
-            let what = What::Allowed { thread: number(thread), cores: self.tasks[task].allowed };
+            let what =
+                What::Allowed { thread: number(thread), cores: self.tasks[task].allowed.into() };
             trace.tell(self.now, 0, self.cores[0].id, what);
         }
         self.trace = Some(trace);
@@ -209,7 +210,7 @@ impl Engine<'_> {
         let at = last_core.unwrap_or_default();
         let mut tell = |what| trace.tell(self.now, at, self.cores[at].id, what);
         tell(What::Fork { parent: number(self.tasks[task].first), child: self.runner(thread) });
-        tell(What::Allowed { thread: number(thread), cores: self.tasks[task].allowed });
+        tell(What::Allowed { thread: number(thread), cores: self.tasks[task].allowed.into() });
     }
 
     fn tell_move(&self, trace: &mut Trace, thread: usize, to: usize, cause: MoveCause) {

@@ -139,7 +139,7 @@ mod tests {
             What::Considered {
                 by: CoreId(1),
                 search: Search::BusiestQueue,
-                cores: "0-1,63".parse().unwrap(),
+                cores: Box::new("0-1,63".parse().unwrap()),
                 certainty: Certainty::Observed,
             },
             What::Queue { of: CoreId(1), queued: 1, runnable: 1 },

@@ -268,9 +268,9 @@ impl Host {
     fn search(&mut self, core: usize) {
         let (by, per_node) = (CoreId(core as u16), self.spec.cores_per_node);
         let first = self.node(core) as u16 * per_node;
-        let cores = (first..first + per_node).map(CoreId).collect();
+        let cores: CoreSet = (first..first + per_node).map(CoreId).collect();
         let (search, certainty) = (Search::BusiestQueue, Certainty::Inferred);
-        self.emit(core, What::Considered { by, search, cores, certainty });
+        self.emit(core, What::Considered { by, search, cores: cores.into(), certainty });
     }
 
     fn wake(&mut self, waker: usize) {

@@ -174,7 +174,7 @@ impl Merge {
         let span = self.spans.as_ref().and_then(|spans| spans.get(by.index()));
         let Some(&cores) = span.filter(|span| !span.is_empty()) else { return };
         let (search, certainty) = (Search::GroupStatistics, Certainty::Inferred);
-        self.give(at, by, What::Considered { by, search, cores, certainty }, out);
+        self.give(at, by, What::Considered { by, search, cores: cores.into(), certainty }, out);
     }
 
     fn give(&mut self, at: Nanos, core: CoreId, what: What, out: &mut Vec<Event>) {
@@ -298,7 +298,7 @@ mod tests {
         merge.release(Nanos::MAX, &mut out);
         assert_eq!(out.len(), 3);
         let (by, search, certainty) = (CoreId(1), Search::GroupStatistics, Certainty::Inferred);
-        assert_eq!(out[2].what, What::Considered { by, search, cores: span, certainty });
+        assert_eq!(out[2].what, What::Considered { by, search, cores: span.into(), certainty });
     }
 
     proptest! {

@@ -176,7 +176,7 @@ fn about_load(record: &LoadRecord) -> What {
 
 fn allowed(record: &AllowedRecord) -> Option<What> {
     let (thread, cores) = (record.head.subject as i32, CoreSet::from_words(&record.mask));
-    (record.head.kind == ALLOWED).then_some(What::Allowed { thread, cores })
+    (record.head.kind == ALLOWED).then(|| What::Allowed { thread, cores: cores.into() })
 }
 
 fn runner(record: &ThreadRecord) -> Runner {
@@ -306,7 +306,7 @@ mod tests {
         body[127] = 0x80;
         let what = parsed(&record(13, 5, &body)).unwrap().what;
         let cores = CoreSet::from_iter([CoreId(0), CoreId(2), CoreId(1023)]);
-        assert_eq!(what, What::Allowed { thread: 5, cores });
+        assert_eq!(what, What::Allowed { thread: 5, cores: cores.into() });
     }
 
     proptest! {

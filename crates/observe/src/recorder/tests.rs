@@ -144,8 +144,8 @@ fn a_thread_whose_affinity_changes_is_moved_for_that_and_its_cores_are_told() {
     });
     let told: Vec<CoreSet> = events
         .iter()
-        .filter_map(|event| match event.what {
-            What::Allowed { thread: told, cores } if told == thread => Some(cores),
+        .filter_map(|event| match &event.what {
+            What::Allowed { thread: told, cores } if *told == thread => Some(**cores),
             _ => None,
         })
         .collect();
@@ -337,7 +337,7 @@ fn a_pass_of_the_balancer_is_told_with_what_it_considered() {
         matches!(event.what, What::Considered { .. })
     });
     for pair in events.windows(2) {
-        if let What::Considered { by, cores, certainty, .. } = pair[1].what {
+        if let What::Considered { by, ref cores, certainty, .. } = pair[1].what {
             assert_eq!(pair[0].what, What::Softirq { vector: What::BALANCER, begins: true });
             assert_eq!((pair[0].core, certainty), (by, Certainty::Inferred));
             assert!(cores.contains(by));

@@ -75,6 +75,7 @@ fn bytes_of(event: &Event) -> usize {
             size_of_val::<[CoreState]>(&keyframe.cores)
                 + size_of_val::<[ThreadState]>(&keyframe.threads)
         }
+        What::Allowed { cores, .. } | What::Considered { cores, .. } => size_of_val(&**cores),
         What::Annotation(text) => text.len(),
         What::Task(task) => {
             size_of_val(&**task) + task.name.len() + size_of_val::<[i32]>(&task.processes)

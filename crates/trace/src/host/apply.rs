@@ -58,7 +58,7 @@ impl HostState {
             What::Exit { thread } => self.exit(*thread, visitor),
             What::Allowed { thread, cores } => {
                 if let Some(index) = self.introduce_tid(*thread, seen_at, visitor) {
-                    self.set_allowed(index, *cores, visitor);
+                    self.set_allowed(index, **cores, visitor);
                 }
             }
             What::Planned(plan) => {

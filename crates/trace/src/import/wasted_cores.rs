@@ -116,7 +116,7 @@ fn considered(at: Nanos, kind: &str, by: &str, mask: &str) -> Result<Parsed, Str
         .map_err(|_| format!("`{mask}` is not a mask of cores in hexadecimal"))?;
     let (by, cores) = (core(by)?, CoreSet::from_words(&[mask]));
     let certainty = Certainty::Observed;
-    Ok(event_at(at, by, What::Considered { by, search, cores, certainty }))
+    Ok(event_at(at, by, What::Considered { by, search, cores: cores.into(), certainty }))
 }
 
 #[cfg(test)]

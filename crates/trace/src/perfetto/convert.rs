@@ -107,22 +107,6 @@ pub fn shown(name: &ThreadName) -> Cow<'_, str> {
     }
 }
 
-fn runner(
-    thread: Option<i32>,
-    prio: i32,
-    comm: Option<Bytes>,
-    private: &Private,
-) -> Result<Runner, Malformed> {
-    let thread = thread.unwrap_or_default();
-    let rank = match private.rank {
-        None => kernel::rank(prio, thread),
-        Some(number) => rank(number)?,
-    };
-    let name = private.name.as_ref().or(comm.as_ref()).map_or(&[][..], |name| name);
-    let process = private.process.unwrap_or(thread);
-    Ok(Runner { thread, process, rank, name: ThreadName::new(name) })
-}
-
 pub fn rank(number: u32) -> Result<quell_model::Rank, Malformed> {
     let known = u16::try_from(number).ok().and_then(quell_model::Rank::from_number);
     known.ok_or(Malformed("a rank that no thread has"))
@@ -134,10 +118,6 @@ pub fn core(number: Option<u32>) -> Result<CoreId, Malformed> {
         Some(_) => Err(Malformed("a core past the highest possible one")),
         None => Err(Malformed("an event without its core")),
     }
-}
-
-fn target(number: Option<i32>) -> Result<CoreId, Malformed> {
-    core(number.map(|number| number as u32))
 }
 
 /// A set as the bytes of its mask, least significant first, up to the last that is not zero.
@@ -158,7 +138,7 @@ pub fn set(bytes: &[u8]) -> Result<CoreSet, Malformed> {
     Ok(CoreSet::from_words(&words))
 }
 
-const LEFT: [(Left, i64); 5] = [
+pub const LEFT: [(Left, i64); 5] = [
     (Left::Preempted, 0),
     (Left::Sleeping, 1),
     (Left::Blocked, 2),
@@ -166,7 +146,7 @@ const LEFT: [(Left, i64); 5] = [
     (Left::Dead, 16),
 ];
 
-const CAUSES: [MoveCause; 11] = [
+pub const CAUSES: [MoveCause; 11] = [
     MoveCause::Unknown,
     MoveCause::Wakeup,
     MoveCause::Fork,
@@ -196,7 +176,7 @@ fn code<A: PartialEq + Copy, B: Copy + Default>(table: &[(A, B)], of: A) -> B {
 }
 
 /// The first of the pair whose second this is.
-fn decode<A: Copy, B: PartialEq + Copy>(table: &[(A, B)], code: B) -> Option<A> {
+pub fn decode<A: Copy, B: PartialEq + Copy>(table: &[(A, B)], code: B) -> Option<A> {
     table.iter().find(|(_, known)| *known == code).map(|(decoded, _)| *decoded)
 }
 
@@ -368,74 +348,6 @@ pub fn text(name: &str, value: &str) -> DebugAnnotation {
     DebugAnnotation { name, int_value: None, string_value: Some(value.to_owned()) }
 }
 
-/// The event of an ftrace event; `None` of a kind that is none of ours.
-pub fn ftrace(event: FtraceEvent) -> Result<Option<(What, Private)>, Malformed> {
-    let private = event.private.unwrap_or_default();
-    let Some(kind) = event.event else { return Ok(None) };
-    let what = match kind {
-        Ftrace::Switch(switch) => What::Switch {
-            next: runner(
-                switch.next_pid,
-                switch.next_prio.unwrap_or_default(),
-                switch.next_comm,
-                &private,
-            )?,
-            left: switch.prev_pid.unwrap_or_default(),
-            how: decode(&LEFT, switch.prev_state.unwrap_or_default())
-                .ok_or(Malformed("a switch that leaves a thread in no known state"))?,
-            stolen: Nanos(private.stolen_ns.unwrap_or_default()),
-        },
-        Ftrace::Waking(waking) => What::Waking {
-            target: target(waking.target_cpu)?,
-            thread: woken(waking, &private)?,
-            by: event.pid.unwrap_or_default() as i32,
-        },
-        Ftrace::Wakeup(wakeup) => What::Woken {
-            on: target(wakeup.target_cpu)?,
-            thread: woken(wakeup, &private)?,
-            is_new: false,
-        },
-        Ftrace::WakeupNew(wakeup) => What::Woken {
-            on: target(wakeup.target_cpu)?,
-            thread: woken(wakeup, &private)?,
-            is_new: true,
-        },
-        Ftrace::SoftirqEntry(softirq) => What::Softirq { vector: vector(softirq)?, begins: true },
-        Ftrace::SoftirqExit(softirq) => What::Softirq { vector: vector(softirq)?, begins: false },
-        Ftrace::IrqHandlerEntry(entry) => What::Interrupt { irq: irq(entry.irq)?, begins: true },
-        Ftrace::IrqHandlerExit(exit) => What::Interrupt { irq: irq(exit.irq)?, begins: false },
-        Ftrace::Exec(exec) => What::Exec { thread: runner(exec.pid, 0, exec.filename, &private)? },
-        Ftrace::Exit(exit) => What::Exit { thread: exit.pid.unwrap_or_default() },
-        Ftrace::Fork(fork) => What::Fork {
-            parent: fork.parent_pid.unwrap_or_default(),
-            child: runner(fork.child_pid, 0, fork.child_comm, &private)?,
-        },
-        Ftrace::Migrate(migrate) => What::Migrate {
-            thread: migrate.pid.unwrap_or_default(),
-            from: target(migrate.orig_cpu)?,
-            to: target(migrate.dest_cpu)?,
-            cause: *CAUSES
-                .get(private.cause.unwrap_or_default() as usize)
-                .ok_or(Malformed("a migration of no known cause"))?,
-        },
-    };
-    Ok(Some((what, private)))
-}
-
-fn vector(softirq: Softirq) -> Result<u8, Malformed> {
-    let vector = u8::try_from(softirq.vec.unwrap_or_default());
-    vector.map_err(|_| Malformed("a softirq vector past 255"))
-}
-
-fn irq(number: Option<i32>) -> Result<u32, Malformed> {
-    let irq = u32::try_from(number.unwrap_or_default());
-    irq.map_err(|_| Malformed("a negative interrupt number"))
-}
-
-fn woken(wakeup: SchedWakeup, private: &Private) -> Result<Runner, Malformed> {
-    runner(wakeup.pid, wakeup.prio.unwrap_or_default(), wakeup.comm, private)
-}
-
 /// The event of a track event at this time.
 pub fn track(event: Bytes, at: Nanos, private: &Private) -> Result<What, Malformed> {
     if event.len() > TRACK_EVENT_MAX {
@@ -460,13 +372,13 @@ pub fn track(event: Bytes, at: Nanos, private: &Private) -> Result<What, Malform
             by: core(Some(numbered(event, "by")? as u32))?,
             search: decode(&SEARCHES, texted(event, "search")?)
                 .ok_or(Malformed("an unknown search"))?,
-            cores: listed(event, "cores")?,
+            cores: listed(event, "cores")?.into(),
             certainty: decode(&CERTAINTIES, texted(event, "certainty")?)
                 .ok_or(Malformed("an unknown certainty"))?,
         },
         Track::Affinity => What::Allowed {
             thread: numbered(event, "thread")? as i32,
-            cores: listed(event, "cores")?,
+            cores: listed(event, "cores")?.into(),
         },
         Track::Online => What::Online {
             of: core(Some(numbered(event, "core")? as u32))?,

@@ -42,7 +42,7 @@ pub fn parts(keyframe: &Keyframe) -> Vec<Bytes> {
 }
 
 /// Appends what a part holds.
-pub fn append(keyframe: &mut Keyframe, mut part: Bytes) -> Result<(), Malformed> {
+pub fn append(keyframe: &mut Keyframe, mut part: &[u8]) -> Result<(), Malformed> {
     const NONE: Malformed = Malformed("a keyframe that is none");
     while !part.is_empty() {
         let (number, Value::Bytes(entry)) = next_field(&mut part).ok_or(NONE)? else {
@@ -76,7 +76,7 @@ fn put_core(core: &CoreState) -> wire::CoreState {
     }
 }
 
-fn take_core(entry: Bytes) -> Result<CoreState, Malformed> {
+fn take_core(entry: &[u8]) -> Result<CoreState, Malformed> {
     let message = wire::CoreState::decode(entry).map_err(|_| Malformed("a core that is none"))?;
     Ok(CoreState {
         core: core(Some(message.core))?,
@@ -104,7 +104,7 @@ fn put_thread(thread: &ThreadState) -> wire::ThreadState {
     }
 }
 
-fn take_thread(entry: Bytes) -> Result<ThreadState, Malformed> {
+fn take_thread(entry: &[u8]) -> Result<ThreadState, Malformed> {
     let message =
         wire::ThreadState::decode(entry).map_err(|_| Malformed("a thread that is none"))?;
     let state = ACTIVITIES.get(message.state as usize);

@@ -12,6 +12,7 @@
 //! Perfetto has no field for lies in a field of our own, which other programs skip.
 
 mod convert;
+mod ftrace;
 mod keyframe;
 mod read;
 mod tasks;

@@ -1,6 +1,6 @@
 //! Reads a trace back. Nothing in the file is trusted: lengths are bounded, numbers checked.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};
 
 use prost::Message;
@@ -8,10 +8,10 @@ use prost::bytes::Bytes;
 use quell_model::{CoreId, Event, Keyframe, Meta, Nanos, Topology, What};
 
 use super::convert::{self, Malformed};
+use super::ftrace::{self, Ftraced};
 use super::keyframe;
 use super::wire::{
-    BUNDLE_CPU, BUNDLE_EVENT, Content, FtraceEvent, PACKET_TAG, Packet, Private, SYNC_MARKER,
-    Value, next_field,
+    BUNDLE_CPU, BUNDLE_EVENT, Content, PACKET_TAG, Packet, Private, SYNC_MARKER, Value, next_field,
 };
 use super::{GROUP_EVENTS, PACKET_MAX};
 use crate::stream::{ReadError, Source, stranger};
@@ -30,6 +30,7 @@ pub fn is_perfetto(head: &[u8]) -> bool {
 pub struct Reader<R> {
     packets: Packets<R>,
     meta: Meta,
+    group: Group,
     ready: VecDeque<Event>,
     is_over: bool,
 }
@@ -63,7 +64,13 @@ impl<R: BufRead> Reader<R> {
             let content = packet.private.and_then(|private| private.content);
             if let Some(Content::Meta(json)) = content {
                 let meta = packets.meta(&json)?;
-                return Ok(Reader { packets, meta, ready: VecDeque::new(), is_over: false });
+                return Ok(Reader {
+                    packets,
+                    meta,
+                    group: Group::default(),
+                    ready: VecDeque::new(),
+                    is_over: false,
+                });
             }
         }
         Err(FOREIGN)
@@ -91,20 +98,22 @@ impl<R: BufRead> Reader<R> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Reads the events of a group.
+    /// Reads the events of a group. None of them is given if one is missing or damaged.
     fn read_events(&mut self, events: u32) -> Result<(), ReadError> {
-        let mut group = Group::default();
-        while group.entries.len() < events as usize {
+        self.group.begin(events);
+        while !self.group.is_whole() {
             let packet = self
                 .packets
                 .next()?
                 .ok_or_else(|| self.packets.damaged("the file ends within a group of events"))?;
-            let added = group.add(packet, &self.meta.topology);
+            let added = self.group.add(packet, &self.meta.topology);
             added.map_err(|Malformed(what)| self.packets.damaged(what))?;
         }
-        let events = group.finish(events);
-        self.ready.extend(events.map_err(|Malformed(what)| self.packets.damaged(what))?);
-        Ok(())
+        let finished = self.group.finish(&mut self.ready);
+        finished.map_err(|Malformed(what)| {
+            self.ready.clear();
+            self.packets.damaged(what)
+        })
     }
 }
 
@@ -132,17 +141,22 @@ impl<R: BufRead> Source for Reader<R> {
 }
 
 /// The events of a group, as far as they are read.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Group {
-    entries: Vec<Entry>,
+    /// By place.
+    entries: Vec<Option<Entry>>,
+    /// How many of them are there.
+    filled: usize,
     /// How many events of the group there are up to the last one outside of the bundles.
     reach: u32,
-    /// A keyframe of which more parts follow.
-    partial: Option<(Entry, Keyframe)>,
+    /// A keyframe of which more parts follow, and its place.
+    partial: Option<(u32, Entry, Keyframe)>,
+    /// By core: the number of its next event, where that is known.
+    expected: Vec<Option<u64>>,
 }
 
+#[derive(Debug)]
 struct Entry {
-    place: u32,
     sequence: Option<u64>,
     at: Nanos,
     core: CoreId,
@@ -150,116 +164,122 @@ struct Entry {
 }
 
 impl Group {
+    /// Begins anew.
+    fn begin(&mut self, events: u32) {
+        self.entries.clear();
+        self.entries.resize_with(events as usize, || None);
+        (self.filled, self.reach, self.partial) = (0, 0, None);
+    }
+
+    fn is_whole(&self) -> bool {
+        self.filled == self.entries.len()
+    }
+
     fn add(&mut self, packet: Packet, topology: &Topology) -> Result<(), Malformed> {
         if let Some(bundle) = packet.ftrace_events {
-            return self.add_bundle(bundle, topology);
+            return self.add_bundle(&bundle, topology);
         }
         let Some(private) = packet.private else { return Ok(()) };
         if private.group.is_some() || matches!(private.content, Some(Content::Meta(_))) {
             return Err(Malformed("a group of events that lacks some"));
         }
         if let Some(Content::Keyframe(part)) = &private.content {
-            return self.add_keyframe(part.clone(), packet.timestamp, &private, topology);
+            return self.add_keyframe(part, packet.timestamp, &private, topology);
         }
         let Some(event) = packet.track_event else { return Ok(()) };
         let at = packet.timestamp.unwrap_or_default();
         let what = convert::track(event, Nanos(at), &private)?;
-        let entry = self.entry(private.told.or(packet.timestamp), &private, what)?;
-        self.push(entry, topology)
+        let (place, entry) = self.entry(private.told.or(packet.timestamp), &private, what)?;
+        self.put(place, entry, topology)
     }
 
-    fn add_bundle(&mut self, bundle: Bytes, topology: &Topology) -> Result<(), Malformed> {
-        let (mut rest, mut core, mut reach) = (bundle, None, 0);
-        while !rest.is_empty() {
-            let event = match next_field(&mut rest) {
+    fn add_bundle(&mut self, mut bundle: &[u8], topology: &Topology) -> Result<(), Malformed> {
+        let (mut on, mut reach) = (None, 0);
+        while !bundle.is_empty() {
+            let event = match next_field(&mut bundle) {
                 Some((BUNDLE_CPU, Value::Number(number))) => {
-                    core = u32::try_from(number).ok();
+                    on = u32::try_from(number).ok();
                     continue;
                 }
                 Some((BUNDLE_EVENT, Value::Bytes(event))) => event,
                 Some(_) => continue,
                 None => return Err(Malformed("a bundle that is none")),
             };
-            let core = convert::core(core)?;
-            let event = FtraceEvent::decode(event)
-                .map_err(|_| Malformed("an ftrace event that is none"))?;
-            let at = Nanos(event.timestamp.unwrap_or_default());
-            let Some((what, private)) = convert::ftrace(event)? else { continue };
-            let place = advance(&mut reach, &private)?;
-            let entry = Entry { place, sequence: private.sequence, at, core, what };
-            self.push(entry, topology)?;
+            let core = convert::core(on)?;
+            let Some(Ftraced { at, what, skip, sequence }) = ftrace::take(event)? else { continue };
+            let place = advance(&mut reach, skip)?;
+            self.put(place, Entry { sequence, at, core, what }, topology)?;
         }
         Ok(())
     }
 
     fn add_keyframe(
         &mut self,
-        part: Bytes,
+        part: &[u8],
         at: Option<u64>,
         private: &Private,
         topology: &Topology,
     ) -> Result<(), Malformed> {
-        let (mut entry, mut keyframe) = match self.partial.take() {
+        let (place, mut entry, mut keyframe) = match self.partial.take() {
             Some(begun) => begun,
             // What it is is known once all parts are.
-            None => (self.entry(at, private, What::Lost { count: 0 })?, Keyframe::default()),
+            None => {
+                let (place, entry) = self.entry(at, private, What::Lost { count: 0 })?;
+                (place, entry, Keyframe::default())
+            }
         };
         keyframe::append(&mut keyframe, part)?;
         if private.more == Some(true) {
-            self.partial = Some((entry, keyframe));
+            self.partial = Some((place, entry, keyframe));
             return Ok(());
         }
         entry.what = What::Keyframe(keyframe.into());
-        self.push(entry, topology)
+        self.put(place, entry, topology)
     }
 
-    /// An event outside of bundles.
+    /// An event outside of bundles, and its place.
     fn entry(
         &mut self,
         at: Option<u64>,
         private: &Private,
         what: What,
-    ) -> Result<Entry, Malformed> {
-        let place = advance(&mut self.reach, private)?;
+    ) -> Result<(u32, Entry), Malformed> {
+        let place = advance(&mut self.reach, private.skip.unwrap_or_default())?;
         let core = convert::core(private.core)?;
         let at = Nanos(at.unwrap_or_default());
-        Ok(Entry { place, sequence: private.sequence, at, core, what })
+        Ok((place, Entry { sequence: private.sequence, at, core, what }))
     }
 
-    fn push(&mut self, entry: Entry, topology: &Topology) -> Result<(), Malformed> {
-        if self.entries.len() >= GROUP_EVENTS as usize {
-            return Err(Malformed("a group with more events than it says"));
-        }
+    fn put(&mut self, place: u32, entry: Entry, topology: &Topology) -> Result<(), Malformed> {
         if topology.position(entry.core).is_none() || stranger(&entry.what, topology).is_some() {
             return Err(Malformed("an event of a core that the topology does not have"));
         }
-        self.entries.push(entry);
+        let free = self.entries.get_mut(place as usize).filter(|place| place.is_none());
+        *free.ok_or(Malformed("a group of events that are not its own"))? = Some(entry);
+        self.filled += 1;
         Ok(())
     }
 
-    /// The events in the order in which they were written, numbered.
-    fn finish(mut self, events: u32) -> Result<Vec<Event>, Malformed> {
-        self.entries.sort_by_key(|entry| entry.place);
-        let in_place = |(at, entry): (usize, &Entry)| entry.place as usize == at;
-        if self.entries.len() != events as usize || !self.entries.iter().enumerate().all(in_place) {
-            return Err(Malformed("a group of events that are not its own"));
+    /// Moves its events, numbered and in the order in which they were written, behind those in `ready`.
+    fn finish(&mut self, ready: &mut VecDeque<Event>) -> Result<(), Malformed> {
+        self.expected.clear();
+        for Entry { sequence, at, core, what } in self.entries.drain(..).flatten() {
+            if self.expected.len() <= core.index() {
+                self.expected.resize(core.index() + 1, None);
+            }
+            let expected = &mut self.expected[core.index()];
+            let sequence = sequence.or(*expected);
+            let sequence = sequence.ok_or(Malformed("an event without its sequence number"))?;
+            *expected = Some(sequence.wrapping_add(1));
+            ready.push_back(Event { at, core, sequence, what });
         }
-        let mut expected: HashMap<CoreId, u64> = HashMap::new();
-        let numbered =
-            self.entries.into_iter().map(|Entry { sequence, at, core, what, .. }| {
-                let sequence = sequence.or_else(|| expected.get(&core).copied());
-                let sequence = sequence.ok_or(Malformed("an event without its sequence number"))?;
-                expected.insert(core, sequence.wrapping_add(1));
-                Ok(Event { at, core, sequence, what })
-            });
-        numbered.collect()
+        Ok(())
     }
 }
 
-/// The place of an event in its group, behind what its chain has reached.
-fn advance(reach: &mut u32, private: &Private) -> Result<u32, Malformed> {
-    let place = reach.checked_add(private.skip.unwrap_or_default());
-    let place = place.filter(|place| *place < GROUP_EVENTS);
+/// The place of an event in its group, so many behind what its chain has reached.
+fn advance(reach: &mut u32, skip: u32) -> Result<u32, Malformed> {
+    let place = reach.checked_add(skip).filter(|place| *place < GROUP_EVENTS);
     let place = place.ok_or(Malformed("an event past the end of its group"))?;
     *reach = place + 1;
     Ok(place)

@@ -150,7 +150,8 @@ fn any_traced() -> impl Strategy<Value = What> {
 fn any_told() -> impl Strategy<Value = What> {
     let certainty = prop_oneof![Just(Certainty::Observed), Just(Certainty::Inferred)];
     prop_oneof![
-        (any::<i32>(), any_cores()).prop_map(|(thread, cores)| What::Allowed { thread, cores }),
+        (any::<i32>(), any_cores())
+            .prop_map(|(thread, cores)| What::Allowed { thread, cores: cores.into() }),
         (any_core(), any::<u32>(), any::<u32>()).prop_map(|(of, queued, runnable)| What::Queue {
             of,
             queued,
@@ -162,7 +163,12 @@ fn any_told() -> impl Strategy<Value = What> {
             average
         }),
         (any_core(), any_search(), any_cores(), certainty).prop_map(
-            |(by, search, cores, certainty)| What::Considered { by, search, cores, certainty }
+            |(by, search, cores, certainty)| What::Considered {
+                by,
+                search,
+                cores: cores.into(),
+                certainty
+            }
         ),
         (any_core(), any::<bool>()).prop_map(|(of, online)| What::Online { of, online }),
         any::<u64>().prop_map(|count| What::Lost { count }),

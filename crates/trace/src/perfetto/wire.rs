@@ -4,8 +4,8 @@
 //! Messages within a packet are kept as bytes and taken apart one by one ([`next_field`]), so that a file that lies
 //! about itself costs little more memory than it has bytes.
 
-use prost::bytes::{Buf, Bytes};
-use prost::{Message, Oneof, decode_length_delimiter};
+use prost::bytes::Bytes;
+use prost::{Message, Oneof};
 
 /// `ClockSnapshot.Clock.BuiltinClocks`.
 pub const REALTIME: u32 = 1;
@@ -62,20 +62,22 @@ pub struct Packet {
 }
 
 /// The value of a field.
-pub enum Value {
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'m> {
     Number(u64),
-    Bytes(Bytes),
+    Bytes(&'m [u8]),
 }
 
 /// Takes the next field, its number and its value, off a message of which not all is to be held at once. `None` where
 /// no field begins.
-pub fn next_field(message: &mut Bytes) -> Option<(u32, Value)> {
-    let varint = |message: &mut Bytes| Some(decode_length_delimiter(message).ok()? as u64);
-    let key = varint(message)?;
-    let bytes = |message: &mut Bytes, length: u64| {
-        let is_there = length <= message.remaining() as u64;
-        is_there.then(|| Value::Bytes(message.copy_to_bytes(length as usize)))
+#[inline]
+pub fn next_field<'m>(message: &mut &'m [u8]) -> Option<(u32, Value<'m>)> {
+    let bytes = |message: &mut &'m [u8], length: u64| {
+        let (bytes, rest) = message.split_at_checked(usize::try_from(length).ok()?)?;
+        *message = rest;
+        Some(Value::Bytes(bytes))
     };
+    let key = varint(message)?;
     let value = match key & 7 {
         0 => Value::Number(varint(message)?),
         1 => bytes(message, 8)?,
@@ -87,6 +89,61 @@ pub fn next_field(message: &mut Bytes) -> Option<(u32, Value)> {
         _ => return None,
     };
     Some((u32::try_from(key >> 3).ok()?, value))
+}
+
+/// A number in seven bits a byte, the low ones first, at most 64 of them. [`prost`] has it as well, and takes a third of
+/// the time of reading a trace for it.
+#[inline]
+fn varint(message: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for (at, byte) in message.iter().enumerate().take(10) {
+        number |= u64::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            *message = &message[at + 1..];
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// A message of numbers and bytes, taken apart without a copy: the fields with small numbers. Of a field that comes
+/// twice the last one counts, as in every reader of Protocol Buffers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flat<'m>([Option<Value<'m>>; 9]);
+
+impl<'m> Flat<'m> {
+    /// `None` if it is no message.
+    pub fn of(mut message: &'m [u8]) -> Option<Flat<'m>> {
+        let mut flat = Flat::default();
+        while !message.is_empty() {
+            let (number, value) = next_field(&mut message)?;
+            if let Some(field) = flat.0.get_mut(number as usize) {
+                *field = Some(value);
+            }
+        }
+        Some(flat)
+    }
+
+    /// The number in a field.
+    pub fn number(&self, field: usize) -> Option<u64> {
+        match self.0[field] {
+            Some(Value::Number(number)) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The number in a field of type `int32`, 0 where there is none.
+    pub fn int32(&self, field: usize) -> i32 {
+        self.number(field).unwrap_or_default() as i32
+    }
+
+    /// The bytes in a field.
+    pub fn bytes(&self, field: usize) -> Option<&'m [u8]> {
+        match self.0[field] {
+            Some(Value::Bytes(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
 }
 
 /// What Perfetto has no place for. Its number in a packet and in an ftrace event, 2000, is far beyond those that

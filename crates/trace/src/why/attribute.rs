@@ -52,20 +52,29 @@ impl Inquiry {
         (self.timeline.span.from, self.timeline.span.to)
     }
 
-    /// Each wait of a thread of the service that took at least `bound`: its begin and end.
+    /// How many waits of a thread of the service there are.
+    pub fn wait_count(&self) -> usize {
+        self.all_waits().count()
+    }
+
+    /// Each wait of a thread of the service that took at least `bound`: its begin and end, the earliest first.
     pub fn waits(&self, bound: Nanos) -> Vec<(Nanos, Nanos, Blame)> {
-        let mut found = Vec::new();
-        let (from, to) = self.recorded();
-        for stretch in self.timeline.threads.values().flatten() {
-            let is_inside = stretch.span.to >= from && stretch.span.from <= to;
-            if stretch.state == State::Waiting && is_inside && stretch.span.length() >= bound {
-                let mut blame = Blame::default();
-                self.charge(stretch, stretch.span, &mut blame);
-                found.push((stretch.span.from, stretch.span.to, blame));
-            }
-        }
+        let long = self.all_waits().filter(|wait| wait.span.length() >= bound);
+        let charged = long.map(|wait| {
+            let mut blame = Blame::default();
+            self.charge(wait, wait.span, &mut blame);
+            (wait.span.from, wait.span.to, blame)
+        });
+        let mut found: Vec<_> = charged.collect();
         found.sort_by_key(|(from, ..)| *from);
         found
+    }
+
+    fn all_waits(&self) -> impl Iterator<Item = &Stretch> {
+        let Span { from, to } = self.timeline.span;
+        let is_inside = move |span: Span| span.to >= from && span.from <= to;
+        let all = self.timeline.threads.values().flatten();
+        all.filter(move |one| one.state == State::Waiting && is_inside(one.span))
     }
 
     /// Charges a request from its intended send time to its reply.

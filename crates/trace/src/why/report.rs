@@ -100,7 +100,7 @@ impl Report {
 
     /// Charges the slow wake-ups among all waits of the service's threads.
     pub fn of_wake_ups(inquiry: &Inquiry, bound: Nanos, listed: usize, lost: u64) -> Report {
-        let all = inquiry.waits(Nanos::ZERO).len() as u64;
+        let all = inquiry.wait_count() as u64;
         let mut slow = inquiry.waits(bound);
         slow.sort_by_key(|(from, to, _)| std::cmp::Reverse(to.since(*from)));
         Report::new("wake-ups", all, inquiry.recorded().0, bound, slow, listed, lost)

@@ -88,7 +88,7 @@ fn events() -> Vec<Event> {
         What::Woken { thread: runner(43, Rank::FAIR, "child"), on: CoreId(3), is_new: true },
         What::Exec { thread: runner(43, Rank::FAIR, "other") },
         What::Exit { thread: 43 },
-        What::Allowed { thread: 42, cores },
+        What::Allowed { thread: 42, cores: cores.into() },
         What::Lost { count: 7 },
         What::Violation(violation(1, 1_004_000, 1_009_000)),
         What::Violation(violation(2, 1_006_000, 1_012_000)),

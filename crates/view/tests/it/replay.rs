@@ -136,7 +136,7 @@ fn a_wakeup_onto_a_busy_core_is_bad_only_while_an_allowed_one_idles() {
             (0, 0, switch(1, 0, Left::Preempted)),
             (1, 0, queue(0, 1)),
             (2, 0, What::Fork { parent: 1, child: runner(2) }),
-            (3, 0, What::Allowed { thread: 2, cores: cores.parse().unwrap() }),
+            (3, 0, What::Allowed { thread: 2, cores: Box::new(cores.parse().unwrap()) }),
             (5, 0, woken(2, 0)),
         ];
         let told = told(&recorder(2), events);
@@ -153,7 +153,7 @@ fn a_core_is_wasted_while_somebody_waits_behind_another() {
         (0, 0, switch(1, 0, Left::Preempted)),
         (0, 0, queue(0, 1)),
         (9, 0, waking(2, 0)),
-        (9, 0, What::Allowed { thread: 2, cores: "0-1".parse().unwrap() }),
+        (9, 0, What::Allowed { thread: 2, cores: Box::new("0-1".parse().unwrap()) }),
         (10, 0, woken(2, 0)),
         (11, 0, queue(0, 2)),
         (20, 1, queue(1, 1)),
@@ -263,7 +263,7 @@ prop_compose! {
             4 => What::Migrate { thread, from: CoreId(core), to: CoreId(to), cause: MoveCause::Unknown },
             5 => What::Exit { thread },
             6 => What::Fork { parent: other, child: runner(thread) },
-            7 => What::Allowed { thread, cores: CoreSet::of(CoreId(to)) },
+            7 => What::Allowed { thread, cores: CoreSet::of(CoreId(to)).into() },
             8 => queue(to, size),
             9 => What::Lost { count: 1 },
             10 => What::Online { of: CoreId(to), online: size % 2 == 0 },

@@ -291,7 +291,7 @@ fn garbage() -> impl Strategy<Value = Event> {
             What::Migrate { thread, from, to, cause: MoveCause::Unknown }
         }),
         1 => thread().prop_map(|thread| What::Exit { thread }),
-        2 => (thread(), set()).prop_map(|(thread, cores)| What::Allowed { thread, cores }),
+        2 => (thread(), set()).prop_map(|(thread, cores)| What::Allowed { thread, cores: cores.into() }),
         1 => (core(), any::<u32>()).prop_map(|(of, runnable)| What::Queue { of, queued: 0, runnable }),
         1 => (core(), any::<u64>()).prop_map(|(of, average)| What::Load { of, weight: 0, average }),
         1 => (any::<u8>(), any::<bool>()).prop_map(|(vector, begins)| What::Softirq { vector, begins }),

@@ -159,7 +159,7 @@ impl Stream {
     }
 
     pub(super) fn allowed(&mut self, thread: i32, list: &str) -> &mut Stream {
-        self.push(0, What::Allowed { thread, cores: cores(list) })
+        self.push(0, What::Allowed { thread, cores: cores(list).into() })
     }
 
     pub(super) fn queue(&mut self, core: u16, queued: u32, runnable: u32) -> &mut Stream {

@@ -76,7 +76,7 @@ pub(super) fn queue(of: u16, runnable: u32) -> What {
 }
 
 pub(super) fn allowed(tid: i32, list: &str) -> What {
-    What::Allowed { thread: tid, cores: cores(list) }
+    What::Allowed { thread: tid, cores: cores(list).into() }
 }
 
 pub(super) fn entry(tid: i32, core: u16, state: Activity, allowed: &str) -> Entry {

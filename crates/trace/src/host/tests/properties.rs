@@ -39,7 +39,7 @@ pub(super) fn anything() -> impl Strategy<Value = What> {
         }),
         1 => (tid(), who.clone()).prop_map(|(parent, child)| What::Fork { parent, child }),
         1 => tid().prop_map(|thread| What::Exit { thread }),
-        2 => (tid(), set()).prop_map(|(thread, cores)| What::Allowed { thread, cores }),
+        2 => (tid(), set()).prop_map(|(thread, cores)| What::Allowed { thread, cores: cores.into() }),
         2 => (core(), 0..4u32)
             .prop_map(|(of, runnable)| What::Queue { of, queued: runnable, runnable }),
         1 => (core(), any::<bool>()).prop_map(|(of, online)| What::Online { of, online }),

@@ -168,7 +168,7 @@ impl Reference {
             }
             What::Allowed { thread, cores } => {
                 if let Some(one) = self.entry(*thread, Rank::FAIR, here.unwrap_or(0)) {
-                    one.allowed = Some(*cores);
+                    one.allowed = Some(**cores);
                 }
             }
             What::Queue { of, runnable, .. } => {
