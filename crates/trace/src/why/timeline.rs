@@ -1,6 +1,7 @@
 //! Which thread had each core, and what each thread of the service did, from the changes of a [`HostState`].
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use quell_model::{CoreId, Nanos, Rank, Runner, ThreadName, Topology};
 
@@ -316,7 +317,13 @@ impl HostVisitor for Builder {
         if let Some(mut open) = open {
             open.end_wait();
             if !open.stretches.is_empty() {
-                self.ended.entry(thread.tid()).or_default().append(&mut open.stretches);
+                // Few numbers come twice: the stretches are rarely moved.
+                match self.ended.entry(thread.tid()) {
+                    Entry::Vacant(place) => {
+                        place.insert(open.stretches);
+                    }
+                    Entry::Occupied(place) => place.into_mut().append(&mut open.stretches),
+                }
             }
         }
     }
