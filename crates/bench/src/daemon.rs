@@ -207,10 +207,11 @@ impl Daemon {
     /// When it does not end by itself with success.
     pub fn stop(mut self) -> Result<()> {
         let Some(child) = self.child.take() else { return Ok(()) };
-        if !child.end(Signal::INT, STOP_MAX)? {
-            bail!("quell run did not stop in order: {}", self.log());
+        match child.end(Signal::INT, STOP_MAX)? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => bail!("quell run did not stop in order ({status}): {}", self.log()),
+            None => bail!("quell run did not stop within {STOP_MAX:?}: {}", self.log()),
         }
-        Ok(())
     }
 
     fn client(&self) -> Command {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -176,23 +176,23 @@ impl Program {
         kill_process(pid, signal).with_context(|| format!("signal {}", self.name))
     }
 
-    /// Asks it to end and waits for that, for `patience` at most, then kills it. Says whether it
-    /// ended by itself with success.
+    /// Asks it to end and waits for that, for `patience` at most, then kills it. How it ended; `None` if it had to be
+    /// killed.
     ///
     /// # Errors
     /// When waiting fails.
-    pub fn end(mut self, signal: Signal, patience: Duration) -> Result<bool> {
+    pub fn end(mut self, signal: Signal, patience: Duration) -> Result<Option<ExitStatus>> {
         if self.child.try_wait()?.is_none() {
             let _ = self.signal(signal);
         }
         let until = Instant::now() + patience;
         while Instant::now() < until {
             if let Some(status) = self.child.try_wait()? {
-                return Ok(status.success());
+                return Ok(Some(status));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(false)
+        Ok(None)
     }
 }
 
