@@ -32,11 +32,12 @@ const END: Duration = Duration::from_secs(20);
 
 /// Put threads on a lane until Ctrl-C, or until all of them have ended
 ///
-/// Members are named A, B, C and so on, in this order: commands, then --pid, then --tid. Whoever sleeps is left out at
-/// once. Where a daemon runs, the lane is a task of it for as long as this command runs, on a core that it manages;
-/// else the command starts one, which ends with it. Whatever ends the lane, Ctrl-C or SIGKILL, every thread gets its
-/// policy, priority and affinity back. Programs that it started are ended with it, but after SIGKILL they run on without
-/// a lane. Needs root.
+/// Members are named A, B, C and so on, in this order: commands, then --pid, then --tid. Whoever
+/// sleeps is left out at once. Where a daemon runs, the lane is a task of it for as long as this
+/// command runs, on a core that it manages; else the command starts one, which ends with it.
+/// Whatever ends the lane, Ctrl-C or SIGKILL, every thread gets its policy, priority and affinity
+/// back. Programs that it started are ended with it, but after SIGKILL they run on without a lane.
+/// Needs root.
 ///
 /// Examples:
 ///
