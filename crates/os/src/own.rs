@@ -48,6 +48,22 @@ pub fn place_scheduler(cores: &CoreSet, rung: &SchedAttr) -> io::Result<()> {
     set_own_attr(rung)
 }
 
+/// How the calling thread is scheduled.
+///
+/// # Errors
+/// Those of `sched_getattr(2)`.
+pub fn attr() -> io::Result<SchedAttr> {
+    sched::attr(SELF)
+}
+
+/// Gives the calling thread another rung; its cores stay.
+///
+/// # Errors
+/// Those of `sched_setattr(2)`: a cgroup may forbid real-time priority.
+pub fn set_attr(attr: &SchedAttr) -> io::Result<()> {
+    set_own_attr(attr)
+}
+
 /// Has the calling thread go before other ordinary threads: whoever records what they do must keep up with them all.
 /// Programs that it starts begin at nice 0, as it did; where the caller chose a policy or a nice value, that stays.
 ///

@@ -106,6 +106,8 @@ pub(super) fn spin(
             if !lanes.take_orders(mailbox) {
                 return;
             }
+            // To those of the same rung: the thread that manages the tasks, if it has work.
+            std::thread::yield_now();
         }
         for lane in &mut lanes.0 {
             lane.refresh();

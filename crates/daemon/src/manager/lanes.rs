@@ -5,8 +5,8 @@ use std::sync::Arc;
 use quell_control::config::{LaneConfig, LanePattern, Launch};
 use quell_model::{CoreId, CoreSet, TaskId};
 use quell_observe::procs;
-use quell_os::ThreadRef;
 use quell_os::sched::SchedAttr;
+use quell_os::{ThreadRef, own};
 
 use super::no_answer;
 use crate::command::Command;
@@ -41,6 +41,8 @@ pub struct Schedulers {
     shared: Vec<(TaskId, Scheduler)>,
     /// By core, with the lanes of each.
     dedicated: Vec<(CoreId, Scheduler, Vec<TaskId>)>,
+    /// How the calling thread was scheduled before it rose beside a scheduler that spins.
+    before: Option<SchedAttr>,
 }
 
 impl Schedulers {
@@ -50,10 +52,17 @@ impl Schedulers {
         unmanaged: CoreSet,
         companion: Option<Companion>,
     ) -> Schedulers {
-        Schedulers { rungs, unmanaged, companion, shared: Vec::new(), dedicated: Vec::new() }
+        Schedulers {
+            rungs,
+            unmanaged,
+            companion,
+            shared: Vec::new(),
+            dedicated: Vec::new(),
+            before: None,
+        }
     }
 
-    /// Starts the scheduler of a lane, or has one that spins take it as well.
+    /// Starts the scheduler of a lane, or has one that spins take it as well. Returns what the operator should know of it.
     ///
     /// # Errors
     /// A sentence: this host has no lanes, or the thread cannot have its place.
@@ -64,7 +73,7 @@ impl Schedulers {
         request: &LaneRequest,
         allowed: &CoreSet,
         engine: &Postbox<Command>,
-    ) -> Result<(), String> {
+    ) -> Result<Option<String>, String> {
         let Opened { reader, departures } =
             engine.call(|reply| Command::OpenLane(id, reply)).map_err(no_answer)??;
         let counters = Arc::new(Counters::new(request.members.len()));
@@ -86,7 +95,14 @@ impl Schedulers {
             core: None,
             lent: Vec::new(),
         };
-        engine.call(|reply| Command::Lane(Box::new(link), reply)).map_err(no_answer)
+        engine.call(|reply| Command::Lane(Box::new(link), reply)).map_err(no_answer)?;
+        let spins = config.pattern == LanePattern::Dedicated && self.unmanaged.len() == 1;
+        Ok(spins.then(|| {
+            format!(
+                "its scheduler spins on core {}, the only unmanaged one: everything else on this host has what the kernel's fair server or its throttling leaves of that core",
+                self.unmanaged
+            )
+        }))
     }
 
     fn open_shared(
@@ -148,6 +164,7 @@ impl Schedulers {
                 let started = Scheduler::start(place, || None, self.companion.take());
                 let scheduler = started.map_err(|err| no_place(core, &err))?;
                 self.dedicated.push((core, scheduler, Vec::new()));
+                self.rise(&rungs.switcher);
                 self.dedicated.len() - 1
             }
         };
@@ -156,6 +173,14 @@ impl Schedulers {
         match scheduler.postbox.tell(Order::Open(Box::new(lane))) {
             true => Ok(scheduler),
             false => Err("the scheduler of a lane does not answer".to_owned()),
+        }
+    }
+
+    /// Puts the calling thread, which manages the tasks, beside the schedulers that spin: they let it run when it has work.
+    /// Where they have the only unmanaged core it would otherwise wait a second for each of its steps.
+    fn rise(&mut self, rung: &SchedAttr) {
+        if self.before.is_none() {
+            self.before = own::attr().ok().filter(|_| own::set_attr(rung).is_ok());
         }
     }
 
@@ -173,6 +198,12 @@ impl Schedulers {
         debug_assert_eq!(left.is_none(), lanes.is_empty(), "a scheduler ends with its last lane");
         if let Some(scheduler) = left {
             self.dedicated.push((core, scheduler, lanes));
+        }
+        if self.dedicated.is_empty()
+            && let Some(before) = self.before.take()
+            && let Err(err) = own::set_attr(&before)
+        {
+            tracing::warn!("the thread that manages tasks stays on its rung: {err}");
         }
     }
 }

@@ -103,7 +103,8 @@ impl Task {
         let id = self.id;
         if let Some((typed, request)) = lane {
             let allowed = self.config.allowed(managed);
-            schedulers.open(id, typed, request, &allowed, engine)?;
+            let remark = schedulers.open(id, typed, request, &allowed, engine)?;
+            self.problems.extend(remark);
         }
         let info = TaskInfo {
             id,
@@ -235,7 +236,10 @@ impl Task {
                 let pid = self.processes.first().copied().unwrap_or_default();
                 format!("launched as process {pid}")
             }
-            (Source::Lane(lane), _) => format!("a lane of {} members", lane.member.len()),
+            (Source::Lane(lane), _) => {
+                let members = format!("a lane of {} members", lane.member.len());
+                self.problems.iter().fold(members, |said, problem| format!("{said}; {problem}"))
+            }
             (_, 0) => "waiting for processes".to_owned(),
             (_, 1) => "adopted 1 process".to_owned(),
             (_, many) => format!("adopted {many} processes"),
