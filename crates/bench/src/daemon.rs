@@ -28,14 +28,23 @@ pub struct Adopted {
     pub name: String,
     /// Its class.
     pub class: Class,
-    /// Its process.
-    pub pid: i32,
+    /// What it is.
+    pub what: Adoptee,
     /// Cores of its own.
     pub guaranteed: u32,
     /// Cores at most.
     pub max: u32,
     /// How long an LC thread may run without sleeping; absent: the daemon's own bound.
     pub runaway: Option<Nanos>,
+}
+
+/// What a task adopts.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Adoptee {
+    /// A process, and those that it makes from then on.
+    Process(i32),
+    /// Every process of a cgroup.
+    Cgroup(String),
 }
 
 /// What the daemon is told.
@@ -63,11 +72,15 @@ impl DaemonSpec {
                 Class::LatencyCritical => "lc",
                 Class::BestEffort => "be",
             };
+            let what = match &task.what {
+                Adoptee::Process(pid) => format!("pid = {pid}"),
+                Adoptee::Cgroup(path) => format!("cgroup = \"{path}\""),
+            };
             // Writing to a string does not fail.
             let _ = write!(
                 text,
-                "\n[[task]]\nname = \"{}\"\nclass = \"{class}\"\npid = {}\nguaranteed = {}\nmax = {}\n",
-                task.name, task.pid, task.guaranteed, task.max
+                "\n[[task]]\nname = \"{}\"\nclass = \"{class}\"\n{what}\nguaranteed = {}\nmax = {}\n",
+                task.name, task.guaranteed, task.max
             );
             if let Some(runaway) = task.runaway {
                 let _ = writeln!(text, "runaway_ms = {}", runaway.as_micros() / 1_000);
@@ -252,7 +265,7 @@ mod tests {
             tasks: vec![Adopted {
                 name: "memcached".into(),
                 class: Class::LatencyCritical,
-                pid: 7,
+                what: Adoptee::Process(7),
                 guaranteed: 1,
                 max: 1,
                 runaway: Some(Nanos::from_millis(50)),

@@ -14,6 +14,7 @@ pub mod overhead;
 pub mod reaction;
 pub mod runtime;
 pub mod runtime_colocate;
+pub mod services;
 pub mod stall;
 mod switch_cost;
 pub mod view;

@@ -5,7 +5,7 @@ use quell_model::{Class, Nanos};
 
 use super::cast::BatchWork;
 use super::spec::{ColocateSpec, System};
-use crate::daemon::{Adopted, Daemon, DaemonSpec};
+use crate::daemon::{Adoptee, Adopted, Daemon, DaemonSpec};
 use crate::host::{HostSnapshot, PauseLoop, Policy, Program};
 use quell_terminal::Stop;
 
@@ -62,7 +62,7 @@ pub fn enter(
             let task = |name: String, class, program: &Program| Adopted {
                 name,
                 class,
-                pid: program.pid(),
+                what: Adoptee::Process(program.pid()),
                 guaranteed: 0,
                 max: spec.managed.len() as u32,
                 runaway: None,

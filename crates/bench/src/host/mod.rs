@@ -2,7 +2,10 @@
 //! programs, set their policies and affinities, read their accounting, and put everything back.
 
 mod canary;
+mod changes;
+mod cpuset;
 mod folder;
+mod group;
 mod perf;
 mod process;
 mod quiet;
@@ -11,12 +14,15 @@ mod snapshot;
 mod spinner;
 
 pub use canary::{Canary, Standstill};
-pub use folder::{folder, recover};
+pub use cpuset::Cpuset;
+pub use folder::{folder, folder_on_disk, recover};
+pub use group::{Group, Weight};
 pub use perf::{PerfRing, Record, Subject};
 pub use process::{Program, Usage};
 pub use quiet::Quiet;
 pub use sched::{
-    Policy, affinity, nice, pin, policy, set_deadline, set_nice, set_policy, set_slice, this_thread,
+    Inherit, Policy, affinity, comm, nice, pin, policy, set_budget, set_deadline, set_nice,
+    set_policy, set_policy_with, set_slice, this_thread,
 };
 pub use snapshot::{Difference, HostSnapshot};
 pub use spinner::PauseLoop;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use quell_model::{CORES_MAX, CoreSet, Nanos};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Policy, pin, set_nice, set_policy};
+use super::{Group, Policy, pin, set_nice, set_policy};
 use quell_terminal::Stop;
 
 /// How often the threads of a program are listed again until the list no longer changes.
@@ -38,7 +38,21 @@ impl Program {
     /// # Errors
     /// When it cannot be started; names the program.
     pub fn start(name: &str, command: &mut Command) -> Result<Program> {
-        command.stdin(Stdio::null()).process_group(0);
+        command.process_group(0);
+        Program::spawn(name, command)
+    }
+
+    /// Starts a program without input in a group, and in a session of its own.
+    ///
+    /// # Errors
+    /// When it cannot be started; names the program.
+    pub fn start_in(name: &str, command: &mut Command, group: &Group) -> Result<Program> {
+        group.enclose(command)?;
+        Program::spawn(name, command)
+    }
+
+    fn spawn(name: &str, command: &mut Command) -> Result<Program> {
+        command.stdin(Stdio::null());
         die_with_parent(command);
         let child = command.spawn().with_context(|| {
             format!("start {name} ({})", command.get_program().to_string_lossy())
@@ -139,20 +153,7 @@ impl Program {
     /// # Errors
     /// When it is gone.
     pub fn usage(&self) -> Result<Usage> {
-        let mut sum = Usage::default();
-        for tid in self.threads()? {
-            let base = format!("/proc/{}/task/{tid}", self.pid());
-            let Ok(schedstat) = fs::read_to_string(format!("{base}/schedstat")) else { continue };
-            let ran = schedstat.split(' ').next().and_then(|ns| ns.parse().ok());
-            sum.cpu += Nanos(ran.with_context(|| format!("{base}/schedstat does not read"))?);
-            let status = fs::read_to_string(format!("{base}/status")).unwrap_or_default();
-            sum.sleeps += status
-                .lines()
-                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
-                .and_then(|count| count.trim().parse::<u64>().ok())
-                .unwrap_or_default();
-        }
-        Ok(sum)
+        usage_of(self.pid()).with_context(|| format!("read what {} has used", self.name))
     }
 
     /// Stops it where it is, to keep it out of the way for a while.
@@ -206,8 +207,26 @@ impl Drop for Program {
     }
 }
 
+/// What the threads of a process have used so far.
+pub(super) fn usage_of(pid: i32) -> Result<Usage> {
+    let mut sum = Usage::default();
+    for tid in threads_of(pid)? {
+        let base = format!("/proc/{pid}/task/{tid}");
+        let Ok(schedstat) = fs::read_to_string(format!("{base}/schedstat")) else { continue };
+        let ran = schedstat.split(' ').next().and_then(|ns| ns.parse().ok());
+        sum.cpu += Nanos(ran.with_context(|| format!("{base}/schedstat does not read"))?);
+        let status = fs::read_to_string(format!("{base}/status")).unwrap_or_default();
+        sum.sleeps += status
+            .lines()
+            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
+            .and_then(|count| count.trim().parse::<u64>().ok())
+            .unwrap_or_default();
+    }
+    Ok(sum)
+}
+
 /// The threads of a process.
-fn threads_of(pid: i32) -> io::Result<Vec<i32>> {
+pub(super) fn threads_of(pid: i32) -> io::Result<Vec<i32>> {
     let folder = fs::read_dir(format!("/proc/{pid}/task"))?;
     Ok(folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }

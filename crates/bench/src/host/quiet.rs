@@ -4,15 +4,15 @@
 //! holds a core for several ticks. On the client's core that looks like a service that is milliseconds late, in
 //! whichever system happened to start something. At SCHED_IDLE it waits for a core that nobody uses.
 
-use anyhow::{Context as _, Result};
-use quell_act::{Executor, Journal, Mode};
+use anyhow::Result;
+use quell_act::{Executor, Setting};
 use quell_model::{CoreId, CoreSet};
 use quell_observe::procs;
 use quell_os::sched::{Policy, SchedAttr};
 use quell_os::{ThreadRef, Tid};
 use tempfile::TempDir;
 
-use super::folder::folder;
+use super::changes::executor;
 
 /// Kernel threads that are held back.
 const NAMES: [&str; 1] = ["kdamond."];
@@ -30,11 +30,7 @@ impl Quiet {
     /// # Errors
     /// When the journal cannot be made.
     pub fn keep() -> Result<Quiet> {
-        let folder = folder()?;
-        let journal = Journal::create(folder.path()).context("make a journal")?;
-        let mut executor = Executor::open(journal, Mode::Live).context("open the executor")?;
-        // No guardian: a benchmark that is killed leaves no more than a sampler that waits.
-        executor.gate().set(true);
+        let (mut executor, folder) = executor()?;
         for thread in named() {
             if executor.read_sched(&thread).is_ok_and(|attr| attr.policy == Policy::Other) {
                 // One that ends meanwhile needs nothing.
@@ -56,6 +52,31 @@ impl Quiet {
                 let _ = self.executor.set_affinity(&thread, &others);
             }
         }
+    }
+
+    /// Has interrupts served on other cores than these. Returns the numbers of those that stay: the kernel manages them
+    /// (Documentation/core-api/irq/irq-affinity.rst), or they belong to one core.
+    pub fn move_interrupts_off(&mut self, cores: &CoreSet) -> Vec<u32> {
+        let others = self.executor.possible_cores().difference(cores);
+        let entries = std::fs::read_dir("/proc/irq").into_iter().flatten().flatten();
+        let irqs = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        irqs.filter(|&irq| {
+            let setting = Setting::IrqAffinity(irq);
+            let seen = self.executor.read_setting(&setting).ok();
+            let meets = seen.and_then(|seen| seen.parse::<CoreSet>().ok());
+            let meets = meets.is_some_and(|seen| !seen.is_subset(&others));
+            meets && self.executor.write_setting(&setting, &others.to_string()).is_err()
+        })
+        .collect()
+    }
+
+    /// Writes a setting until this ends.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn write(&mut self, setting: &Setting, value: &str) -> Result<()> {
+        self.executor.write_setting(setting, value)?;
+        Ok(())
     }
 }
 

@@ -40,9 +40,26 @@ impl Policy {
 /// # Errors
 /// The kernel's: no such thread, not allowed.
 pub fn set_policy(tid: i32, policy: Policy) -> io::Result<()> {
+    set_policy_with(tid, policy, Inherit::No)
+}
+
+/// Whether children of an elevated thread are elevated too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inherit {
+    /// As `chrt` and `CPUSchedulingPolicy=` of systemd leave it.
+    Yes,
+    /// By SCHED_RESET_ON_FORK.
+    No,
+}
+
+/// As [`set_policy`], and says what children get.
+///
+/// # Errors
+/// The kernel's: no such thread, not allowed.
+pub fn set_policy_with(tid: i32, policy: Policy, inherit: Inherit) -> io::Result<()> {
     let (number, priority) = policy.numbers();
-    let reset = match policy {
-        Policy::Fifo(_) | Policy::Rr(_) => libc::SCHED_RESET_ON_FORK,
+    let reset = match (policy, inherit) {
+        (Policy::Fifo(_) | Policy::Rr(_), Inherit::No) => libc::SCHED_RESET_ON_FORK,
         _ => 0,
     };
     let parameters = libc::sched_param { sched_priority: priority };
@@ -65,8 +82,9 @@ struct Attributes {
     period_ns: u64,
 }
 
-/// `SCHED_FLAG_RESET_ON_FORK`.
+/// `SCHED_FLAG_RESET_ON_FORK` and `SCHED_FLAG_RECLAIM`.
 const RESET_ON_FORK: u64 = 1;
+const RECLAIM: u64 = 2;
 
 /// Asks for a slice of the fair class (`sched_runtime`, Linux 6.12), which the kernel keeps within 0.1 and 100 ms.
 ///
@@ -81,11 +99,23 @@ pub fn set_slice(tid: i32, slice: Nanos) -> io::Result<()> {
 /// # Errors
 /// The kernel's: EPERM where the thread is pinned to part of its scheduling domain, EBUSY where too much is promised.
 pub fn set_deadline(tid: i32, budget: Nanos, period: Nanos) -> io::Result<()> {
+    deadline(tid, budget, period, RESET_ON_FORK)
+}
+
+/// As [`set_deadline`], and what others were promised and do not use is the thread's too (GRUB).
+///
+/// # Errors
+/// Those of [`set_deadline`].
+pub fn set_budget(tid: i32, budget: Nanos, period: Nanos) -> io::Result<()> {
+    deadline(tid, budget, period, RESET_ON_FORK | RECLAIM)
+}
+
+fn deadline(tid: i32, budget: Nanos, period: Nanos, flags: u64) -> io::Result<()> {
     set_attributes(
         tid,
         Attributes {
             policy: libc::SCHED_DEADLINE.cast_unsigned(),
-            flags: RESET_ON_FORK,
+            flags,
             runtime_ns: budget.0,
             deadline_ns: period.0,
             period_ns: period.0,
@@ -158,6 +188,15 @@ pub fn affinity(tid: i32) -> io::Result<CoreSet> {
         .filter(|&core| set.is_set(core))
         .map(|core| CoreId(core as u16))
         .collect())
+}
+
+/// A thread's name.
+///
+/// # Errors
+/// The kernel's: no such thread.
+pub fn comm(tid: i32) -> io::Result<String> {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/comm"))?;
+    Ok(text.trim_end_matches('\n').to_owned())
 }
 
 /// The number of the calling thread.

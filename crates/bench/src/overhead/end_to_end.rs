@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{OverheadSpec, ticks};
 use crate::colocate::{BatchWork, Lc, Mix, Server, lc_priority};
-use crate::daemon::{Adopted, Daemon, DaemonSpec};
+use crate::daemon::{Adoptee, Adopted, Daemon, DaemonSpec};
 use crate::host::Policy;
 use quell_report::BenchReport;
 use quell_terminal::Stop;
@@ -84,7 +84,7 @@ fn start(spec: &OverheadSpec, lc: &Server, be: &BatchWork, stop: &Stop) -> Resul
     let task = |name: &str, class, pid, guaranteed| Adopted {
         name: name.to_owned(),
         class,
-        pid,
+        what: Adoptee::Process(pid),
         guaranteed,
         max: spec.managed.len() as u32,
         runaway: None,

@@ -11,7 +11,7 @@ use quell_model::{
 use quell_policy::{Config, Host, by_name};
 
 use super::OverheadSpec;
-use crate::daemon::{Adopted, Daemon, DaemonSpec, Status};
+use crate::daemon::{Adoptee, Adopted, Daemon, DaemonSpec, Status};
 use crate::host::Program;
 use quell_report::BenchReport;
 use quell_report::stats;
@@ -127,7 +127,7 @@ pub fn daemon(
     let adopted = programs.iter().enumerate().map(|(at, program)| Adopted {
         name: format!("task-{at}"),
         class: if at % 4 == 0 { Class::LatencyCritical } else { Class::BestEffort },
-        pid: program.pid(),
+        what: Adoptee::Process(program.pid()),
         guaranteed: 0,
         max: 1,
         runaway: None,

@@ -29,7 +29,7 @@ use rand_chacha::ChaCha8Rng;
 use tempfile::TempDir;
 
 pub use self::page::Page;
-use crate::daemon::{Adopted, Daemon, DaemonSpec};
+use crate::daemon::{Adoptee, Adopted, Daemon, DaemonSpec};
 use crate::host::{self, Policy, Program};
 use quell_report::BenchReport;
 use quell_report::stats;
@@ -243,7 +243,7 @@ impl Scene {
         let task = |name: &str, class, program: &Program| Adopted {
             name: name.to_owned(),
             class,
-            pid: program.pid(),
+            what: Adoptee::Process(program.pid()),
             guaranteed: 0,
             max: 1,
             runaway: None,

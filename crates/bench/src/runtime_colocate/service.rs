@@ -13,7 +13,7 @@ use quell_model::{Class, Nanos};
 
 use super::RuntimeColocateSpec;
 use super::programs::{Server, output, start};
-use crate::daemon::{Adopted, Daemon, DaemonSpec};
+use crate::daemon::{Adoptee, Adopted, Daemon, DaemonSpec};
 use crate::host::{self, Program};
 use quell_report::BenchReport;
 use quell_terminal::{Progress, Stop};
@@ -230,7 +230,7 @@ fn daemon(spec: &RuntimeColocateSpec, batch: &Batch, stop: &Stop) -> Result<Daem
     let tasks = batch.programs.iter().map(|program| Adopted {
         name: "adopted".into(),
         class: Class::BestEffort,
-        pid: program.pid(),
+        what: Adoptee::Process(program.pid()),
         guaranteed: 0,
         max: spec.managed.len() as u32,
         runaway: None,

@@ -9,6 +9,7 @@ mod reaction;
 mod report;
 mod runtime;
 mod runtime_colocate;
+mod services;
 mod sim;
 mod sim_host;
 mod validation;
@@ -35,6 +36,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Services(services::Args),
     Colocate(colocate::Args),
     Mechanism(mechanism::Args),
     Reaction(reaction::Args),
@@ -53,6 +55,7 @@ enum Command {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
+        Command::Services(args) => services::run(args),
         Command::Colocate(args) => colocate::run(args),
         Command::Mechanism(args) => mechanism::run(args),
         Command::Reaction(args) => reaction::run(args),

@@ -1,0 +1,255 @@
+//! One measurement: load against a service for a while, and what everybody got meanwhile.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use quell_load::{LoadReport, LoadSpec};
+use quell_model::{CoreId, CoreSet, Nanos};
+use quell_report::stats;
+
+use super::batch::{BatchWork, Rates, Work};
+use super::during::Meanwhile;
+use super::external;
+use super::pause::PauseProgram;
+use super::service::Service;
+use super::stops::{CoreStop, Latencies, Request, STOP_MIN, Windows, stopped_share};
+use super::wakeups::Wakeups;
+use crate::host::{Canary, Usage, set_nice};
+
+/// Nice value of the client's thread: a foreign thread on its core would be measured as latency.
+/// Not FIFO: that would starve the core's softirq thread.
+const CLIENT_NICE: i32 = -10;
+/// How often a canary interrupts its core: it takes some 14 us in a virtual machine, from every system alike.
+const CANARY: Nanos = Nanos::from_millis(1);
+
+/// A value of a measurement, by its metric.
+pub type Values = BTreeMap<String, f64>;
+
+/// A canary on each core.
+pub struct Canaries(Vec<(CoreId, Canary)>);
+
+impl Canaries {
+    /// Puts them there.
+    ///
+    /// # Errors
+    /// Where perf events are not allowed: without them stops cannot be told from a scheduler's doing.
+    pub fn start(cores: &CoreSet) -> Result<Canaries> {
+        let canary = |core| Ok((core, Canary::start(core, CANARY)?));
+        let canaries: std::io::Result<_> = cores.iter().map(canary).collect();
+        canaries.map(Canaries).context("watch for stops of the hypervisor (perf_event_open)")
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        let mut canaries = self.0.iter_mut();
+        canaries.try_for_each(|(_, canary)| canary.begin()).context("start timers")
+    }
+
+    fn end(&mut self) -> Result<Vec<CoreStop>> {
+        let mut stops = Vec::new();
+        for (core, canary) in &mut self.0 {
+            let stills = canary.end(STOP_MIN).context("stop timers")?;
+            let stop = |still: crate::host::Standstill| CoreStop { core: *core, start: still.from, end: still.to };
+            stops.extend(stills.into_iter().map(stop));
+        }
+        Ok(stops)
+    }
+}
+
+/// What is offered.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    /// Requests a second.
+    pub rate_rps: f64,
+    /// For so long.
+    pub duration: Duration,
+    /// Load before that does not count.
+    pub warmup: Duration,
+    /// Seed of the arrivals.
+    pub seed: u64,
+    /// The client's core.
+    pub client: CoreId,
+    /// Whether keys are stored first.
+    pub preload: bool,
+}
+
+/// Who is measured, and by what.
+pub struct Instruments<'a> {
+    /// Stops of every core.
+    pub canaries: &'a mut Canaries,
+    /// Wake-ups of the service's threads, where the host has BPF.
+    pub wakeups: Option<&'a mut Wakeups>,
+}
+
+/// What everybody has used and done up to a moment.
+struct Account {
+    at: Instant,
+    cpu: Nanos,
+    usage: Usage,
+    pause: Nanos,
+    turns: u64,
+    work: Work,
+    quell: BTreeMap<String, Nanos>,
+}
+
+impl Account {
+    fn read(
+        service: &Service,
+        batch: &BatchWork,
+        pause: Option<&PauseProgram>,
+        quell: &[i32],
+    ) -> Result<Account> {
+        Ok(Account {
+            at: Instant::now(),
+            cpu: service.group.cpu_time()?,
+            usage: service.group.usage()?,
+            pause: pause.map_or(Ok(Nanos::ZERO), PauseProgram::cpu)?,
+            turns: pause.map_or(Ok(0), PauseProgram::turns)?,
+            work: batch.work()?,
+            quell: cpu_by_thread(quell),
+        })
+    }
+}
+
+/// Offers the load and measures. Returns the values, and what batch work got.
+///
+/// # Errors
+/// When the client fails, or the service or batch work is over.
+pub fn measure(
+    service: &Service,
+    batch: &BatchWork,
+    offer: &Offer,
+    pause: Option<&PauseProgram>,
+    quell: &[i32],
+    mut instruments: Instruments,
+) -> Result<(Values, Rates)> {
+    if let Some(wakeups) = &mut instruments.wakeups {
+        wakeups.begin(&service.group)?;
+    }
+    instruments.canaries.begin()?;
+    let before = Account::read(service, batch, pause, quell)?;
+    let offered = std::thread::scope(|scope| {
+        let meanwhile = Meanwhile::start(scope, service)?;
+        let offered = ask(service, offer);
+        let commands = meanwhile.finish()?;
+        offered.map(|offered| (offered, commands))
+    });
+    let (offered, commands) = offered?;
+    let after = Account::read(service, batch, pause, quell)?;
+    let stops = instruments.canaries.end()?;
+    let passed = (after.at - before.at).as_secs_f64();
+    let mut values = Values::new();
+    let mut put = |name: &str, value: f64| _ = values.insert(name.to_owned(), value);
+    let Offered { requests, scheduled, start, end, late, client_stalls } = offered;
+    let latencies = Windows::of(&stops, &requests).sort(&requests);
+    quantiles(&latencies, service.definition.load.quantile, &mut put);
+    put("offered_rps", scheduled as f64 / (end - start).0.max(1) as f64 * 1e9);
+    put("served_share", requests.len() as f64 / (scheduled as f64).max(1.0));
+    put("excluded_share", latencies.excluded_share());
+    put("stopped_share", stopped_share(&stops, start, end));
+    put("stops_per_s", stops.len() as f64 / passed);
+    put("late_share", late as f64 / (scheduled as f64).max(1.0));
+    put("client_lost_share", client_stalls.0 as f64 / (end - start).0.max(1) as f64);
+    let of_service = (after.cpu - before.cpu) - (after.pause - before.pause);
+    put("service_cpu", of_service.0 as f64 / 1e9 / passed);
+    put("pause_cpu", (after.pause - before.pause).0 as f64 / 1e9 / passed);
+    if pause.is_some() {
+        put("pause_turns_per_s", (after.turns - before.turns) as f64 / passed);
+    }
+    let sleeps = after.usage.sleeps.saturating_sub(before.usage.sleeps);
+    put("wakes_per_s", sleeps as f64 / passed);
+    put("commands", commands as f64);
+    for (thread, cpu) in &after.quell {
+        let before = before.quell.get(thread).copied().unwrap_or_default();
+        put(&format!("cpu_of_{thread}"), (*cpu - before).0 as f64 / 1e9 / passed);
+    }
+    if let Some(wakeups) = &mut instruments.wakeups {
+        let names = ["wakeup_p50_us", "wakeup_p99_us", "wakeup_p999_us"];
+        for (name, wait) in names.into_iter().zip(wakeups.end()) {
+            wait.iter().for_each(|wait| put(name, wait.0 as f64 / 1e3));
+        }
+    }
+    let rates = after.work.rates_since(&before.work);
+    put("batch_cpu", rates.cpu);
+    Ok((values, rates))
+}
+
+/// Latencies in microseconds, with and without what stops met.
+fn quantiles(latencies: &Latencies, quoted: f64, put: &mut impl FnMut(&str, f64)) {
+    for (suffix, ascending) in [("", &latencies.filtered), ("_raw", &latencies.raw)] {
+        let named = [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0), ("tail", quoted)];
+        for (name, quantile) in named {
+            if let Some(at) = stats::quantile(ascending, quantile) {
+                put(&format!("{name}_us{suffix}"), at.0 as f64 / 1e3);
+            }
+        }
+    }
+}
+
+/// What a client reports.
+pub(super) struct Offered {
+    /// Those that were answered.
+    pub requests: Vec<Request>,
+    /// How many there were to be.
+    pub scheduled: u64,
+    pub start: Nanos,
+    pub end: Nanos,
+    /// Sent late by the client's own fault.
+    pub late: u64,
+    /// How long its loop stood still.
+    pub client_stalls: Nanos,
+}
+
+fn ask(service: &Service, offer: &Offer) -> Result<Offered> {
+    let Some(load) = load(service, offer) else { return external::ask(service, offer) };
+    // The generator's thread inherits the value.
+    set_nice(0, CLIENT_NICE).context("favour the client")?;
+    let report = quell_load::run(&load, &mut quell_load::Silent);
+    set_nice(0, 0).context("favour the client no longer")?;
+    Ok(offered(&report.context("offer load")?))
+}
+
+/// The load for Quell's own client; `None` where the service has one of its own.
+pub fn load(service: &Service, offer: &Offer) -> Option<LoadSpec> {
+    let nanos = |time: Duration| Nanos(time.as_nanos() as u64);
+    let protocol = service.protocol()?.clone();
+    let mut load = LoadSpec::new(service.addr, protocol, offer.rate_rps, nanos(offer.duration));
+    load.connections = service.definition.load.connections;
+    load.warmup = nanos(offer.warmup);
+    load.seed = offer.seed;
+    load.core = Some(offer.client);
+    load.preload = offer.preload;
+    Some(load)
+}
+
+fn offered(report: &LoadReport) -> Offered {
+    let request = |sample: &quell_load::Sample| Request {
+        due: sample.sent_ns,
+        done: sample.sent_ns + sample.latency_ns,
+    };
+    let stalls = report.stalls.windows.iter();
+    Offered {
+        requests: report.samples.iter().map(request).collect(),
+        scheduled: report.overall.totals.scheduled,
+        start: report.overall.start_ns,
+        end: report.overall.end_ns,
+        late: report.overall.totals.late,
+        client_stalls: stalls.fold(Nanos::ZERO, |sum, one| sum + (one.end_ns - one.start_ns)),
+    }
+}
+
+/// CPU time of the threads of these processes, by their names.
+fn cpu_by_thread(pids: &[i32]) -> BTreeMap<String, Nanos> {
+    let mut found = BTreeMap::new();
+    for pid in pids {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for thread in threads {
+            let read = |file: &str| std::fs::read_to_string(thread.path().join(file)).ok();
+            let cpu = read("schedstat").and_then(|text| text.split(' ').next()?.parse().ok());
+            if let (Some(name), Some(cpu)) = (read("comm"), cpu) {
+                *found.entry(name.trim().to_owned()).or_default() += Nanos(cpu);
+            }
+        }
+    }
+    found
+}

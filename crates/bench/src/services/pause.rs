@@ -1,0 +1,58 @@
+//! A PAUSE loop beneath a service: it keeps the core from halting and steps aside for anything.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use quell_load::be::Progress;
+use quell_model::{CoreSet, Nanos};
+use tempfile::TempDir;
+
+use crate::host::{Group, Policy, Program, folder};
+
+/// How long it may take until it turns.
+const START_MAX: Duration = Duration::from_secs(10);
+
+/// A loop at SCHED_IDLE in the service's own group: from another one it would take half of the core, since ranks of
+/// the fair class hold within a group only. Until dropped.
+pub struct PauseProgram {
+    program: Program,
+    progress: Progress,
+    _folder: TempDir,
+}
+
+impl PauseProgram {
+    /// Starts it on these cores. `antagonist` is the `quell-antagonist` program.
+    ///
+    /// # Errors
+    /// When it cannot be started, or refuses to be SCHED_IDLE.
+    pub fn start(antagonist: &Path, group: &Group, managed: &CoreSet) -> Result<PauseProgram> {
+        let folder = folder()?;
+        let file = folder.path().join("progress");
+        let mut command = Command::new(antagonist);
+        command.arg("pause").arg("--progress").arg(&file);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let program = Program::start_in("pause loop", &mut command, group)?;
+        program.set_policy(Policy::Idle, 0)?;
+        program.pin(managed)?;
+        let progress = Progress::wait(&file, START_MAX).context("the PAUSE loop does not turn")?;
+        Ok(PauseProgram { program, progress, _folder: folder })
+    }
+
+    /// How often it went round so far.
+    ///
+    /// # Errors
+    /// When its count does not read.
+    pub fn turns(&self) -> Result<u64> {
+        Ok(self.progress.read()?.ops)
+    }
+
+    /// CPU time that it took.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn cpu(&self) -> Result<Nanos> {
+        Ok(self.program.usage()?.cpu)
+    }
+}

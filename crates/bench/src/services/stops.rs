@@ -1,0 +1,186 @@
+//! What the hypervisor did to a measurement, by one rule for every system: pure.
+//!
+//! A virtual core that its hypervisor does not run delays every request on it, and no scheduler inside can help. A timer
+//! interrupts each core all the time, the client's and the service's, in every system: it comes in user code, system
+//! calls and softirqs alike, so one that comes [`STOP_MIN`] late shows a stop, whoever had the core. What a scheduler
+//! does (a throttled SCHED_DEADLINE thread, a core that a thread of Quell keeps) delays no interrupt.
+//!
+//! Requests are left out from a stop until the service's queue is empty. Figures with all requests stand beside.
+
+use quell_model::{CoreId, Nanos};
+
+/// Interrupts later than this show a stop. A core that idles takes up to 0.1 ms to wake.
+pub const STOP_MIN: Nanos = Nanos::from_micros(500);
+
+/// A time in which a core stood still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoreStop {
+    /// Which core.
+    pub core: CoreId,
+    /// The last interrupt before.
+    pub start: Nanos,
+    /// The first one after.
+    pub end: Nanos,
+}
+
+/// A request by its times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// When it should have been sent.
+    pub due: Nanos,
+    /// When its answer was complete.
+    pub done: Nanos,
+}
+
+/// Latencies of a measurement, ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Latencies {
+    /// Of every request.
+    pub raw: Vec<Nanos>,
+    /// Of those that no stop met.
+    pub filtered: Vec<Nanos>,
+}
+
+/// Times that do not count: ascending and disjoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Windows(Vec<(Nanos, Nanos)>);
+
+impl Windows {
+    /// From each stop until the first moment after it at which no request waits for its answer.
+    pub fn of(stops: &[CoreStop], requests: &[Request]) -> Windows {
+        let busy = merged(requests.iter().map(|request| (request.due, request.done)).collect());
+        let window = |stop: &CoreStop| {
+            let at = busy.partition_point(|(_, end)| *end < stop.end);
+            let empty = busy.get(at).filter(|(start, _)| *start <= stop.end);
+            (stop.start, empty.map_or(stop.end, |(_, end)| *end))
+        };
+        Windows(merged(stops.iter().map(window).collect()))
+    }
+
+    /// Whether a request waited in one of them.
+    pub fn meet(&self, request: &Request) -> bool {
+        let at = self.0.partition_point(|(_, end)| *end < request.due);
+        self.0.get(at).is_some_and(|(start, _)| *start <= request.done)
+    }
+
+    /// The latencies with and without requests that waited in one of them.
+    pub fn sort(&self, requests: &[Request]) -> Latencies {
+        let latency = |request: &Request| request.done - request.due;
+        let mut raw: Vec<Nanos> = requests.iter().map(latency).collect();
+        let counted = requests.iter().filter(|request| !self.meet(request));
+        let mut filtered: Vec<Nanos> = counted.map(latency).collect();
+        raw.sort_unstable();
+        filtered.sort_unstable();
+        Latencies { raw, filtered }
+    }
+}
+
+impl Latencies {
+    /// Share of the requests that were left out.
+    pub fn excluded_share(&self) -> f64 {
+        (self.raw.len() - self.filtered.len()) as f64 / self.raw.len().max(1) as f64
+    }
+}
+
+/// The share of the time from `start` to `end` in which at least one core stood still.
+pub fn stopped_share(stops: &[CoreStop], start: Nanos, end: Nanos) -> f64 {
+    let spans = merged(stops.iter().map(|stop| (stop.start, stop.end)).collect());
+    let within = spans.iter().map(|&(from, to)| to.min(end) - from.max(start));
+    let stopped = within.fold(Nanos::ZERO, |sum, time| sum + time);
+    stopped.0 as f64 / (end - start).0.max(1) as f64
+}
+
+/// Spans that touch become one.
+fn merged(mut spans: Vec<(Nanos, Nanos)>) -> Vec<(Nanos, Nanos)> {
+    spans.sort_unstable();
+    let mut merged: Vec<(Nanos, Nanos)> = Vec::new();
+    for (start, end) in spans {
+        match merged.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => merged.push((start, end)),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn us(micros: u64) -> Nanos {
+        Nanos::from_micros(micros)
+    }
+
+    fn stop(start: u64, end: u64) -> CoreStop {
+        CoreStop { core: CoreId(1), start: us(start), end: us(end) }
+    }
+
+    fn request(due: u64, done: u64) -> Request {
+        Request { due: us(due), done: us(done) }
+    }
+
+    #[test]
+    fn a_stop_lasts_until_the_queue_is_empty() {
+        // A backlog until 3,300 us; then all is as before.
+        let requests = [
+            request(100, 120),
+            request(1_500, 3_050),
+            request(2_500, 3_100),
+            request(3_090, 3_300),
+            request(3_400, 3_420),
+        ];
+        let windows = Windows::of(&[stop(1_000, 3_000)], &requests);
+        let latencies = windows.sort(&requests);
+        assert_eq!(latencies.raw.len(), 5);
+        assert_eq!(latencies.filtered, [us(20), us(20)]);
+        assert!((latencies.excluded_share() - 0.6).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_stop_without_requests_costs_none() {
+        let requests = [request(100, 120), request(3_400, 3_420)];
+        let windows = Windows::of(&[stop(1_000, 3_000)], &requests);
+        assert_eq!(windows.sort(&requests).excluded_share(), 0.0);
+    }
+
+    #[test]
+    fn who_waited_as_the_stop_began_does_not_count() {
+        let requests = [request(900, 3_010)];
+        assert!(Windows::of(&[stop(1_000, 3_000)], &requests).meet(&requests[0]));
+    }
+
+    #[test]
+    fn cores_that_stop_together_count_once() {
+        let stops = [stop(1_000, 3_000), CoreStop { core: CoreId(0), ..stop(2_000, 4_000) }];
+        assert_eq!(stopped_share(&stops, us(0), us(10_000)), 0.3);
+        assert_eq!(stopped_share(&stops, us(3_500), us(4_500)), 0.5);
+        assert_eq!(stopped_share(&[], us(0), us(1)), 0.0);
+    }
+
+    proptest! {
+        /// Whatever stops there are: a request counts if and only if no stop lies in its own busy period up to its end.
+        #[test]
+        fn what_counts_is_what_no_stop_could_have_met(
+            stops in proptest::collection::vec((0u64..5_000, 1u64..400), 0..8),
+            requests in proptest::collection::vec((0u64..6_000, 1u64..300), 0..60),
+        ) {
+            let stops: Vec<CoreStop> =
+                stops.into_iter().map(|(at, length)| stop(at, at + length)).collect();
+            let requests: Vec<Request> =
+                requests.into_iter().map(|(at, length)| request(at, at + length)).collect();
+            let windows = Windows::of(&stops, &requests);
+            let busy = |at: Nanos| requests.iter().any(|one| one.due <= at && at <= one.done);
+            for one in &requests {
+                let met = stops.iter().any(|stop| {
+                    let overlaps = one.due <= stop.end && stop.start <= one.done;
+                    // The queue was never empty between the stop and the request.
+                    let behind = stop.end < one.due
+                        && (stop.end.0..=one.due.0).step_by(1_000).all(|at| busy(Nanos(at)));
+                    overlaps || behind
+                });
+                prop_assert_eq!(windows.meet(one), met);
+            }
+        }
+    }
+}
