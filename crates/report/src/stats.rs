@@ -223,8 +223,7 @@ mod tests {
         for (pairs, log_sd) in [(10, 0.2), (10, 0.6), (17, 0.4), (40, 0.6)] {
             let held = (0..400)
                 .filter(|_| {
-                    let interval =
-                        paired_ratio(&spread(&mut rng, pairs, 1.2, log_sd)).unwrap();
+                    let interval = paired_ratio(&spread(&mut rng, pairs, 1.2, log_sd)).unwrap();
                     interval.low <= 1.2 && 1.2 <= interval.high
                 })
                 .count();

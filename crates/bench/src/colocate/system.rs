@@ -5,7 +5,7 @@ use quell_model::{Class, Nanos};
 
 use super::cast::BatchWork;
 use super::spec::{ColocateSpec, System};
-use crate::daemon::{Adoptee, Adopted, Daemon, DaemonSpec};
+use crate::daemon::{Adopted, Adoptee, Daemon, DaemonSpec};
 use crate::host::{HostSnapshot, PauseLoop, Policy, Program};
 use quell_terminal::Stop;
 

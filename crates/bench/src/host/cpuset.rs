@@ -46,7 +46,9 @@ impl Cpuset {
     pub fn add(&self, tid: i32) -> Result<()> {
         match fs::write(self.folder.join("tasks"), tid.to_string()) {
             Err(gone) if gone.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-            other => other.with_context(|| format!("move thread {tid} to {}", self.folder.display())),
+            other => {
+                other.with_context(|| format!("move thread {tid} to {}", self.folder.display()))
+            }
         }
     }
 

@@ -62,9 +62,8 @@ fn left_in(base: &Path) -> Vec<PathBuf> {
     let own = rustix::process::geteuid().as_raw();
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
     let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
-    let of_us = named.filter(|entry| {
-        entry.metadata().is_ok_and(|looks| looks.is_dir() && looks.uid() == own)
-    });
+    let of_us = named
+        .filter(|entry| entry.metadata().is_ok_and(|looks| looks.is_dir() && looks.uid() == own));
     of_us.map(|entry| entry.path()).collect()
 }
 

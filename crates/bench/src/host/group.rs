@@ -59,7 +59,8 @@ impl Group {
     /// # Errors
     /// When this host mounts no cgroups with weights, or the group cannot be made.
     pub fn create(name: &str) -> Result<Group> {
-        let (roots, version) = roots().context("no cgroup hierarchy with a cpu controller is mounted")?;
+        let (roots, version) =
+            roots().context("no cgroup hierarchy with a cpu controller is mounted")?;
         let mut folders = Vec::new();
         for root in roots {
             let parent = root.join(PARENT);
@@ -197,7 +198,9 @@ impl Group {
                 let shares = (1_024.0 * times).clamp(2.0, 262_144.0);
                 write("cpu.shares", format!("{shares:.0}"))
             }
-            Version::V2 => write("cpu.weight", format!("{:.0}", (100.0 * times).clamp(1.0, 10_000.0))),
+            Version::V2 => {
+                write("cpu.weight", format!("{:.0}", (100.0 * times).clamp(1.0, 10_000.0)))
+            }
         }
     }
 
@@ -346,7 +349,9 @@ fn mounted(mountinfo: &str) -> Option<(Vec<PathBuf>, Version)> {
         }
     }
     match (weights, v2) {
-        (Some(weights), _) => Some((std::iter::once(weights).chain(account).collect(), Version::V1)),
+        (Some(weights), _) => {
+            Some((std::iter::once(weights).chain(account).collect(), Version::V1))
+        }
         (None, Some(unified)) => Some((vec![unified], Version::V2)),
         (None, None) => None,
     }

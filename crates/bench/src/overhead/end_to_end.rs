@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{OverheadSpec, ticks};
 use crate::colocate::{BatchWork, Lc, Mix, Server, lc_priority};
-use crate::daemon::{Adoptee, Adopted, Daemon, DaemonSpec};
+use crate::daemon::{Adopted, Adoptee, Daemon, DaemonSpec};
 use crate::host::Policy;
 use quell_report::BenchReport;
 use quell_terminal::Stop;

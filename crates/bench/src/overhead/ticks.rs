@@ -11,7 +11,7 @@ use quell_model::{
 use quell_policy::{Config, Host, by_name};
 
 use super::OverheadSpec;
-use crate::daemon::{Adoptee, Adopted, Daemon, DaemonSpec, Status};
+use crate::daemon::{Adopted, Adoptee, Daemon, DaemonSpec, Status};
 use crate::host::Program;
 use quell_report::BenchReport;
 use quell_report::stats;

@@ -29,7 +29,7 @@ use rand_chacha::ChaCha8Rng;
 use tempfile::TempDir;
 
 pub use self::page::Page;
-use crate::daemon::{Adoptee, Adopted, Daemon, DaemonSpec};
+use crate::daemon::{Adopted, Adoptee, Daemon, DaemonSpec};
 use crate::host::{self, Policy, Program};
 use quell_report::BenchReport;
 use quell_report::stats;

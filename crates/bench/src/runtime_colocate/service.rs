@@ -13,7 +13,7 @@ use quell_model::{Class, Nanos};
 
 use super::RuntimeColocateSpec;
 use super::programs::{Server, output, start};
-use crate::daemon::{Adoptee, Adopted, Daemon, DaemonSpec};
+use crate::daemon::{Adopted, Adoptee, Daemon, DaemonSpec};
 use crate::host::{self, Program};
 use quell_report::BenchReport;
 use quell_terminal::{Progress, Stop};

@@ -197,7 +197,8 @@ mod tests {
         for round in 0..10 {
             let speed = 1.0 + round as f64 / 3.0;
             let noise = 1.0 + (round % 3) as f64 / 100.0;
-            let of = |tail: f64| [("tail_us", tail), ("tail_us_raw", tail), ("served_share", served)];
+            let of =
+                |tail: f64| [("tail_us", tail), ("tail_us_raw", tail), ("served_share", served)];
             lines.push(line(System::Quell, round, &of(150.0 * speed * noise)));
             lines.push(line(System::AloneIdlePoll, round, &of(100.0 * speed)));
             lines.push(line(System::Null, round, &of(100.0 * speed / noise)));

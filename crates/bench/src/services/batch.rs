@@ -133,7 +133,12 @@ impl BatchWork {
     ///
     /// # Errors
     /// When a program cannot be started or reports no work in time.
-    pub fn start(kind: Kind, programs: &Programs, managed: &CoreSet, stop: &Stop) -> Result<BatchWork> {
+    pub fn start(
+        kind: Kind,
+        programs: &Programs,
+        managed: &CoreSet,
+        stop: &Stop,
+    ) -> Result<BatchWork> {
         let folder = folder()?;
         let group = Group::create(kind.name())?;
         let mut parts = Vec::new();
@@ -269,7 +274,9 @@ fn write_tree(folder: &Path) -> Result<()> {
 }
 
 fn c_file(file: usize) -> String {
-    let mut text = "#include <stdint.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n".to_owned();
+    let mut text =
+        "#include <stdint.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
+            .to_owned();
     for function in 0..FUNCTIONS {
         let (a, b) = (file * 31 + function * 7 + 3, function % 5 + 2);
         // Writing to a string does not fail.

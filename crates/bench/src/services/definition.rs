@@ -305,11 +305,13 @@ impl Raw {
             ));
         }
         let commands = [("prepare", &self.prepare), ("fill", &self.fill)];
-        let lists = commands.into_iter().flat_map(|(key, list)| list.iter().map(move |one| (key, one)));
+        let lists =
+            commands.into_iter().flat_map(|(key, list)| list.iter().map(move |one| (key, one)));
         let single = [("command", Some(&self.command)), ("ready", self.ready.as_ref())];
         let single = single.into_iter().filter_map(|(key, command)| Some((key, command?)));
         let during = self.during.iter().map(|during| ("during.command", &during.command));
-        if let Some((key, _)) = lists.chain(single).chain(during).find(|(_, words)| !is_command(words))
+        if let Some((key, _)) =
+            lists.chain(single).chain(during).find(|(_, words)| !is_command(words))
         {
             return Some((key, format!("must be a program and at most {ENTRIES_MAX} words")));
         }

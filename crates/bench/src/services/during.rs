@@ -31,7 +31,8 @@ impl<'scope> Meanwhile<'scope> {
             let all = &service.definition.during;
             let mut due: Vec<Duration> = all.iter().map(|one| one.every / 2).collect();
             let mut done = 0;
-            while let Some((at, next)) = due.iter().copied().enumerate().min_by_key(|(_, due)| *due) {
+            while let Some((at, next)) = due.iter().copied().enumerate().min_by_key(|(_, due)| *due)
+            {
                 match ended.recv_timeout(next.saturating_sub(start.elapsed())) {
                     Err(RecvTimeoutError::Timeout) => {}
                     _ => return Ok(done),

@@ -212,7 +212,12 @@ mod tests {
     use super::*;
 
     fn header() -> Header {
-        Header { commit: "c".into(), boot: "b".into(), command: "quell bench services".into(), seed: 1 }
+        Header {
+            commit: "c".into(),
+            boot: "b".into(),
+            command: "quell bench services".into(),
+            seed: 1,
+        }
     }
 
     fn note(text: &str) -> Line {

@@ -49,7 +49,11 @@ impl Canaries {
         let mut stops = Vec::new();
         for (core, canary) in &mut self.0 {
             let stills = canary.end(STOP_MIN).context("stop timers")?;
-            let stop = |still: crate::host::Standstill| CoreStop { core: *core, start: still.from, end: still.to };
+            let stop = |still: crate::host::Standstill| CoreStop {
+                core: *core,
+                start: still.from,
+                end: still.to,
+            };
             stops.extend(stills.into_iter().map(stop));
         }
         Ok(stops)
@@ -242,7 +246,8 @@ fn offered(report: &LoadReport) -> Offered {
 fn cpu_by_thread(pids: &[i32]) -> BTreeMap<String, Nanos> {
     let mut found = BTreeMap::new();
     for pid in pids {
-        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let threads =
+            std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         for thread in threads {
             let read = |file: &str| std::fs::read_to_string(thread.path().join(file)).ok();
             let cpu = read("schedstat").and_then(|text| text.split(' ').next()?.parse().ok());

@@ -41,11 +41,11 @@ use self::during::Meanwhile;
 use self::log::{Cell, Header, Line, Log, Phase, Run};
 use self::measure::{Canaries, Instruments, Offer, load, measure};
 use self::pause::PauseProgram;
-pub use self::plan::Wanted;
 use self::plan::Planned;
+pub use self::plan::Wanted;
 use self::service::Service;
-use self::system::{Scene, enter};
 pub use self::system::System;
+use self::system::{Scene, enter};
 use self::wakeups::Wakeups;
 use crate::host::{self, PauseLoop};
 
@@ -179,7 +179,8 @@ impl Session<'_> {
         let name = self.service.definition.name.clone();
         let peak_rps = self.peak()?;
         self.progress.note(&format!("{name}: peak {peak_rps:.0} requests/s"));
-        let rivals: Vec<System> = System::ALL.into_iter().filter(|system| system.is_rival()).collect();
+        let rivals: Vec<System> =
+            System::ALL.into_iter().filter(|system| system.is_rival()).collect();
         let mut cells = self.cells(&name, &rivals);
         let pilot = if self.spec.rounds.is_some() { 0 } else { self.spec.pilot };
         self.rounds(Phase::Pilot, &cells, peak_rps, |_| pilot)?;
@@ -242,8 +243,15 @@ impl Session<'_> {
     }
 
     /// Batch work alone, then every system in an order of its own, all with the same arrivals.
-    fn round(&mut self, phase: Phase, planned: &Planned, round: usize, peak_rps: f64) -> Result<()> {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed_of(self.spec.seed, phase, &planned.cell, round));
+    fn round(
+        &mut self,
+        phase: Phase,
+        planned: &Planned,
+        round: usize,
+        peak_rps: f64,
+    ) -> Result<()> {
+        let mut rng =
+            ChaCha8Rng::seed_from_u64(seed_of(self.spec.seed, phase, &planned.cell, round));
         let offer = self.offer(planned.cell.load, peak_rps, rng.random());
         let mut order = planned.systems.clone();
         order.shuffle(&mut rng);
@@ -262,7 +270,9 @@ impl Session<'_> {
         let alone = alone.mean(&self.batch_alone(&batch)?);
         for (place, system, (mut values, rates)) in measured {
             if system.has_batch() {
-                values.extend(rates.share_of(&alone).map(|share| ("batch_of_alone".to_owned(), share)));
+                values.extend(
+                    rates.share_of(&alone).map(|share| ("batch_of_alone".to_owned(), share)),
+                );
                 values.insert("batch_ops_per_s".to_owned(), rates.ops.iter().sum());
             }
             self.log.push(Line::Run(Box::new(Run {
@@ -337,12 +347,15 @@ impl Session<'_> {
         self.progress.note(&format!("{}: searching for the peak load", definition.name));
         let _awake =
             PauseProgram::start(&self.spec.antagonist, &self.service.group, &self.spec.managed)?;
-        let offer = Offer { preload: true, ..self.offer(100, definition.load.start_rps, self.spec.seed) };
-        let load = load(&self.service, &offer).context("only a protocol has its peak searched for")?;
+        let offer =
+            Offer { preload: true, ..self.offer(100, definition.load.start_rps, self.spec.seed) };
+        let load =
+            load(&self.service, &offer).context("only a protocol has its peak searched for")?;
         let mut search = SearchSpec::new(load);
         search.start_rps = definition.load.start_rps;
         search.p99_bound = Nanos(definition.load.p99_max.as_nanos() as u64);
-        let run = self.spec.longest.map_or(definition.load.least, |max| definition.load.least.min(max));
+        let run =
+            self.spec.longest.map_or(definition.load.least, |max| definition.load.least.min(max));
         search.run = Nanos(run.as_nanos() as u64);
         search.precision = PEAK_PRECISION;
         let found = std::thread::scope(|scope| {
@@ -354,10 +367,16 @@ impl Session<'_> {
         self.stop.check()?;
         let name = self.service.definition.name.clone();
         if found.peak_rps <= 0.0 {
-            bail!("{name} sustains no load within its bound; the last attempt: {:?}", found.probes.last());
+            bail!(
+                "{name} sustains no load within its bound; the last attempt: {:?}",
+                found.probes.last()
+            );
         }
         if found.limited_by == LimitedBy::Generator {
-            note(self.log, format!("{name}: the client was the limit of the peak, not the service"))?;
+            note(
+                self.log,
+                format!("{name}: the client was the limit of the peak, not the service"),
+            )?;
         }
         self.preloaded = true;
         self.log.push(Line::Peak { service: name, peak_rps: found.peak_rps })?;

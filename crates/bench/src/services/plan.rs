@@ -204,7 +204,9 @@ mod tests {
         assert!(of("redis").iter().all(|planned| planned.systems.contains(&System::Fifo)));
         let only = Wanted { systems: vec![System::Quell], loads: vec![80], ..Wanted::default() };
         let only = cells("redis", &only, &[]);
-        assert!(only.iter().all(|planned| planned.systems == [System::AloneIdlePoll, System::Quell]));
+        assert!(
+            only.iter().all(|planned| planned.systems == [System::AloneIdlePoll, System::Quell])
+        );
         assert!(only.iter().all(|planned| planned.cell.load == 80 && !planned.headline));
     }
 }

@@ -43,7 +43,9 @@ impl Service {
     pub fn start(definition: &Definition, managed: &CoreSet, stop: &Stop) -> Result<Service> {
         let started = start(definition, managed, stop);
         started.with_context(|| match &definition.package {
-            Some(package) => format!("{} (package {package}; `make setup` installs it)", definition.name),
+            Some(package) => {
+                format!("{} (package {package}; `make setup` installs it)", definition.name)
+            }
             None => definition.name.clone(),
         })
     }

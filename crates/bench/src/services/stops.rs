@@ -176,7 +176,7 @@ mod tests {
                     let overlaps = one.due <= stop.end && stop.start <= one.done;
                     // The queue was never empty between the stop and the request.
                     let behind = stop.end < one.due
-                        && (stop.end.0..=one.due.0).step_by(1_000).all(|at| busy(Nanos(at)));
+                        && (stop.end.0..=one.due.0).step_by(500).all(|at| busy(Nanos(at)));
                     overlaps || behind
                 });
                 prop_assert_eq!(windows.meet(one), met);

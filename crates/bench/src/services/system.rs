@@ -12,9 +12,10 @@ use super::batch::BatchWork;
 use super::definition::Definition;
 use super::pause::PauseProgram;
 use super::service::Service;
-use crate::daemon::{Adoptee, Adopted, Daemon, DaemonSpec};
+use crate::daemon::{Adopted, Adoptee, Daemon, DaemonSpec};
 use crate::host::{
-    Cpuset, Group, HostSnapshot, Inherit, Policy, Quiet, Weight, comm, set_budget, set_policy_with, set_slice,
+    Cpuset, Group, HostSnapshot, Inherit, Policy, Quiet, Weight, comm, set_budget, set_policy_with,
+    set_slice,
 };
 
 /// Real-time priority of the threads in a request's way, and of all others of the service.
@@ -201,7 +202,9 @@ pub fn enter(system: System, scene: &Scene, stop: &Stop) -> Result<Entered> {
             scene.managed.iter().for_each(|core| quiet.keep_off(core));
             let left = quiet.move_interrupts_off(&scene.managed);
             if !left.is_empty() {
-                entered.notes.push(format!("partition: the kernel keeps interrupts {left:?} where they are"));
+                entered.notes.push(format!(
+                    "partition: the kernel keeps interrupts {left:?} where they are"
+                ));
             }
             entered.quiet = Some(quiet);
         }
