@@ -35,6 +35,9 @@ pub(crate) struct Pending {
     pub account: u32,
     /// One of the long ones of a workload that has such.
     pub is_long: bool,
+    /// How many of its steps were answered, where it takes several, and whether one was refused.
+    step: u32,
+    failed: bool,
     /// Where its last byte stands in the stream of all bytes ever queued.
     end: u64,
 }
@@ -43,7 +46,7 @@ pub(crate) struct Pending {
 impl Pending {
     /// A request of an account that was due at this time.
     pub fn due(due: Nanos, account: u32) -> Pending {
-        Pending { due, token: Token(0), account, is_long: false, end: 0 }
+        Pending { due, token: Token(0), account, is_long: false, step: 0, failed: false, end: 0 }
     }
 }
 
@@ -99,15 +102,14 @@ impl Lost {
 }
 
 impl Connection {
-    /// Connects, and makes the socket nonblocking and undelayed.
-    pub fn open(addr: SocketAddr) -> Result<Connection, LoadError> {
-        let stream = TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT)
-            .and_then(|stream| {
-                stream.set_nodelay(true)?;
-                stream.set_nonblocking(true)?;
-                Ok(stream)
-            })
-            .map_err(|source| LoadError::Connect { addr, source })?;
+    /// Connects, greets, and makes the socket nonblocking and undelayed.
+    pub fn open(addr: SocketAddr, protocol: &dyn Protocol) -> Result<Connection, LoadError> {
+        let failed = |source| LoadError::Connect { addr, source };
+        let stream = TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT).map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        let refused = |reason| LoadError::Refused { addr, reason };
+        protocol.greet(&stream).map_err(refused)?;
+        stream.set_nonblocking(true).map_err(failed)?;
         Ok(Connection {
             stream,
             out: Vec::with_capacity(INPUT_BYTES),
@@ -131,7 +133,8 @@ impl Connection {
     /// unread resets the connection, and the kernel drops replies that the client has not read (RFC 1122, 4.2.2.13).
     pub fn reopen(&mut self, addr: SocketAddr, lost: &Lost, protocol: &dyn Protocol) -> bool {
         self.fruitless = if self.answered { 0 } else { self.fruitless + 1 };
-        if !lost.is_closed() || self.fruitless > FRUITLESS_MAX {
+        // A greeting would block the loop.
+        if !lost.is_closed() || self.fruitless > FRUITLESS_MAX || !protocol.pipelines() {
             return false;
         }
         let Ok(stream) = connect_later(addr) else { return false };
@@ -172,7 +175,8 @@ impl Connection {
         let before = self.out.len();
         let (token, is_long) = encode(&mut self.out);
         self.queued += (self.out.len() - before) as u64;
-        self.pending.push_back(Pending { due, token, account, is_long, end: self.queued });
+        let (step, failed, end) = (0, false, self.queued);
+        self.pending.push_back(Pending { due, token, account, is_long, step, failed, end });
         true
     }
 
@@ -231,13 +235,36 @@ impl Connection {
                 Parsed::Reply { len, status } => {
                     self.in_start += len;
                     self.answered = true;
-                    if let Some(done) = self.pending.pop_front() {
-                        on_reply(done, status);
+                    if !self.go_on(protocol, status)
+                        && let Some(done) = self.pending.pop_front()
+                    {
+                        on_reply(done, if done.failed { Status::Error } else { status });
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Queues the next step of the request that was answered, if it has one.
+    fn go_on(&mut self, protocol: &dyn Protocol, status: Status) -> bool {
+        let Some(first) = self.pending.front_mut() else { return false };
+        let before = self.out.len();
+        // After a refusal there is one step more at most, which puts the connection in order.
+        let is_over = first.failed;
+        first.failed |= status == Status::Error;
+        if is_over || !protocol.encode_next(first.token, first.step, first.failed, &mut self.out) {
+            return false;
+        }
+        first.step += 1;
+        self.queued += (self.out.len() - before) as u64;
+        first.end = self.queued;
+        true
+    }
+
+    /// Whether something waits to be written.
+    pub fn has_output(&self) -> bool {
+        self.out_start < self.out.len()
     }
 
     fn make_room(&mut self, reply_bytes_max: usize) -> Result<(), Lost> {
@@ -290,7 +317,7 @@ mod tests {
 
     fn pair() -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let connection = Connection::open(listener.local_addr().unwrap()).unwrap();
+        let connection = Connection::open(listener.local_addr().unwrap(), &get_only()).unwrap();
         (connection, listener.accept().unwrap().0)
     }
 

@@ -10,6 +10,14 @@ pub enum LoadError {
     /// The specification makes no sense; nothing was sent.
     #[error("load specification: {0}")]
     Spec(String),
+    /// The server does not want this client.
+    #[error("{addr}: {reason}")]
+    Refused {
+        /// The server's address.
+        addr: SocketAddr,
+        /// Why.
+        reason: String,
+    },
     /// The server could not be reached.
     #[error("connect to {addr}: {source}; is the server up and listening there?")]
     Connect {

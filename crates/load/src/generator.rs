@@ -68,6 +68,8 @@ pub(crate) struct Generator<'a> {
     connections: Vec<Option<Connection>>,
     alive: usize,
     turn: usize,
+    /// Something is due, and each connection has as much as it may.
+    waits_for_room: bool,
     /// Connections that the server ended and that were opened again.
     reopened: u64,
     last_loss: String,
@@ -109,6 +111,7 @@ impl<'a> Generator<'a> {
             alive: connections.len(),
             connections: connections.into_iter().map(Some).collect(),
             turn: 0,
+            waits_for_room: false,
             reopened: 0,
             last_loss: String::new(),
             poller,
@@ -190,12 +193,18 @@ impl<'a> Generator<'a> {
         if !self.is_due(at) {
             return false;
         }
-        let Some(index) = self.next_connection() else { return false };
+        let Some(index) = self.next_connection() else {
+            // All that cannot take two requests have one.
+            self.waits_for_room = true;
+            return false;
+        };
+        let waited = std::mem::take(&mut self.waits_for_room);
+        let batch_max = if self.protocol.pipelines() { BATCH_MAX } else { 1 };
         let Some(connection) = self.connections[index].as_mut() else { return false };
         let was_blocked = connection.blocked;
         let mut count = 0;
         let mut late = false;
-        while count < BATCH_MAX
+        while count < batch_max
             && let Some(due) = self.schedule.next_if(|due| self.start + due.offset <= at)
         {
             count += 1;
@@ -208,7 +217,7 @@ impl<'a> Generator<'a> {
             };
             if !connection.queue(due_at, number as u32, encode) {
                 self.books.refused(number, due_at);
-            } else if was_blocked {
+            } else if was_blocked || waited {
                 self.books.blocked(number);
             } else {
                 late |= self.books.sending(number, due_at, at);
@@ -233,9 +242,14 @@ impl<'a> Generator<'a> {
         let count = self.connections.len();
         let next = (1..=count)
             .map(|step| (self.turn + step) % count)
-            .find(|&index| self.connections[index].is_some())?;
+            .find(|&index| self.connections[index].as_ref().is_some_and(|one| self.takes(one)))?;
         self.turn = next;
         Some(next)
+    }
+
+    /// Whether a request may be sent on a connection now.
+    fn takes(&self, connection: &Connection) -> bool {
+        connection.pending() == 0 || self.protocol.pipelines()
     }
 
     /// Takes what has come; whether anything had.
@@ -270,8 +284,12 @@ impl<'a> Generator<'a> {
             let at = *read_at.get_or_insert_with(|| clock.tick(Activity::Read));
             books.answered(pending, at, status);
         });
-        if let Err(lost) = received {
-            self.lose(index, &lost);
+        let has_output = connection.has_output() && !connection.blocked;
+        match received {
+            Err(lost) => self.lose(index, &lost),
+            // The next step of a request.
+            Ok(()) if has_output => self.flush(index, clock),
+            Ok(()) => {}
         }
     }
 

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Sends every preload request and checks each reply.
 pub(crate) fn preload(addr: SocketAddr, protocol: &mut dyn Protocol) -> Result<(), LoadError> {
     let failed = |reason: String| LoadError::Preload { addr, reason };
-    let mut connection = Connection::open(addr)?;
+    let mut connection = Connection::open(addr, protocol)?;
     let mut index = 0;
     let mut more = true;
     let mut refused = 0u64;

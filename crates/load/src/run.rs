@@ -131,7 +131,7 @@ pub fn run(spec: &LoadSpec, progress: &mut dyn Progress) -> Result<LoadReport, L
         preload(spec.addr, &mut *protocol)?;
     }
     let connections = (0..spec.connections)
-        .map(|_| Connection::open(spec.addr))
+        .map(|_| Connection::open(spec.addr, &*protocol))
         .collect::<Result<Vec<_>, LoadError>>()?;
     let (stop, mailbox) = (AtomicBool::new(false), Mailbox::default());
     let over = (Mutex::new(false), Condvar::new());

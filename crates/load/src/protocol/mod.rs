@@ -12,9 +12,12 @@ pub mod http;
 pub mod keyvalue;
 pub mod memcached;
 pub mod memcached_binary;
+pub mod postgres;
 pub mod resp;
 pub mod synthetic;
 mod wire;
+
+use std::net::TcpStream;
 
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -79,6 +82,25 @@ pub trait Protocol: Send {
     /// [`Malformed`] where no further byte could make it a reply.
     fn parse(&self, input: &[u8], token: Token) -> Result<Parsed, Malformed>;
 
+    /// Appends what follows the reply to step `step` (from 0) of a request that takes several; `failed` says that the
+    /// server refused one of them. `false`: the request is done.
+    fn encode_next(&self, _token: Token, _step: u32, _failed: bool, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    /// Whether a request may be sent before the last one of the connection is answered.
+    fn pipelines(&self) -> bool {
+        true
+    }
+
+    /// What client and server say on a new connection, which still blocks.
+    ///
+    /// # Errors
+    /// Says why the server does not want us.
+    fn greet(&self, _stream: &TcpStream) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Whether the request that `token` stands for is one of the rare long ones of a workload that has two kinds.
     fn is_long(&self, _token: Token) -> bool {
         false
@@ -100,6 +122,8 @@ pub enum ProtocolSpec {
     Redis(keyvalue::KeyValueSpec),
     /// HTTP/1.1.
     Http(http::HttpSpec),
+    /// PostgreSQL's protocol, with the transactions of pgbench.
+    Postgres(postgres::PostgresSpec),
     /// Fake work on the synthetic server.
     Synthetic(synthetic::SyntheticSpec),
 }
@@ -123,6 +147,7 @@ impl ProtocolSpec {
             }
             ProtocolSpec::Redis(spec) => Box::new(resp::Resp::new(spec)?),
             ProtocolSpec::Http(spec) => Box::new(http::Http::new(spec)?),
+            ProtocolSpec::Postgres(spec) => Box::new(postgres::Postgres::new(spec)?),
             ProtocolSpec::Synthetic(spec) => Box::new(synthetic::Synthetic::new(spec)?),
         })
     }
