@@ -22,6 +22,8 @@ use super::{Policy, pin, set_nice, set_policy};
 
 /// The group above all of a benchmark's.
 const PARENT: &str = "quell-bench";
+/// Of each second (`cpu.rt_period_us`), what all groups of a benchmark may be real-time: a little less than all have.
+const REAL_TIME_US: u32 = 940_000;
 /// How long killed programs may take to be gone.
 const GONE_MAX: Duration = Duration::from_secs(10);
 /// How often the threads are listed again until the list no longer changes.
@@ -71,6 +73,11 @@ impl Group {
             let folder = parent.join(name);
             fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
             folders.push(folder);
+        }
+        // Where the kernel shares out real-time time (RT_GROUP_SCHED), what no group was given is refused to all below.
+        let parent = folders[0].with_file_name("cpu.rt_runtime_us");
+        if parent.exists() {
+            let _ = fs::write(parent, REAL_TIME_US.to_string());
         }
         Ok(Group { name: name.to_owned(), folders, version })
     }
@@ -204,6 +211,20 @@ impl Group {
         }
     }
 
+    /// Lets its threads be real-time, or no longer, where the kernel shares that out among groups.
+    ///
+    /// # Errors
+    /// When the kernel refuses: siblings have it, or threads are real-time still.
+    pub fn allow_real_time(&self, allowed: bool) -> Result<()> {
+        let path = self.folders[0].join("cpu.rt_runtime_us");
+        if !path.exists() {
+            return Ok(());
+        }
+        let share = if allowed { REAL_TIME_US } else { 0 };
+        fs::write(&path, share.to_string())
+            .with_context(|| format!("write {share} to {}", path.display()))
+    }
+
     /// CPU time of all that was ever in it, also of what has ended.
     ///
     /// # Errors
@@ -273,6 +294,8 @@ impl Drop for Group {
     fn drop(&mut self) {
         for folder in &self.folders {
             remove(folder);
+            // Only the last one's leaves it empty.
+            folder.parent().map(fs::remove_dir);
         }
     }
 }

@@ -218,6 +218,10 @@ pub fn enter(system: System, scene: &Scene, stop: &Stop) -> Result<Entered> {
 fn by_role(scene: &Scene, policy: fn(i32) -> Policy) -> Result<()> {
     for (at, service) in scene.services.iter().enumerate() {
         let rank = at as i32;
+        if at == 0 {
+            // Of several services the first may have it: what one was given, no other can.
+            service.group.allow_real_time(true)?;
+        }
         service.group.each_thread(|tid| {
             let priority = match is_background(&service.definition, tid) {
                 true => BACKGROUND_PRIORITY - rank,
@@ -312,7 +316,10 @@ impl Entered {
         // What a service set for itself stays where the system did not touch it.
         use System::{Deadline, Fifo, Nice, RoundRobin, SchedIdle, Slices};
         if matches!(self.system, Fifo | RoundRobin | Nice | Deadline) {
-            services().try_for_each(|group| group.set_policy(Policy::Other, 0))?;
+            services().try_for_each(|group| {
+                group.set_policy(Policy::Other, 0)?;
+                group.allow_real_time(false)
+            })?;
         }
         if matches!(self.system, SchedIdle | Nice) {
             batch.set_policy(Policy::Other, 0)?;
