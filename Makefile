@@ -59,6 +59,7 @@ test-peers: ## Decode our traces with Perfetto's own definitions, which take min
 
 test-deb: ## Install and purge the Debian package, and run the service, in a small Debian system (QUELL_SKIP_DEB=1 skips)
 	@$(STEP) "build the tests" $(BUILD_TESTS)
+	@$(STEP) "build the programs" $(CARGO) build --workspace --bins $(CARGO_LOCK)
 	@$(STEP) "Debian package" scripts/test/deb.sh
 	@$(STEP) "service" scripts/test/service.sh
 

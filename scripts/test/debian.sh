@@ -50,7 +50,8 @@ make_root() {
     tar=$(debian)
     # Best compression would take most of the time.
     { read -r deb && read -r lab_deb; } < <(
-        DPKG_DEB_COMPRESSOR_LEVEL=1 scripts/package/deb.sh "$built/debug" "$built/debian/test" 2>/dev/null)
+        DPKG_DEB_COMPRESSOR_LEVEL=1 scripts/package/deb.sh "$built/debug" "$built/debian/test" 2>.vm/deb/package.log) ||
+        fail "making the packages: $(tail -n 3 .vm/deb/package.log)"
     root=$(mktemp -d)
     # Only the directory is outside of the namespace.
     trap 'umount -l "$root" 2>/dev/null; rmdir "$root"' EXIT
