@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use crate::host::{Program, folder};
+use crate::host::{Program, directory};
 use quell_terminal::Stop;
 
 /// How long a daemon may take until it manages its tasks.
@@ -47,7 +47,7 @@ pub enum Adoptee {
     Cgroup(String),
 }
 
-/// What the daemon is told.
+/// The configuration of the daemon.
 #[derive(Clone, Debug)]
 pub struct DaemonSpec {
     /// The `quell` program.
@@ -127,11 +127,11 @@ impl Status {
     }
 }
 
-/// A daemon that manages its tasks. Dropped without [`Daemon::stop`], it is told to end and its
+/// A daemon that manages its tasks. Dropped without [`Daemon::stop`], it is asked to end and its
 /// guardians restore the host.
 pub struct Daemon {
     program: PathBuf,
-    folder: TempDir,
+    directory: TempDir,
     child: Option<Program>,
 }
 
@@ -141,19 +141,19 @@ impl Daemon {
     /// # Errors
     /// With the daemon's own words when it does not come up.
     pub fn start(spec: &DaemonSpec, stop: &Stop) -> Result<Daemon> {
-        let folder = folder()?;
-        let file = folder.path().join("bench.toml");
+        let directory = directory()?;
+        let file = directory.path().join("bench.toml");
         fs::write(&file, spec.toml()).context("write the configuration")?;
-        let log = File::create(folder.path().join("log")).context("write the daemon's log")?;
+        let log = File::create(directory.path().join("log")).context("write the daemon's log")?;
         let mut command = Command::new(&spec.program);
         command
             .arg("run")
             .arg(&file)
-            .env("QUELL_RUN_DIR", folder.path())
+            .env("QUELL_RUN_DIR", directory.path())
             .stdout(log.try_clone()?)
             .stderr(log);
         let child = Program::start("quell run", &mut command)?;
-        let mut daemon = Daemon { program: spec.program.clone(), folder, child: Some(child) };
+        let mut daemon = Daemon { program: spec.program.clone(), directory, child: Some(child) };
         daemon.wait_until_ready(spec, stop)?;
         Ok(daemon)
     }
@@ -184,8 +184,8 @@ impl Daemon {
     }
 
     /// Its run directory, in which programs on the runtime find its socket.
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Its process number.
@@ -205,7 +205,7 @@ impl Daemon {
     /// What `quell status --json` says.
     ///
     /// # Errors
-    /// When it does not answer or its answer does not read.
+    /// When it does not answer or its answer is malformed.
     pub fn status(&self) -> Result<Status> {
         let out = self.client().args(["status", "--json"]).output().context("quell status")?;
         if !out.status.success() {
@@ -229,13 +229,13 @@ impl Daemon {
 
     fn client(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.env("QUELL_RUN_DIR", self.folder.path());
+        command.env("QUELL_RUN_DIR", self.directory.path());
         command
     }
 
     /// The end of its output.
     fn log(&self) -> String {
-        let text = fs::read(self.folder.path().join("log")).unwrap_or_default();
+        let text = fs::read(self.directory.path().join("log")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.trim().lines().collect();
         lines[lines.len().saturating_sub(5)..].join(" | ")
@@ -278,8 +278,8 @@ mod tests {
 
     #[test]
     fn a_program_that_ends_at_once_is_told_with_its_words() {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("quell");
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("quell");
         fs::write(&program, "#!/bin/sh\necho no BPF here >&2\nexit 3\n").unwrap();
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&program, executable).unwrap();

@@ -1,7 +1,7 @@
 //! A report as tables: the same ones on the terminal and in `docs/results.md`.
 
-use quell_bench::runtime;
 use quell_bench::why::CAUSES;
+use quell_bench::{runtime, services};
 use quell_report::table::{Section, Table, number};
 use quell_report::{BenchReport, Row};
 
@@ -44,6 +44,9 @@ pub fn sections(report: &BenchReport) -> Vec<Section> {
     if report.bench == runtime::BENCH {
         return runtime::sections(report);
     }
+    if report.bench == services::BENCH {
+        return services::sections(report);
+    }
     let mut sections = Vec::new();
     let mut rest = Vec::new();
     for case in report.cases() {
@@ -66,6 +69,9 @@ pub fn sections(report: &BenchReport) -> Vec<Section> {
 /// What a co-location comes to: for each system and mix the ratio of the tail to the yardstick with
 /// its interval, and what batch work gets of the leftover.
 pub fn headline(report: &BenchReport) -> Table {
+    if report.bench == services::BENCH {
+        return services::headline(report);
+    }
     let compared = |case: &&str| {
         report.ratios.iter().any(|ratio| ratio.case == **case && ratio.against == BASE)
     };

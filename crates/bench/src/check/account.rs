@@ -53,8 +53,8 @@ pub fn has_bpf(programs: &[Program]) -> Result<bool> {
 
 /// What the kernel says of each descriptor of a process (Documentation/filesystems/proc.rst).
 fn descriptors(pid: i32) -> Result<Vec<String>> {
-    let folder = format!("/proc/{pid}/fdinfo");
-    let entries = fs::read_dir(&folder).with_context(|| format!("read {folder}"))?;
+    let directory = format!("/proc/{pid}/fdinfo");
+    let entries = fs::read_dir(&directory).with_context(|| format!("read {directory}"))?;
     // A descriptor may be closed meanwhile.
     Ok(entries.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok()).collect())
 }

@@ -35,7 +35,7 @@ const VISIT: Duration = Duration::from_millis(10);
 
 /// The instance; removed on drop.
 pub struct Instance {
-    folder: PathBuf,
+    directory: PathBuf,
     cores: Vec<PathBuf>,
     copier: Option<JoinHandle<Result<()>>>,
     shared: Arc<Shared>,
@@ -59,16 +59,17 @@ impl Instance {
             Path::new(INSTANCES).is_dir(),
             "tracefs is not mounted (mount -t tracefs tracefs /sys/kernel/tracing)"
         );
-        let folder = Path::new(INSTANCES).join(NAME);
-        if folder.is_dir() {
+        let directory = Path::new(INSTANCES).join(NAME);
+        if directory.is_dir() {
             // Left by a benchmark that was killed.
-            fs::remove_dir(&folder).with_context(|| format!("remove {}", folder.display()))?;
+            fs::remove_dir(&directory)
+                .with_context(|| format!("remove {}", directory.display()))?;
         }
-        fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
+        fs::create_dir(&directory).with_context(|| format!("make {}", directory.display()))?;
         let cores =
-            topology::online()?.iter().map(|core| folder.join(format!("per_cpu/cpu{core}")));
+            topology::online()?.iter().map(|core| directory.join(format!("per_cpu/cpu{core}")));
         let shared = Arc::default();
-        let mut instance = Instance { cores: cores.collect(), folder, copier: None, shared };
+        let mut instance = Instance { cores: cores.collect(), directory, copier: None, shared };
         instance
             .set("buffer_size_kb", &(bytes / instance.cores.len().max(1) / 1024).to_string())?;
         instance.set("trace_clock", "mono")?;
@@ -128,7 +129,7 @@ impl Instance {
     }
 
     fn set(&self, file: &str, value: &str) -> Result<()> {
-        let path = self.folder.join(file);
+        let path = self.directory.join(file);
         fs::write(&path, value).with_context(|| format!("write {value} to {}", path.display()))
     }
 }
@@ -136,8 +137,8 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         let _ = self.stop();
-        if let Err(error) = fs::remove_dir(&self.folder) {
-            eprintln!("{} stays: {error}", self.folder.display());
+        if let Err(error) = fs::remove_dir(&self.directory) {
+            eprintln!("{} stays: {error}", self.directory.display());
         }
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use quell_load::be::Progress;
 use tempfile::TempDir;
 
-use crate::host::{Policy, Program, folder};
+use crate::host::{Policy, Program, directory};
 use quell_terminal::Stop;
 
 /// How long to wait for it to start.
@@ -27,8 +27,8 @@ impl Hogs {
     /// # Errors
     /// When it cannot be started.
     pub fn start(antagonist: &Path, cores: usize) -> Result<Hogs> {
-        let folder = folder()?;
-        let file = folder.path().join("progress");
+        let directory = directory()?;
+        let file = directory.path().join("progress");
         let mut command = Command::new(antagonist);
         command.args(["hog", "--threads", &cores.to_string(), "--progress"]).arg(&file);
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -36,7 +36,7 @@ impl Hogs {
         let progress = Progress::wait(&file, START_MAX)?;
         program.set_policy(Policy::Idle, 0)?;
         program.pause()?;
-        Ok(Hogs { program, progress, _folder: folder })
+        Ok(Hogs { program, progress, _folder: directory })
     }
 
     /// Lets it work for a while. Its work a second.

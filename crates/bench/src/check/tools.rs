@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::account::{Account, has_bpf};
 use super::ftrace::Instance;
 use super::perf_data;
-use crate::host::{Program, folder};
+use crate::host::{Program, directory};
 use quell_terminal::Stop;
 
 /// Room for events between the kernel and whoever stores them, on all cores together: what Quell's recorder takes by
@@ -95,7 +95,7 @@ pub struct Running {
     tool: Tool,
     programs: Vec<Program>,
     instance: Option<Instance>,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Running {
@@ -104,17 +104,17 @@ impl Running {
     /// # Errors
     /// When it cannot be started.
     pub fn start(tool: Tool, quell: &Path) -> Result<Running> {
-        let folder = folder()?;
+        let directory = directory()?;
         let (mut programs, mut instance) = (Vec::new(), None);
         if tool == Tool::Ftrace {
-            instance = Some(Instance::start(BUFFER_BYTES, &folder.path().join("trace"))?);
+            instance = Some(Instance::start(BUFFER_BYTES, &directory.path().join("trace"))?);
         } else {
-            let mut command = command(tool, quell, folder.path())?;
-            command.stdout(File::create(folder.path().join("out"))?);
-            command.stderr(File::create(folder.path().join("err"))?);
+            let mut command = command(tool, quell, directory.path())?;
+            command.stdout(File::create(directory.path().join("out"))?);
+            command.stderr(File::create(directory.path().join("err"))?);
             programs.push(Program::start(tool.name(), &mut command)?);
         }
-        Ok(Running { tool, programs, instance, folder })
+        Ok(Running { tool, programs, instance, directory })
     }
 
     /// Waits until one of Quell's has its BPF programs, which the kernel may verify for seconds on a busy host.
@@ -138,7 +138,8 @@ impl Running {
     pub fn account(&mut self) -> Result<Account> {
         for program in &mut self.programs {
             program.check().with_context(|| {
-                let said = fs::read_to_string(self.folder.path().join("err")).unwrap_or_default();
+                let said =
+                    fs::read_to_string(self.directory.path().join("err")).unwrap_or_default();
                 let last = said.lines().rev().find(|line| !line.trim().is_empty());
                 last.unwrap_or("it said nothing").to_owned()
             })?;
@@ -153,13 +154,13 @@ impl Running {
     /// # Errors
     /// When it does not end, or what it wrote does not read.
     pub fn finish(self) -> Result<Tally> {
-        let Running { tool, programs, mut instance, folder } = self;
+        let Running { tool, programs, mut instance, directory } = self;
         instance.iter_mut().try_for_each(Instance::stop)?;
         for program in programs {
             // Whether it ended well shows in what it wrote; checkers end with their verdict.
             program.end(Signal::INT, PATIENCE)?;
         }
-        let path = |name: &str| folder.path().join(name);
+        let path = |name: &str| directory.path().join(name);
         match (tool, instance.take()) {
             (Tool::Ftrace, Some(instance)) => instance.tally(),
             (Tool::CheckSampling | Tool::CheckExact | Tool::Record, _) => summary(&path("out")),
@@ -170,8 +171,8 @@ impl Running {
     }
 }
 
-fn command(tool: Tool, quell: &Path, folder: &Path) -> Result<Command> {
-    let trace = folder.join("trace");
+fn command(tool: Tool, quell: &Path, directory: &Path) -> Result<Command> {
+    let trace = directory.join("trace");
     let bytes_a_core = a_core(BUFFER_BYTES)?;
     let mut command = Command::new(match tool {
         Tool::PerfSched => Path::new("perf"),
@@ -182,18 +183,18 @@ fn command(tool: Tool, quell: &Path, folder: &Path) -> Result<Command> {
         Tool::CheckSampling | Tool::CheckExact => {
             let mode = if tool == Tool::CheckExact { "exact" } else { "sampling" };
             command.args(["check", "--json", "--mode", mode, "--save"]).arg(trace);
-            command.arg("--run-dir").arg(folder);
+            command.arg("--run-dir").arg(directory);
         }
         Tool::Record => {
             command.args(["record", "--json", "--quiet", "--buffer"]).arg(BUFFER_BYTES.to_string());
-            command.arg("-o").arg(trace).arg("--run-dir").arg(folder);
+            command.arg("-o").arg(trace).arg("--run-dir").arg(directory);
         }
         Tool::PerfSched => {
             command.args(["sched", "record", "-m", &format!("{}K", bytes_a_core >> 10), "-o"]);
             command.arg(trace);
         }
         Tool::Bpftrace => {
-            let script: PathBuf = folder.join("track.bt");
+            let script: PathBuf = directory.join("track.bt");
             fs::write(&script, TRACK)?;
             let pages = bytes_a_core / rustix::param::page_size();
             command.env("BPFTRACE_PERF_RB_PAGES", pages.to_string());
@@ -238,8 +239,8 @@ mod tests {
 
     #[test]
     fn lines_of_bpftrace_are_events_or_say_what_was_lost() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("trace");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("trace");
         fs::write(&path, "Attaching 7 probes...\n1 0 exit 5\nLost 12 events\n2 1 exit 6\n\n")
             .unwrap();
         assert_eq!(lines(&path).unwrap(), Tally { events: 2, lost: 12 });

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::lc::START_MAX;
 use super::spec::Mix;
-use crate::host::{Program, folder};
+use crate::host::{Program, directory};
 
 /// The batch programs of a mix, which count what they do.
 pub struct BatchWork {
@@ -64,10 +64,10 @@ impl BatchWork {
         mix: Mix,
         go_gc: Option<&Path>,
     ) -> Result<BatchWork> {
-        let folder = folder()?;
+        let directory = directory()?;
         let mut parts = Vec::new();
         for (at, words) in modes(mix).iter().enumerate() {
-            let file = folder.path().join(format!("progress-{at}"));
+            let file = directory.path().join(format!("progress-{at}"));
             let (program, name) = match words {
                 [] => (go_gc.context("the Go antagonist was not built")?, mix.name()),
                 [name, ..] => (antagonist, *name),
@@ -83,7 +83,7 @@ impl BatchWork {
             program.pin(managed)?;
             parts.push(Part { program, progress });
         }
-        Ok(BatchWork { parts, _folder: folder })
+        Ok(BatchWork { parts, _folder: directory })
     }
 
     /// The programs.

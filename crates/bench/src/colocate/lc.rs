@@ -13,7 +13,7 @@ use quell_load::protocol::keyvalue::KeyValueSpec;
 use quell_model::CoreSet;
 use tempfile::TempDir;
 
-use crate::host::{Program, folder};
+use crate::host::{Program, directory};
 
 /// How long a program may take until it serves or works.
 pub(super) const START_MAX: Duration = Duration::from_secs(15);
@@ -91,13 +91,13 @@ impl Lc {
         }
     }
 
-    /// How it is started on `addr`, with `folder` for what it needs.
-    fn command(self, addr: SocketAddr, folder: &Path) -> Result<Command> {
+    /// How it is started on `addr`, with `directory` for what it needs.
+    fn command(self, addr: SocketAddr, directory: &Path) -> Result<Command> {
         let port = addr.port().to_string();
         Ok(match self {
             Lc::Memcached => memcached(&port),
-            Lc::Redis => redis(&port, folder),
-            Lc::Nginx => nginx(addr, folder)?,
+            Lc::Redis => redis(&port, directory),
+            Lc::Nginx => nginx(addr, directory)?,
         })
     }
 }
@@ -115,18 +115,18 @@ fn memcached(port: &str) -> Command {
     command
 }
 
-fn redis(port: &str, folder: &Path) -> Command {
+fn redis(port: &str, directory: &Path) -> Command {
     let mut command = Command::new("redis-server");
     command
         .args(["--bind", "127.0.0.1", "--port", port, "--daemonize", "no"])
         // Nothing is written: a fork for a snapshot would be measured as latency.
         .args(["--save", "", "--appendonly", "no", "--dir"])
-        .arg(folder);
+        .arg(directory);
     command
 }
 
-fn nginx(addr: SocketAddr, folder: &Path) -> Result<Command> {
-    let path = folder.display();
+fn nginx(addr: SocketAddr, directory: &Path) -> Result<Command> {
+    let path = directory.display();
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("  {kind}_temp_path {path}/{kind};\n"))
         .concat();
@@ -140,13 +140,13 @@ fn nginx(addr: SocketAddr, folder: &Path) -> Result<Command> {
          server {{ listen {addr}; root {path}; }}\n}}\n"
     );
     let write = |name: &str, content: &[u8]| {
-        let file = folder.join(name);
+        let file = directory.join(name);
         fs::write(&file, content).with_context(|| format!("write {}", file.display()))
     };
     write("nginx.conf", configuration.as_bytes())?;
     write(PAGE, &[b'x'; PAGE_BYTES])?;
     let mut command = Command::new("nginx");
-    command.arg("-p").arg(folder).args(["-c", "nginx.conf", "-e"]).arg(folder.join("errors"));
+    command.arg("-p").arg(directory).args(["-c", "nginx.conf", "-e"]).arg(directory.join("errors"));
     Ok(command)
 }
 
@@ -167,15 +167,15 @@ impl Server {
     /// # Errors
     /// When it cannot be started or does not listen in time.
     pub fn start(lc: Lc, managed: &CoreSet) -> Result<Server> {
-        let (addr, folder) = (free_address()?, folder()?);
-        let mut command = lc.command(addr, folder.path())?;
+        let (addr, directory) = (free_address()?, directory()?);
+        let mut command = lc.command(addr, directory.path())?;
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut program = Program::start(lc.name(), &mut command).with_context(|| {
             format!("is the package {} installed? `scripts/setup.sh` does it", lc.package())
         })?;
         accepts(&mut program, addr)?;
         program.pin(managed)?;
-        Ok(Server { lc, program, addr, _folder: folder })
+        Ok(Server { lc, program, addr, _folder: directory })
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn every_service_starts_serves_its_load_and_ends() {
-        // A benchmark that starts meanwhile would take the services' folders for left behind.
+        // A benchmark that starts meanwhile would take the services' directories for left behind.
         let _alone = quell_testkit::host_lock().unwrap();
         for lc in Lc::ALL {
             let server = Server::start(lc, &CoreSet::of(CoreId(0))).unwrap();

@@ -102,7 +102,7 @@ fn run_pinned(
         total += LoopCase::ALL.len() * loop_cases::SYSTEMS.len() * loop_cases::rounds(spec);
     }
     let steps = Steps { done: 0, total };
-    let programs = tempfile::tempdir().context("make a folder for built programs")?;
+    let programs = tempfile::tempdir().context("make a directory for built programs")?;
     let mut session = Session {
         spec,
         lc: &lc,
@@ -231,11 +231,11 @@ fn stall_watch(spec: &ColocateSpec, notes: &mut Vec<String>) -> Option<StallWatc
 }
 
 /// The batch program in Go, where the host has Go.
-fn go_program(spec: &ColocateSpec, folder: &Path, notes: &mut Vec<String>) -> Option<PathBuf> {
+fn go_program(spec: &ColocateSpec, directory: &Path, notes: &mut Vec<String>) -> Option<PathBuf> {
     if !spec.mixes.contains(&Mix::GoGc) {
         return None;
     }
-    match build_gc(folder) {
+    match build_gc(directory) {
         Ok(program) => Some(program),
         Err(error) => {
             notes.push(format!("left out: {}: {error}", Mix::GoGc.name()));

@@ -15,7 +15,7 @@ const ROOT: &str = "/sys/fs/cgroup/cpuset";
 
 /// A cpuset, until dropped: its threads go back to the one above.
 pub struct Cpuset {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Cpuset {
@@ -28,10 +28,10 @@ impl Cpuset {
         let memory = fs::read_to_string(root.join("cpuset.mems")).context(
             "no cpuset hierarchy of the first version of cgroups: SCHED_DEADLINE on part of the cores cannot be had",
         )?;
-        let folder = root.join(format!("quell-bench-{name}"));
-        let _ = fs::remove_dir(&folder);
-        fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
-        let made = Cpuset { folder };
+        let directory = root.join(format!("quell-bench-{name}"));
+        let _ = fs::remove_dir(&directory);
+        fs::create_dir(&directory).with_context(|| format!("make {}", directory.display()))?;
+        let made = Cpuset { directory };
         made.write("cpuset.cpus", &cores.to_string())?;
         made.write("cpuset.mems", memory.trim())?;
         made.write("cpuset.cpu_exclusive", "1")?;
@@ -44,16 +44,16 @@ impl Cpuset {
     /// # Errors
     /// When the kernel refuses.
     pub fn add(&self, tid: i32) -> Result<()> {
-        match fs::write(self.folder.join("tasks"), tid.to_string()) {
+        match fs::write(self.directory.join("tasks"), tid.to_string()) {
             Err(gone) if gone.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             other => {
-                other.with_context(|| format!("move thread {tid} to {}", self.folder.display()))
+                other.with_context(|| format!("move thread {tid} to {}", self.directory.display()))
             }
         }
     }
 
     fn write(&self, file: &str, value: &str) -> Result<()> {
-        let path = self.folder.join(file);
+        let path = self.directory.join(file);
         fs::write(&path, value).with_context(|| format!("write {value} to {}", path.display()))
     }
 }
@@ -62,14 +62,14 @@ impl Drop for Cpuset {
     fn drop(&mut self) {
         // A thread that is born meanwhile shows in the next pass.
         for _ in 0..100 {
-            let threads = fs::read_to_string(self.folder.join("tasks")).unwrap_or_default();
+            let threads = fs::read_to_string(self.directory.join("tasks")).unwrap_or_default();
             for tid in threads.lines() {
                 let _ = fs::write(Path::new(ROOT).join("tasks"), tid);
             }
-            if fs::remove_dir(&self.folder).is_ok() {
+            if fs::remove_dir(&self.directory).is_ok() {
                 return;
             }
         }
-        eprintln!("{} could not be removed", self.folder.display());
+        eprintln!("{} could not be removed", self.directory.display());
     }
 }

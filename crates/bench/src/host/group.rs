@@ -1,6 +1,6 @@
 //! A cgroup and a session for one program and all that it starts, as a service manager gives it.
 //!
-//! Ranks of the fair class hold within one group only: whoever compares policies by hand has to start programs as
+//! Ranks of the fair class hold within one group only: a comparison of policies by hand has to start programs as
 //! a host starts them, or the comparison is of something else (`autogroup` makes a group of a session too).
 #![allow(unsafe_code)]
 
@@ -33,7 +33,7 @@ const PASSES_MAX: usize = 20;
 pub struct Group {
     name: String,
     /// In each hierarchy that counts or weighs CPU time; that of the weights first.
-    folders: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
     version: Version,
 }
 
@@ -63,23 +63,23 @@ impl Group {
     pub fn create(name: &str) -> Result<Group> {
         let (roots, version) =
             roots().context("no cgroup hierarchy with a cpu controller is mounted")?;
-        let mut folders = Vec::new();
+        let mut directories = Vec::new();
         for root in roots {
             let parent = root.join(PARENT);
             fs::create_dir_all(&parent).with_context(|| format!("make {}", parent.display()))?;
             if version == Version::V2 {
                 let _ = fs::write(parent.join("cgroup.subtree_control"), "+cpu");
             }
-            let folder = parent.join(name);
-            fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
-            folders.push(folder);
+            let directory = parent.join(name);
+            fs::create_dir(&directory).with_context(|| format!("make {}", directory.display()))?;
+            directories.push(directory);
         }
         // Where the kernel shares out real-time time (RT_GROUP_SCHED), what no group was given is refused to all below.
-        let parent = folders[0].with_file_name("cpu.rt_runtime_us");
+        let parent = directories[0].with_file_name("cpu.rt_runtime_us");
         if parent.exists() {
             let _ = fs::write(parent, REAL_TIME_US.to_string());
         }
-        Ok(Group { name: name.to_owned(), folders, version })
+        Ok(Group { name: name.to_owned(), directories, version })
     }
 
     /// Its path as a configuration of Quell names it.
@@ -93,9 +93,9 @@ impl Group {
     /// Never, for a group that was made.
     pub fn enclose(&self, command: &mut Command) -> Result<()> {
         let files: Result<Vec<CString>, _> = self
-            .folders
+            .directories
             .iter()
-            .map(|folder| CString::new(folder.join("cgroup.procs").as_os_str().as_bytes()))
+            .map(|directory| CString::new(directory.join("cgroup.procs").as_os_str().as_bytes()))
             .collect();
         let files = files.context("a path holds no zero")?;
         // SAFETY: between fork and exec only async-signal-safe system calls are made, on memory that was
@@ -106,7 +106,7 @@ impl Group {
                 for file in &files {
                     let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
                     let file = rustix::fs::open(file.as_c_str(), flags, rustix::fs::Mode::empty())?;
-                    // 0 is whoever writes.
+                    // 0 is the writing process.
                     rustix::io::write(&file, b"0")?;
                 }
                 Ok(())
@@ -120,7 +120,8 @@ impl Group {
     /// # Errors
     /// When the group is gone.
     pub fn processes(&self) -> Result<Vec<i32>> {
-        members(&self.folders[0]).with_context(|| format!("list the processes of {}", self.name))
+        members(&self.directories[0])
+            .with_context(|| format!("list the processes of {}", self.name))
     }
 
     /// Its threads now, each with its process.
@@ -186,7 +187,7 @@ impl Group {
     /// When the kernel refuses: `cpu.idle` came with Linux 5.15.
     pub fn set_weight(&self, weight: Weight) -> Result<()> {
         let write = |file: &str, value: String| {
-            let path = self.folders[0].join(file);
+            let path = self.directories[0].join(file);
             fs::write(&path, &value).with_context(|| format!("write {value} to {}", path.display()))
         };
         // A weight cannot be written to a group that is idle.
@@ -216,7 +217,7 @@ impl Group {
     /// # Errors
     /// When the kernel refuses: siblings have it, or threads are real-time still.
     pub fn allow_real_time(&self, allowed: bool) -> Result<()> {
-        let path = self.folders[0].join("cpu.rt_runtime_us");
+        let path = self.directories[0].join("cpu.rt_runtime_us");
         if !path.exists() {
             return Ok(());
         }
@@ -230,14 +231,14 @@ impl Group {
     /// # Errors
     /// When the kernel does not count it.
     pub fn cpu_time(&self) -> Result<Nanos> {
-        for folder in &self.folders {
-            if let Ok(text) = fs::read_to_string(folder.join("cpuacct.usage")) {
-                return Ok(Nanos(text.trim().parse().context("cpuacct.usage does not read")?));
+        for directory in &self.directories {
+            if let Ok(text) = fs::read_to_string(directory.join("cpuacct.usage")) {
+                return Ok(Nanos(text.trim().parse().context("cpuacct.usage is malformed")?));
             }
-            let stat = fs::read_to_string(folder.join("cpu.stat")).unwrap_or_default();
+            let stat = fs::read_to_string(directory.join("cpu.stat")).unwrap_or_default();
             let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec "));
             if let Some(usage) = usage {
-                let micros: u64 = usage.trim().parse().context("cpu.stat does not read")?;
+                let micros: u64 = usage.trim().parse().context("cpu.stat is malformed")?;
                 return Ok(Nanos::from_micros(micros));
             }
         }
@@ -292,10 +293,10 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        for folder in &self.folders {
-            remove(folder);
+        for directory in &self.directories {
+            remove(directory);
             // Only the last one's leaves it empty.
-            folder.parent().map(fs::remove_dir);
+            directory.parent().map(fs::remove_dir);
         }
     }
 }
@@ -320,11 +321,11 @@ pub fn remove_all() -> Vec<String> {
 }
 
 /// Kills what is in a group and removes it.
-fn remove(folder: &Path) {
+fn remove(directory: &Path) {
     let until = Instant::now() + GONE_MAX;
-    while fs::remove_dir(folder).is_err() && folder.exists() && Instant::now() < until {
+    while fs::remove_dir(directory).is_err() && directory.exists() && Instant::now() < until {
         let every = CoreSet::from_words(&[u64::MAX; quell_model::CORES_MAX / 64]);
-        for pid in members(folder).unwrap_or_default() {
+        for pid in members(directory).unwrap_or_default() {
             send(pid, Signal::KILL);
             // To die it needs a core, and on its own a real-time thread may be before it for ever.
             threads_of(pid).unwrap_or_default().into_iter().for_each(|tid| _ = pin(tid, &every));
@@ -339,8 +340,8 @@ fn send(pid: i32, signal: Signal) {
     }
 }
 
-fn members(folder: &Path) -> io::Result<Vec<i32>> {
-    let text = fs::read_to_string(folder.join("cgroup.procs"))?;
+fn members(directory: &Path) -> io::Result<Vec<i32>> {
+    let text = fs::read_to_string(directory.join("cgroup.procs"))?;
     Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect())
 }
 
@@ -420,9 +421,9 @@ mod tests {
             group.set_weight(weight).unwrap();
         }
         assert!(group.cpu_time().unwrap() > Nanos::ZERO);
-        let folders = group.folders.clone();
+        let directories = group.directories.clone();
         drop(group);
-        assert!(folders.iter().all(|folder| !folder.exists()));
+        assert!(directories.iter().all(|directory| !directory.exists()));
         assert!(pids.iter().skip(1).all(|&pid| threads_of(pid).is_err()));
         drop(program);
     }

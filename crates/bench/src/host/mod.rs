@@ -1,10 +1,11 @@
 //! What a benchmark does to the host by hand, as an administrator without Quell would: start
 //! programs, set their policies and affinities, read their accounting, and put everything back.
 
+mod busy;
 mod canary;
 mod changes;
 mod cpuset;
-mod folder;
+mod directory;
 mod group;
 mod perf;
 mod process;
@@ -13,9 +14,10 @@ mod sched;
 mod snapshot;
 mod spinner;
 
+pub use busy::busiest;
 pub use canary::{Canary, Standstill};
 pub use cpuset::Cpuset;
-pub use folder::{folder, folder_on_disk, recover};
+pub use directory::{directory, directory_on_disk, recover};
 pub use group::{Group, Weight};
 pub use perf::{PerfRing, Record, Subject};
 pub use process::{Program, Usage};
@@ -35,7 +37,7 @@ use quell_testkit::{HostLock, try_host_lock};
 use quell_terminal::{Progress, Stop};
 
 /// Waits until no other benchmark or test changes this host, and keeps others out while the value
-/// lives: two at once would measure, and restore, each other. Then gives back what a killed benchmark left.
+/// lives: two at once would measure, and restore, each other. Then restores what a killed benchmark left.
 ///
 /// # Errors
 /// When the lock cannot be taken, what was left cannot be given back, or a stop was asked for.

@@ -214,7 +214,7 @@ pub(super) fn usage_of(pid: i32) -> Result<Usage> {
         let base = format!("/proc/{pid}/task/{tid}");
         let Ok(schedstat) = fs::read_to_string(format!("{base}/schedstat")) else { continue };
         let ran = schedstat.split(' ').next().and_then(|ns| ns.parse().ok());
-        sum.cpu += Nanos(ran.with_context(|| format!("{base}/schedstat does not read"))?);
+        sum.cpu += Nanos(ran.with_context(|| format!("{base}/schedstat is malformed"))?);
         let status = fs::read_to_string(format!("{base}/status")).unwrap_or_default();
         sum.sleeps += status
             .lines()
@@ -227,8 +227,8 @@ pub(super) fn usage_of(pid: i32) -> Result<Usage> {
 
 /// The threads of a process.
 pub(super) fn threads_of(pid: i32) -> io::Result<Vec<i32>> {
-    let folder = fs::read_dir(format!("/proc/{pid}/task"))?;
-    Ok(folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+    let directory = fs::read_dir(format!("/proc/{pid}/task"))?;
+    Ok(directory.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// SIGTERM when the benchmark dies: the daemon restores the host on it, and others just end.

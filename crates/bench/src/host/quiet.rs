@@ -30,14 +30,14 @@ impl Quiet {
     /// # Errors
     /// When the journal cannot be made.
     pub fn keep() -> Result<Quiet> {
-        let (mut executor, folder) = executor()?;
+        let (mut executor, directory) = executor()?;
         for thread in named() {
             if executor.read_sched(&thread).is_ok_and(|attr| attr.policy == Policy::Other) {
                 // One that ends meanwhile needs nothing.
                 let _ = executor.set_sched(&thread, SchedAttr::IDLE);
             }
         }
-        Ok(Quiet { executor, _folder: folder })
+        Ok(Quiet { executor, _folder: directory })
     }
 
     /// Moves the kernel threads that may move off a core as well. On one that real-time threads keep busy the fair server

@@ -48,8 +48,11 @@ impl HostSnapshot {
     /// Reads everything. Threads that end meanwhile are left out.
     pub fn take() -> HostSnapshot {
         let numbers = |path: &str| -> Vec<i32> {
-            let Ok(folder) = fs::read_dir(path) else { return Vec::new() };
-            folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+            let Ok(directory) = fs::read_dir(path) else { return Vec::new() };
+            directory
+                .flatten()
+                .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+                .collect()
         };
         let mut threads = BTreeMap::new();
         for pid in numbers("/proc") {

@@ -282,9 +282,9 @@ mod tests {
     use super::super::server::{Waits, serve};
     use super::*;
 
-    fn load(folder: &Path, rate_rps: Option<f64>) -> Load {
+    fn load(directory: &Path, rate_rps: Option<f64>) -> Load {
         Load {
-            ring: folder.join("ring"),
+            ring: directory.join("ring"),
             rings_at: 0,
             rate_rps,
             service: Nanos::from_micros(1),
@@ -299,8 +299,8 @@ mod tests {
     fn offer(rate_rps: Option<f64>) -> (Seen, Kept) {
         // Tests with lanes take both cores for longer than this waits.
         let _lock = host_lock().unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let load = load(folder.path(), rate_rps);
+        let directory = tempfile::tempdir().unwrap();
+        let load = load(directory.path(), rate_rps);
         make(&load).unwrap();
         let mut client = Client::open(load).unwrap();
         let ring = client.load.ring.clone();
@@ -336,9 +336,9 @@ mod tests {
     #[test]
     fn in_a_loop_it_leaves_what_it_saw() {
         let _lock = host_lock().unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let load = load(folder.path(), Some(5_000.0));
-        let file = folder.path().join("load.json");
+        let directory = tempfile::tempdir().unwrap();
+        let load = load(directory.path(), Some(5_000.0));
+        let file = directory.path().join("load.json");
         std::fs::write(&file, serde_json::to_vec(&load).unwrap()).unwrap();
         make(&load).unwrap();
         let mut turn = in_loop(&file).unwrap();

@@ -187,8 +187,8 @@ mod tests {
 
     #[test]
     fn a_loop_notes_its_units_for_the_time_it_was_given() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("noted");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("noted");
         begin(&file).unwrap();
         let args = [file.as_os_str().to_owned(), "20000000".into(), "2".into()];
         Loop::from_args(&args).unwrap().run().unwrap();

@@ -14,7 +14,7 @@ use super::sharing::PATIENCE;
 use crate::host::{self, Program};
 use quell_terminal::Stop;
 
-/// Its sources, as files of a folder.
+/// Its sources, as files of a directory.
 const SOURCES: [(&str, &str); 4] = [
     ("request-server.c", include_str!("../../../../examples/lanes/request-server.c")),
     ("request_ring.h", include_str!("../../../../examples/lanes/request_ring.h")),
@@ -59,7 +59,7 @@ pub struct Serving {
     /// The client, for requests.
     pub client: Client,
     program: Program,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl RequestServer {
@@ -68,17 +68,17 @@ impl RequestServer {
     /// # Errors
     /// Without a C compiler.
     pub fn build(core: CoreId) -> Result<RequestServer> {
-        let folder = host::folder()?;
+        let directory = host::directory()?;
         for (name, text) in SOURCES {
-            std::fs::write(folder.path().join(name), text)?;
+            std::fs::write(directory.path().join(name), text)?;
         }
-        let program = folder.path().join("request-server");
+        let program = directory.path().join("request-server");
         let mut command = Command::new("cc");
-        command.current_dir(folder.path()).args(["-O2", "-pthread", "-I.", "-o"]).arg(&program);
+        command.current_dir(directory.path()).args(["-O2", "-pthread", "-I.", "-o"]).arg(&program);
         let built = command.arg(SOURCES[0].0).output().context("no C compiler (cc)")?;
         let said = String::from_utf8_lossy(&built.stderr);
         ensure!(built.status.success(), "cc cannot build request-server.c: {}", said.trim());
-        Ok(RequestServer { program, core, spins_per_us: None, _folder: folder })
+        Ok(RequestServer { program, core, spins_per_us: None, _folder: directory })
     }
 
     /// Finds out how fast the core is, so that all that run from now on do the same work for a request: each would find
@@ -103,18 +103,18 @@ impl RequestServer {
     /// When it does not serve, or a stop was asked for.
     pub fn start(&self, mut load: Load, budget_us: u64, stop: &Stop) -> Result<Serving> {
         stop.check()?;
-        let folder = host::folder()?;
-        load.ring = folder.path().join("ring");
+        let directory = host::directory()?;
+        load.ring = directory.path().join("ring");
         client::make(&load)?;
         let client = Client::open(load)?;
         let mut command = Command::new(&self.program);
-        command.arg("--ring").arg(folder.path().join("ring"));
+        command.arg("--ring").arg(directory.path().join("ring"));
         command.args(["--core", &self.core.to_string(), "--workers", &WORKERS.to_string()]);
         command.args(["--budget", &budget_us.to_string()]);
         if let Some(spins) = self.spins_per_us {
             command.args(["--spins-per-us", &spins.to_string()]);
         }
-        command.stdout(File::create(said(folder.path()))?);
+        command.stdout(File::create(said(directory.path()))?);
         let mut program = Program::start("request-server", &mut command)?;
         let until = Instant::now() + PATIENCE;
         while !client.ring().is_ready() {
@@ -122,7 +122,7 @@ impl RequestServer {
             ensure!(Instant::now() < until, "request-server does not serve");
             stop.sleep(Duration::from_millis(5))?;
         }
-        Ok(Serving { client, program, folder })
+        Ok(Serving { client, program, directory })
     }
 }
 
@@ -134,11 +134,11 @@ impl Serving {
     pub fn finish(self, stop: &Stop) -> Result<Said> {
         self.client.ring().stop();
         self.program.finish(PATIENCE, stop)?;
-        let text = std::fs::read(said(self.folder.path()))?;
+        let text = std::fs::read(said(self.directory.path()))?;
         serde_json::from_slice(&text).context("what request-server says at its end")
     }
 }
 
-fn said(folder: &Path) -> PathBuf {
-    folder.join("said")
+fn said(directory: &Path) -> PathBuf {
+    directory.join("said")
 }

@@ -258,9 +258,9 @@ fn run(
     mut stalls: Option<&mut StallWatch>,
     stop: &Stop,
 ) -> Result<(Seen, Kept, Windows)> {
-    let folder = host::folder()?;
+    let directory = host::directory()?;
     let load = Load {
-        ring: folder.path().join("ring"),
+        ring: directory.path().join("ring"),
         rings_at: if cell.target == Target::Vcpu { guest::RINGS_AT } else { 0 },
         rate_rps,
         service: SERVICE,
@@ -275,10 +275,10 @@ fn run(
     }
     client::make(&load)?;
     let mut members = vec![start_server(place, &load.ring, cell, stop)?];
-    members.extend(start_loops(place, folder.path(), cell, stop)?);
+    members.extend(start_loops(place, directory.path(), cell, stop)?);
     let threads = parts(&members, cell.share)?;
     stalls.as_deref_mut().map_or(Ok(()), StallWatch::begin)?;
-    let seen = offer(place, cell, &load, folder.path(), members, &threads, stop);
+    let seen = offer(place, cell, &load, directory.path(), members, &threads, stop);
     // Also after an error: no interrupt disturbs what comes next.
     let stalls = stalls.map_or(Ok(Windows::default()), StallWatch::end)?;
     let (seen, kept) = seen?;
@@ -290,16 +290,16 @@ fn offer(
     place: &Place,
     cell: &Cell,
     load: &Load,
-    folder: &Path,
+    directory: &Path,
     members: Vec<Member>,
     threads: &[(i32, f64)],
     stop: &Stop,
 ) -> Result<(Seen, Kept)> {
     match &cell.system {
         System::Lane(turns) if turns.pattern == Pattern::Dedicated => {
-            let file = folder.join("load.json");
+            let file = directory.join("load.json");
             std::fs::write(&file, serde_json::to_vec(load)?)?;
-            let shared = cell.system.start(place, folder, threads, Some(&file), stop)?;
+            let shared = cell.system.start(place, directory, threads, Some(&file), stop)?;
             let time = Duration::from_nanos(load.duration.0);
             let seen = left(&client::report(&load.ring), time, stop);
             end(shared, members, stop)?;
@@ -307,7 +307,7 @@ fn offer(
         }
         system => {
             let mut client = Client::open(load.clone())?;
-            let shared = system.start(place, folder, threads, None, stop)?;
+            let shared = system.start(place, directory, threads, None, stop)?;
             let seen = poll(&mut client, place, system.patience());
             end(shared, members, stop)?;
             seen.map(|seen| (seen, client.kept()))
@@ -358,16 +358,16 @@ fn start_server(place: &Place, ring: &Path, cell: &Cell, stop: &Stop) -> Result<
 }
 
 /// Busy loops that nobody ends before the run is over.
-fn start_loops(place: &Place, folder: &Path, cell: &Cell, stop: &Stop) -> Result<Vec<Member>> {
+fn start_loops(place: &Place, directory: &Path, cell: &Cell, stop: &Stop) -> Result<Vec<Member>> {
     let mut loops = Vec::new();
     for nth in 0..cell.loops {
         if cell.target == Target::Vcpu {
-            let guest = Guest::boot(folder, &format!("loop-{nth}"), stop)?;
+            let guest = Guest::boot(directory, &format!("loop-{nth}"), stop)?;
             guest.pin(&CoreSet::of(place.other))?;
             loops.push(Member::Loop(guest));
             continue;
         }
-        let file: PathBuf = folder.join(format!("loop-{nth}"));
+        let file: PathBuf = directory.join(format!("loop-{nth}"));
         let mut command = place.member();
         command.arg("spin").arg(&file).arg(u64::MAX.to_string()).arg("1");
         let program = Program::start("quell lane-member", &mut command)?;

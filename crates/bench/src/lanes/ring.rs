@@ -260,11 +260,11 @@ mod tests {
     use super::*;
 
     fn rings() -> (tempfile::TempDir, Ring, Ring) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ring");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ring");
         let client = Ring::create(&path, 4).unwrap();
         let server = Ring::open(&path).unwrap();
-        (folder, client, server)
+        (directory, client, server)
     }
 
     fn request(id: u64) -> Request {
@@ -334,8 +334,8 @@ mod tests {
 
     #[test]
     fn rings_may_lie_within_another_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("memory");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("memory");
         drop(Words::create(&path, 512 + words(8)).unwrap());
         assert!(Ring::create_at(&path, 4_096, 16).is_err(), "there is no room");
         let client = Ring::create_at(&path, 4_096, 8).unwrap();
@@ -350,8 +350,8 @@ mod tests {
 
     #[test]
     fn other_files_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("words");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("words");
         let shape = |capacity: u64| VERSION | capacity << 32;
         let wrong = [
             (0, shape(4)),

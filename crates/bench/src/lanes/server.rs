@@ -190,8 +190,8 @@ mod tests {
     #[test]
     fn a_server_answers_each_request_once_and_ends_when_it_is_told_to() {
         for waits in Waits::ALL {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("ring");
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("ring");
             let ring = Ring::create(&path, 8).unwrap();
             make_bell(&path).unwrap();
             let bell = open_bell(&bell(&path)).unwrap();

@@ -134,19 +134,19 @@ impl System {
     pub fn start(
         &self,
         place: &Place,
-        folder: &Path,
+        directory: &Path,
         threads: &[(i32, f64)],
         client: Option<&Path>,
         stop: &Stop,
     ) -> Result<Shared> {
         match self {
             System::Lane(turns) => {
-                let mut lane = Lane::start(place, folder, threads, Some(turns), client)?;
+                let mut lane = Lane::start(place, directory, threads, Some(turns), client)?;
                 lane.wait_for(threads, stop)?;
                 Ok(Shared::Lane(lane))
             }
             System::Alone => {
-                let mut lane = Lane::start(place, folder, threads, None, None)?;
+                let mut lane = Lane::start(place, directory, threads, None, None)?;
                 lane.wait_for(threads, stop)?;
                 Ok(Shared::Lane(lane))
             }
@@ -203,17 +203,17 @@ pub struct Lane {
 impl Lane {
     fn start(
         place: &Place,
-        folder: &Path,
+        directory: &Path,
         threads: &[(i32, f64)],
         turns: Option<&Turns>,
         client: Option<&Path>,
     ) -> Result<Lane> {
         if let Some(client) = client {
-            return Lane::with_client(place, folder, threads, turns, client);
+            return Lane::with_client(place, directory, threads, turns, client);
         }
         let mut command = Command::new(&place.quell);
         command.args(["lane", "run", "--quiet", "--json", "--core", &place.core.to_string()]);
-        command.arg("--run-dir").arg(folder.join("run"));
+        command.arg("--run-dir").arg(directory.join("run"));
         if let Some(turns) = turns {
             command.args(["--slice", &format!("{}ns", turns.slice.0)]);
             command.args(["--pattern", turns.pattern.name()]);
@@ -234,7 +234,7 @@ impl Lane {
     /// A lane whose dedicated scheduler offers the load of a file from within its loop.
     fn with_client(
         place: &Place,
-        folder: &Path,
+        directory: &Path,
         threads: &[(i32, f64)],
         turns: Option<&Turns>,
         client: &Path,
@@ -254,10 +254,10 @@ impl Lane {
         for (tid, _) in threads {
             config += &format!("\n[[task.lane.member]]\ntid = {tid}\n");
         }
-        let file = folder.join("lane.toml");
+        let file = directory.join("lane.toml");
         fs::write(&file, config).with_context(|| format!("write {}", file.display()))?;
         let mut command = Command::new(&place.lab);
-        command.arg("lane-loop").arg(&file).arg(client).arg(folder.join("run"));
+        command.arg("lane-loop").arg(&file).arg(client).arg(directory.join("run"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(Lane { child: command.spawn().context("start `quell-lab lane-loop`")? })
     }

@@ -237,10 +237,10 @@ fn deviation(values: &[f64]) -> f64 {
 
 /// One run of a cell.
 fn run(place: &Place, cell: &Cell, time: Duration, stop: &Stop) -> Result<Sample> {
-    let folder = host::folder()?;
+    let directory = host::directory()?;
     let (noted, lane) = match cell.target {
-        Target::Vcpu => run_guests(place, cell, folder.path(), time, stop)?,
-        _ => run_loops(place, cell, folder.path(), time, stop)?,
+        Target::Vcpu => run_guests(place, cell, directory.path(), time, stop)?,
+        _ => run_loops(place, cell, directory.path(), time, stop)?,
     };
     let micros = |of: fn(&Noted) -> &Vec<u32>| -> Vec<f64> {
         let skip = |all: &[u32]| FIRST.min(all.len() / 2);
@@ -261,7 +261,7 @@ fn run(place: &Place, cell: &Cell, time: Duration, stop: &Stop) -> Result<Sample
 fn run_loops(
     place: &Place,
     cell: &Cell,
-    folder: &Path,
+    directory: &Path,
     time: Duration,
     stop: &Stop,
 ) -> Result<(Vec<Noted>, Value)> {
@@ -273,14 +273,14 @@ fn run_loops(
     let mut loops = Vec::new();
     let mut threads = Vec::new();
     for (nth, count) in processes.into_iter().enumerate() {
-        let file = folder.join(format!("turns-{nth}"));
+        let file = directory.join(format!("turns-{nth}"));
         let mut command = place.member();
         command.arg("spin").arg(&file).arg(time.as_nanos().to_string()).arg(count.to_string());
         let program = Program::start("quell lane-member", &mut command)?;
         threads.extend(program::spinning(&file, program.pid(), stop, PATIENCE)?);
         loops.push((program, file));
     }
-    let shared = cell.system.start(place, folder, &in_parts(&threads), None, stop)?;
+    let shared = cell.system.start(place, directory, &in_parts(&threads), None, stop)?;
     if let Shared::Kernel { .. } = shared {
         // On a lane they see by their own policy that they have begun.
         loops.iter().try_for_each(|(_, file)| program::begin(file))?;
@@ -295,17 +295,17 @@ fn run_loops(
 fn run_guests(
     place: &Place,
     cell: &Cell,
-    folder: &Path,
+    directory: &Path,
     time: Duration,
     stop: &Stop,
 ) -> Result<(Vec<Noted>, Value)> {
     let count = if cell.system == System::Alone { 1 } else { 2 };
-    let boot = |nth| Guest::boot(folder, &format!("guest-{nth}"), stop);
+    let boot = |nth| Guest::boot(directory, &format!("guest-{nth}"), stop);
     let mut guests = (0..count).map(boot).collect::<Result<Vec<Guest>>>()?;
     let threads: Vec<i32> = guests.iter().map(Guest::vcpu).collect::<Result<_>>()?;
     // A vCPU may have to wait for QEMU's other threads, which must not wait for the lane.
     guests.iter().try_for_each(|guest| guest.pin(&CoreSet::of(place.other)))?;
-    let shared = cell.system.start(place, folder, &in_parts(&threads), None, stop)?;
+    let shared = cell.system.start(place, directory, &in_parts(&threads), None, stop)?;
     let time = time.max(GUEST_MIN);
     let noted = guests.iter_mut().map(|guest| guest.note(time, stop)).collect::<Result<_>>()?;
     drop(guests);

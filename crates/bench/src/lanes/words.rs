@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn what_one_side_writes_the_other_reads() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("words");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("words");
         let one = Words::create(&path, 1_024).unwrap();
         let other = Words::open(&path).unwrap();
         one[1_023].store(7, Relaxed);
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!((second_page.len(), second_page[511].load(Relaxed)), (512, 7));
         assert!(Words::open_at(&path, 1_024 * 8).is_err(), "nothing is left there");
         assert!(Words::create(&path, 1).is_err(), "it is there already");
-        std::fs::write(folder.path().join("odd"), "odd").unwrap();
-        assert!(Words::open(&folder.path().join("odd")).is_err());
+        std::fs::write(directory.path().join("odd"), "odd").unwrap();
+        assert!(Words::open(&directory.path().join("odd")).is_err());
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 
 /// A cgroup with a freezer, removed on drop.
 pub struct Freezer {
-    folder: PathBuf,
+    directory: PathBuf,
     threads: &'static str,
     control: &'static str,
     frozen: &'static str,
@@ -23,18 +23,18 @@ impl Freezer {
         let name = format!("quell-bench-{}", std::process::id());
         let (v1, v2) = (Path::new("/sys/fs/cgroup/freezer"), Path::new("/sys/fs/cgroup"));
         let freezer = if v1.is_dir() {
-            let folder = v1.join(name);
+            let directory = v1.join(name);
             Freezer {
-                folder,
+                directory,
                 threads: "tasks",
                 control: "freezer.state",
                 frozen: "FROZEN",
                 thawed: "THAWED",
             }
         } else if v2.join("cgroup.controllers").exists() {
-            let folder = v2.join(name);
+            let directory = v2.join(name);
             Freezer {
-                folder,
+                directory,
                 threads: "cgroup.threads",
                 control: "cgroup.freeze",
                 frozen: "1",
@@ -43,8 +43,8 @@ impl Freezer {
         } else {
             bail!("this host has no cgroup freezer");
         };
-        fs::create_dir(&freezer.folder)
-            .with_context(|| format!("create {}", freezer.folder.display()))?;
+        fs::create_dir(&freezer.directory)
+            .with_context(|| format!("create {}", freezer.directory.display()))?;
         if freezer.threads == "cgroup.threads" {
             freezer.write("cgroup.type", "threaded")?;
         }
@@ -69,7 +69,7 @@ impl Freezer {
     }
 
     fn write(&self, file: &str, text: &str) -> Result<()> {
-        let path = self.folder.join(file);
+        let path = self.directory.join(file);
         fs::write(&path, text).with_context(|| format!("write {text} to {}", path.display()))
     }
 }
@@ -77,12 +77,12 @@ impl Freezer {
 impl Drop for Freezer {
     fn drop(&mut self) {
         let _ = self.thaw();
-        let members = fs::read_to_string(self.folder.join(self.threads)).unwrap_or_default();
-        if let Some(parent) = self.folder.parent() {
+        let members = fs::read_to_string(self.directory.join(self.threads)).unwrap_or_default();
+        if let Some(parent) = self.directory.parent() {
             for tid in members.split_whitespace() {
                 let _ = fs::write(parent.join(self.threads), tid);
             }
         }
-        let _ = fs::remove_dir(&self.folder);
+        let _ = fs::remove_dir(&self.directory);
     }
 }

@@ -220,8 +220,8 @@ struct Scene {
 
 impl Scene {
     fn start(spec: &ReactionSpec) -> Result<Scene> {
-        let folder = host::folder()?;
-        let file = folder.path().join("page");
+        let directory = host::directory()?;
+        let file = directory.path().join("page");
         let page = Page::create(&file).context("make the shared page")?;
         let start = |name: &str, command: &mut Command| -> Result<Program> {
             let program =
@@ -236,7 +236,7 @@ impl Scene {
         // Both have to be past their own start before anything is measured.
         std::thread::sleep(Duration::from_millis(300));
         batch.pin(&spec.managed)?;
-        Ok(Scene { page, sleeper, batch, _folder: folder })
+        Ok(Scene { page, sleeper, batch, _folder: directory })
     }
 
     fn daemon(&self, spec: &ReactionSpec, system: System, stop: &Stop) -> Result<Daemon> {

@@ -111,8 +111,8 @@ mod tests {
 
     #[test]
     fn a_sleeper_answers_each_call_with_a_later_stamp() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("page");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("page");
         let page = Page::create(&path).unwrap();
         let other = Page::open(&path).unwrap();
         let sleeper = std::thread::spawn(move || other.sleep());
@@ -131,8 +131,8 @@ mod tests {
 
     #[test]
     fn a_file_of_another_length_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("page");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("page");
         std::fs::write(&path, "short").unwrap();
         assert!(Page::open(&path).is_err());
     }

@@ -97,9 +97,9 @@ pub fn run(spec: &RuntimeSpec, progress: &mut dyn Progress, stop: &Stop) -> Resu
 
 fn measure(spec: &RuntimeSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
     let mut report = BenchReport::new(BENCH, &spec.command);
-    let folder = host::folder()?;
+    let directory = host::directory()?;
     let cases = chosen_cases(&spec.only)?;
-    let mut programs = Programs::build(&spec.peers, folder.path(), stop)?;
+    let mut programs = Programs::build(&spec.peers, directory.path(), stop)?;
     let mut seen = Seen::default();
     for round in 0..spec.rounds {
         for (at, case) in cases.iter().enumerate() {

@@ -95,24 +95,24 @@ impl Peer {
 pub struct Programs {
     peers: BTreeMap<System, Peer>,
     missing: BTreeMap<String, String>,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Programs {
     /// Builds those in C and in Go and asks all of them what they can do. What cannot be built, or does not answer, is missing.
     ///
     /// # Errors
-    /// When the folder cannot be written, or a stop was asked for.
-    pub fn build(peers: &Path, folder: &Path, stop: &Stop) -> Result<Programs> {
+    /// When the directory cannot be written, or a stop was asked for.
+    pub fn build(peers: &Path, directory: &Path, stop: &Stop) -> Result<Programs> {
         let mut programs = Programs {
             peers: BTreeMap::new(),
             missing: BTreeMap::new(),
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
         };
         for system in System::ALL {
             let (program, first) = match system {
-                System::Threads => (build_c(folder)?, None),
-                System::Go => (build_go(folder)?, None),
+                System::Threads => (build_c(directory)?, None),
+                System::Go => (build_go(directory)?, None),
                 other => (Ok(peers.to_owned()), Some(other.name())),
             };
             let peer = program.and_then(|program| {
@@ -232,7 +232,7 @@ impl Programs {
 
     /// Starts a program that prints to a file.
     fn start(&self, system: System, command: &mut Command) -> Result<(Program, PathBuf)> {
-        let out = self.folder.join("answer");
+        let out = self.directory.join("answer");
         command.stdout(File::create(&out)?).stderr(Stdio::inherit());
         Ok((Program::start(system.name(), command)?, out))
     }
@@ -274,19 +274,19 @@ fn port(server: &mut Program, out: &Path, stop: &Stop) -> Result<u16> {
 /// A program, or why there is none.
 type Built = Result<PathBuf, String>;
 
-fn build_c(folder: &Path) -> Result<Built> {
-    write(folder, &C_SOURCES)?;
-    let program = folder.join("threads");
+fn build_c(directory: &Path) -> Result<Built> {
+    write(directory, &C_SOURCES)?;
+    let program = directory.join("threads");
     let mut command = Command::new("cc");
-    command.current_dir(folder).args(["-O2", "-pthread", "-o"]).arg(&program);
+    command.current_dir(directory).args(["-O2", "-pthread", "-o"]).arg(&program);
     Ok(build(command.arg(C_SOURCES[0].0), "a C compiler (cc)").map(|()| program))
 }
 
-fn build_go(folder: &Path) -> Result<Built> {
-    let sources = folder.join("go");
+fn build_go(directory: &Path) -> Result<Built> {
+    let sources = directory.join("go");
     fs::create_dir_all(&sources)?;
     write(&sources, &GO_SOURCES)?;
-    let program = folder.join("goroutines");
+    let program = directory.join("goroutines");
     let mut command = Command::new("go");
     command.current_dir(&sources).args(["build", "-trimpath", "-o"]).arg(&program).arg(".");
     // No network, whatever the user's settings: the module has no dependencies.
@@ -294,9 +294,9 @@ fn build_go(folder: &Path) -> Result<Built> {
     Ok(build(&mut command, "Go 1.22 or later").map(|()| program))
 }
 
-fn write(folder: &Path, sources: &[(&str, &str)]) -> Result<()> {
+fn write(directory: &Path, sources: &[(&str, &str)]) -> Result<()> {
     for (name, text) in sources {
-        fs::write(folder.join(name), text).with_context(|| format!("write {name}"))?;
+        fs::write(directory.join(name), text).with_context(|| format!("write {name}"))?;
     }
     Ok(())
 }

@@ -90,8 +90,8 @@ fn one(
     stop: &Stop,
 ) -> Result<quell_load::Latency> {
     stop.check()?;
-    let folder = host::folder()?;
-    let out = output(folder.path(), "serve");
+    let directory = host::directory()?;
+    let out = output(directory.path(), "serve");
     let core = spec.managed.first().map_or(spec.managed, CoreSet::of);
     let program = start("serve", &spec.quantum, &[OsStr::new(quantum)], &core, None, &out)?;
     let server = Server::listening(program, &out, stop, |line| {

@@ -68,8 +68,8 @@ pub fn measure(
 
 fn one(spec: &RuntimeColocateSpec, system: System, stop: &Stop) -> Result<Measured> {
     stop.check()?;
-    let folder = host::folder()?;
-    let out = output(folder.path(), "grant");
+    let directory = host::directory()?;
+    let out = output(directory.path(), "grant");
     let time = spec.time.as_millis().to_string();
     let daemon = match system {
         System::Daemon => Some(Daemon::start(
@@ -94,7 +94,7 @@ fn one(spec: &RuntimeColocateSpec, system: System, stop: &Stop) -> Result<Measur
         _ => (vec!["grant", &client, "1", "100", &time], spec.managed),
     };
     let args: Vec<&OsStr> = words.into_iter().map(OsStr::new).collect();
-    let run = daemon.as_ref().map(Daemon::folder);
+    let run = daemon.as_ref().map(Daemon::directory);
     let program = start("grant", &spec.peers, &args, &cores, run, &out)?;
     program.finish(spec.time + PATIENCE, stop)?;
     if let Some(daemon) = daemon {

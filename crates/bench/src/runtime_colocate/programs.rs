@@ -30,7 +30,7 @@ pub fn start(
 ) -> Result<Program> {
     let mut command = Command::new(program);
     command.args(args).stdout(File::create(out)?).stderr(Stdio::inherit());
-    // An empty folder has no daemon.
+    // An empty directory has no daemon.
     command.env("QUELL_RUN_DIR", run.unwrap_or(Path::new("/nonexistent")));
     let own = host::affinity(0).context("read the own affinity")?;
     host::pin(0, cores).context("pin a program")?;
@@ -84,6 +84,6 @@ impl Server {
 }
 
 /// The output file of a program.
-pub fn output(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("{name}.out"))
+pub fn output(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.out"))
 }

@@ -151,23 +151,23 @@ fn one(
     stop: &Stop,
 ) -> Result<Seen> {
     stop.check()?;
-    let folder = host::folder()?;
+    let directory = host::directory()?;
     // The adopted one first: the daemon is told of it. Those on the runtime find the daemon.
     let mut batch = Batch { programs: Vec::new(), counters: Vec::new() };
     if system.batch {
-        add_batch(spec, &mut batch, &spec.antagonist, "hog", folder.path(), None)?;
+        add_batch(spec, &mut batch, &spec.antagonist, "hog", directory.path(), None)?;
     }
     let daemon = system.daemon.then(|| daemon(spec, &batch, stop)).transpose()?;
-    let run = daemon.as_ref().map(Daemon::folder);
+    let run = daemon.as_ref().map(Daemon::directory);
     if system.batch {
-        add_batch(spec, &mut batch, &spec.peers, "batch", folder.path(), run)?;
+        add_batch(spec, &mut batch, &spec.peers, "batch", directory.path(), run)?;
         // On the runtime first, adopted second: as `Seen::batch` says.
         batch.programs.reverse();
         batch.counters.reverse();
     }
     let mut seen = Seen::default();
     if system.service {
-        let out = output(folder.path(), "keyvalue");
+        let out = output(directory.path(), "keyvalue");
         let args = ["--listen", "127.0.0.1:0", "--guaranteed", "1", "--max-cores", "1"];
         let args = args.map(OsStr::new);
         let program = start("keyvalue", server, &args, &spec.managed, run, &out)?;
@@ -210,15 +210,15 @@ fn add_batch(
     batch: &mut Batch,
     program: &Path,
     word: &'static str,
-    folder: &Path,
+    directory: &Path,
     run: Option<&Path>,
 ) -> Result<()> {
-    let file = folder.join(format!("progress-{word}"));
+    let file = directory.join(format!("progress-{word}"));
     let args: [&OsStr; 3] = [word.as_ref(), "--progress".as_ref(), file.as_os_str()];
     // The program on the runtime takes the file alone.
     let args: Vec<&OsStr> =
         args.into_iter().filter(|arg| word == "hog" || *arg != "--progress").collect();
-    let out = output(folder, word);
+    let out = output(directory, word);
     batch.programs.push(start(word, program, &args, &spec.managed, run, &out)?);
     let counter =
         Counter::wait(&file, START_MAX).with_context(|| format!("{word} tells no work"))?;

@@ -47,8 +47,8 @@ pub fn measure(
 
 fn one(spec: &RuntimeColocateSpec, kind: &str, stop: &Stop) -> Result<Measured> {
     stop.check()?;
-    let folder = host::folder()?;
-    let out = output(folder.path(), "compute");
+    let directory = host::directory()?;
+    let out = output(directory.path(), "compute");
     let core = spec.managed.first().map_or(spec.managed, CoreSet::of);
     let time = spec.time.as_millis().to_string();
     let words = ["compute", kind, &time].map(OsStr::new);

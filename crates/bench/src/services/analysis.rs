@@ -12,8 +12,8 @@ use super::system::System;
 /// What is compared with the base.
 const COMPARED: [&str; 5] = ["tail_us", "tail_us_raw", "p50_us", "wakeup_p999_us", "service_cpu"];
 /// Of the requests of a measurement fewer were answered in time: the tail grows with its length.
-const SERVED_MIN: f64 = 0.98;
-/// Above this share of time in which a core stood still, a table says what leaving such rounds out would change.
+pub const SERVED_MIN: f64 = 0.98;
+/// Above this share of time in which a core was stopped, a table says what leaving such rounds out would change.
 const STOPPED_MAX: f64 = 0.02;
 /// Limits of that table.
 const LIMITS: [f64; 4] = [0.0, 0.01, 0.02, 0.05];
@@ -142,14 +142,14 @@ fn stops(report: &mut BenchReport, runs: &[&Run]) {
     let mut by_system: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     runs.iter().for_each(|run| by_system.entry(&run.system).or_default().push(share(run)));
     let mean = |shares: &[f64]| shares.iter().sum::<f64>() / shares.len().max(1) as f64;
-    let told: Vec<String> = by_system
+    let stated: Vec<String> = by_system
         .iter()
         .map(|(system, shares)| format!("{system} {:.2} %", mean(shares) * 100.0))
         .collect();
-    if told.is_empty() {
+    if stated.is_empty() {
         return;
     }
-    report.notes.push(format!("time in which a core stood still: {}", told.join(", ")));
+    report.notes.push(format!("time in which a core was stopped: {}", stated.join(", ")));
     if by_system.values().all(|shares| mean(shares) < STOPPED_MAX) {
         return;
     }
@@ -165,12 +165,12 @@ fn stops(report: &mut BenchReport, runs: &[&Run]) {
                     None => format!("{} pairs", ratios.len()),
                 }
             };
-            let told = LIMITS.map(|limit| format!("{:.0} %: {}", limit * 100.0, limited(limit)));
+            let stated = LIMITS.map(|limit| format!("{:.0} %: {}", limit * 100.0, limited(limit)));
             report.notes.push(format!(
                 "tail_us_raw of {} in {}, rounds with stops up to {}",
                 system.name(),
                 cell.name(),
-                told.join("; ")
+                stated.join("; ")
             ));
         }
     }
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn ratios_are_of_rounds_and_the_planted_arm_is_a_fifth_slower() {
         let report = report(&recorded(1.0));
-        let ratio = |system| report.ratio("go at 50 %, hog", system, "tail_us").unwrap();
+        let ratio = |system| report.ratio("go-50-hog", system, "tail_us").unwrap();
         assert!((1.5..1.53).contains(&ratio("quell").median), "{:?}", ratio("quell"));
         assert!(ratio("null").low < 1.0 && ratio("null").high > 0.98);
         let planted = ratio("planted");
@@ -232,17 +232,17 @@ mod tests {
             }
         }
         let report = report(&lines);
-        let quell = report.row("go at 50 %, hog", "quell", "tail_us").unwrap();
+        let quell = report.row("go-50-hog", "quell", "tail_us").unwrap();
         assert_eq!(quell.raw.len(), 9);
-        let ratio = report.ratio("go at 50 %, hog", "quell", "tail_us").unwrap();
+        let ratio = report.ratio("go-50-hog", "quell", "tail_us").unwrap();
         assert!((1.5..1.53).contains(&ratio.median));
     }
 
     #[test]
-    fn who_does_not_serve_has_no_ratio() {
+    fn an_overloaded_system_has_no_ratio() {
         let report = report(&recorded(0.97));
         assert!(report.ratios.is_empty());
-        assert!(report.notes.iter().any(|note| note.starts_with("overloaded: go at 50 %, hog")));
+        assert!(report.notes.iter().any(|note| note.starts_with("overloaded: go-50-hog")));
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
             lines.push(line(System::AloneIdlePoll, round, &[("tail_us", 100.0)]));
         }
         let report = report(&lines);
-        assert!(report.notes.iter().any(|note| note.starts_with("unresolved: go at 50 %, hog")));
+        assert!(report.notes.iter().any(|note| note.starts_with("unresolved: go-50-hog")));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use quell_model::{CoreSet, Nanos};
 use quell_terminal::Stop;
 use tempfile::TempDir;
 
-use crate::host::{Group, Program, folder};
+use crate::host::{Group, Program, directory};
 
 /// How long batch work may take until it reports work.
 const START_MAX: Duration = Duration::from_secs(15);
@@ -139,24 +139,25 @@ impl BatchWork {
         managed: &CoreSet,
         stop: &Stop,
     ) -> Result<BatchWork> {
-        let folder = folder()?;
+        let directory = directory()?;
         let group = Group::create(kind.name())?;
         let mut parts = Vec::new();
-        for (at, mut command) in commands(kind, programs, folder.path())?.into_iter().enumerate() {
+        for (at, mut command) in commands(kind, programs, directory.path())?.into_iter().enumerate()
+        {
             command.stdout(Stdio::null()).stderr(Stdio::null());
             let program = Program::start_in(kind.name(), &mut command, &group)?;
             group.pin(managed)?;
             let counter = match kind {
-                Kind::Make => Counter::Bytes(folder.path().join("done")),
+                Kind::Make => Counter::Bytes(directory.path().join("done")),
                 _ => Counter::Progress(
-                    Progress::wait(&progress_file(folder.path(), at), START_MAX)
+                    Progress::wait(&progress_file(directory.path(), at), START_MAX)
                         .with_context(|| format!("{} reports no work", kind.name()))?,
                 ),
             };
             parts.push(Part { program, counter });
         }
         group.pin(managed)?;
-        let batch = BatchWork { kind, group, parts, _folder: folder };
+        let batch = BatchWork { kind, group, parts, _folder: directory };
         batch.wait_until_working(stop)?;
         Ok(batch)
     }
@@ -183,7 +184,7 @@ impl BatchWork {
     /// What was done so far.
     ///
     /// # Errors
-    /// When a count does not read.
+    /// When a count is malformed.
     pub fn work(&self) -> Result<Work> {
         let ops = |part: &Part| match &part.counter {
             Counter::Progress(progress) => Ok(progress.read()?.ops),
@@ -223,21 +224,21 @@ impl Rates {
     }
 }
 
-fn progress_file(folder: &Path, at: usize) -> PathBuf {
-    folder.join(format!("progress-{at}"))
+fn progress_file(directory: &Path, at: usize) -> PathBuf {
+    directory.join(format!("progress-{at}"))
 }
 
-fn commands(kind: Kind, programs: &Programs, folder: &Path) -> Result<Vec<Command>> {
+fn commands(kind: Kind, programs: &Programs, directory: &Path) -> Result<Vec<Command>> {
     let progress = |mut command: Command, at: usize| {
-        command.arg("--progress").arg(progress_file(folder, at));
+        command.arg("--progress").arg(progress_file(directory, at));
         command
     };
     match kind {
         Kind::Make => {
-            write_tree(folder)?;
+            write_tree(directory)?;
             let mut command = Command::new("sh");
             command.args(["-c", "while :; do make -s -j4 all || exit 1; rm -f *.o; done"]);
-            command.current_dir(folder);
+            command.current_dir(directory);
             Ok(vec![command])
         }
         Kind::GoGc => {
@@ -256,9 +257,9 @@ fn commands(kind: Kind, programs: &Programs, folder: &Path) -> Result<Vec<Comman
 }
 
 /// A C tree whose files take about as long as a project's do.
-fn write_tree(folder: &Path) -> Result<()> {
+fn write_tree(directory: &Path) -> Result<()> {
     let write = |name: &str, text: String| {
-        fs::write(folder.join(name), text).with_context(|| format!("write {name} of the C tree"))
+        fs::write(directory.join(name), text).with_context(|| format!("write {name} of the C tree"))
     };
     for file in 0..C_FILES {
         write(&format!("part{file}.c"), c_file(file))?;
@@ -307,14 +308,14 @@ mod tests {
 
     #[test]
     fn the_c_tree_builds() {
-        let folder = tempfile::tempdir().unwrap();
-        write_tree(folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        write_tree(directory.path()).unwrap();
         let built = Command::new("make")
             .args(["-s", "part0.o", "part1.o"])
-            .current_dir(folder.path())
+            .current_dir(directory.path())
             .output()
             .unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        assert_eq!(fs::read(folder.path().join("done")).unwrap(), b"..");
+        assert_eq!(fs::read(directory.path().join("done")).unwrap(), b"..");
     }
 }

@@ -41,13 +41,13 @@ pub struct Definition {
     pub package: Option<String>,
     /// How it is started: program and arguments, in the foreground.
     pub command: Vec<String>,
-    /// Who runs it; absent: who runs the benchmark.
+    /// The user that runs it; absent: the one that runs the benchmark.
     pub user: Option<String>,
     /// Its environment on top of the benchmark's.
     pub environment: BTreeMap<String, String>,
-    /// Files that its folder holds before it starts.
+    /// Files that its directory holds before it starts.
     pub files: Vec<FileSpec>,
-    /// Commands that run before it starts, in its folder and as its user.
+    /// Commands that run before it starts, in its directory and as its user.
     pub prepare: Vec<Vec<String>>,
     /// Succeeds once it serves; absent: its port accepts connections.
     pub ready: Option<Vec<String>>,
@@ -57,17 +57,17 @@ pub struct Definition {
     pub during: Vec<During>,
     /// Names of threads that are in no request's way; `*` stands for anything.
     pub background: Vec<String>,
-    /// Who asks it.
+    /// The client.
     pub client: Client,
     /// How much is asked, and what counts.
     pub load: Load,
 }
 
-/// A file in the service's folder.
+/// A file in the service's directory.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileSpec {
-    /// Its path below the folder.
+    /// Its path below the directory.
     pub path: String,
     /// What it holds; placeholders are filled in.
     pub content: String,
@@ -82,7 +82,7 @@ pub struct During {
     pub command: Vec<String>,
 }
 
-/// Who offers the load.
+/// The program that offers the load.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Client {
     /// Quell's own open-loop client.
@@ -323,7 +323,7 @@ impl Raw {
             path.is_empty() || path.starts_with('/') || path.split('/').any(|part| part == "..")
         };
         if let Some(file) = self.file.iter().find(|file| leads_out(&file.path)) {
-            return Some(("file.path", format!("`{}` is not below the folder", file.path)));
+            return Some(("file.path", format!("`{}` is not below the directory", file.path)));
         }
         if self.background.iter().any(|name| name.is_empty() || name.len() > COMM_BYTES_MAX) {
             return Some(("background", format!("names are 1 to {COMM_BYTES_MAX} bytes long")));

@@ -1,4 +1,4 @@
-//! A client that comes with a service: a program that tells of each request.
+//! A client that comes with a service: a program that logs each request.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -17,13 +17,13 @@ use crate::host::pin;
 /// Runs the service's own client on the client's core.
 ///
 /// # Errors
-/// When it fails, or what it wrote does not read.
+/// When it fails, or what it wrote is malformed.
 pub(super) fn ask(service: &Service, offer: &Offer) -> Result<Offered> {
     let Client::Command(words) = &service.definition.client else {
         bail!("{} has no client of its own", service.definition.name);
     };
-    let folder = crate::host::folder()?;
-    let file = folder.path().join("requests.csv");
+    let directory = crate::host::directory()?;
+    let file = directory.path().join("requests.csv");
     let seconds = (offer.warmup + offer.duration).as_secs_f64();
     let filled = |word: &String| {
         word.replace("{rate}", &format!("{:.0}", offer.rate_rps))

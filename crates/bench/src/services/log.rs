@@ -86,9 +86,9 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Its name as the case of a report.
+    /// Its name as the case of a report: one word, as markers in the documentation need it.
     pub fn name(&self) -> String {
-        format!("{} at {} %, {}", self.service, self.load, self.batch)
+        format!("{}-{}-{}", self.service, self.load, self.batch)
     }
 }
 
@@ -226,8 +226,8 @@ mod tests {
 
     #[test]
     fn a_log_goes_on_where_it_ended() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
         let mut log = Log::open(&path, &header()).unwrap();
         log.push(note("one")).unwrap();
         log.push(Line::Peak { service: "go".into(), peak_rps: 3.0 }).unwrap();
@@ -243,8 +243,8 @@ mod tests {
 
     #[test]
     fn a_log_of_another_commit_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
         drop(Log::open(&path, &header()).unwrap());
         let other = Header { commit: "d".into(), ..header() };
         let refused = Log::open(&path, &other).err().unwrap().to_string();
@@ -253,8 +253,8 @@ mod tests {
 
     #[test]
     fn damage_is_named_by_its_line() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
         std::fs::write(&path, "{}\n{\"line\":\"note\",\"text\":\"x\"}\n").unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("log:1: not a line"));
     }

@@ -1,4 +1,4 @@
-//! One measurement: load against a service for a while, and what everybody got meanwhile.
+//! One measurement: load against a service for a while, and the resources that each side used.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ impl Canaries {
     /// Puts them there.
     ///
     /// # Errors
-    /// Where perf events are not allowed: without them stops cannot be told from a scheduler's doing.
+    /// Where perf events are not allowed: without them stops cannot be distinguished from a scheduler's doing.
     pub fn start(cores: &CoreSet) -> Result<Canaries> {
         let canary = |core| Ok((core, Canary::start(core, CANARY)?));
         let canaries: std::io::Result<_> = cores.iter().map(canary).collect();
@@ -77,7 +77,7 @@ pub struct Offer {
     pub preload: bool,
 }
 
-/// Who is measured, and by what.
+/// The instruments of a measurement.
 pub struct Instruments<'a> {
     /// Stops of every core.
     pub canaries: &'a mut Canaries,
@@ -85,7 +85,7 @@ pub struct Instruments<'a> {
     pub wakeups: Option<&'a mut Wakeups>,
 }
 
-/// What everybody has used and done up to a moment.
+/// Resources used and work done up to one moment.
 struct Account {
     at: Instant,
     cpu: Nanos,
@@ -200,7 +200,7 @@ pub(super) struct Offered {
     pub end: Nanos,
     /// Sent late by the client's own fault.
     pub late: u64,
-    /// How long its loop stood still.
+    /// How long its loop was stopped.
     pub client_stalls: Nanos,
 }
 

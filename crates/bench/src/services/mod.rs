@@ -5,7 +5,7 @@
 //! open-loop client has the other core. In each round of a cell (a service at a load beside a kind of batch work) batch
 //! work is measured alone, and then every system in an order drawn anew, all with the same arrivals. Each measurement is
 //! a line of a log, from which a run that was stopped goes on; [`analysis`] makes the report of it. Latencies count from
-//! the intended send time; [`stops`] has the rule by which stops of the hypervisor are told.
+//! the intended send time; [`stops`] has the rule that detects stops of the hypervisor.
 
 pub mod analysis;
 mod batch;
@@ -19,6 +19,7 @@ pub mod plan;
 mod service;
 pub mod stops;
 mod system;
+mod tables;
 mod wakeups;
 
 use std::path::{Path, PathBuf};
@@ -46,6 +47,7 @@ pub use self::plan::Wanted;
 use self::service::Service;
 pub use self::system::System;
 use self::system::{Scene, enter};
+pub use self::tables::{BENCH, five_lines, headline, sections};
 use self::wakeups::Wakeups;
 use crate::host::{self, PauseLoop};
 
@@ -95,15 +97,15 @@ pub struct ServicesSpec {
 pub fn run(spec: &ServicesSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
     let _alone = host::alone(progress, stop)?;
     let _quiet = host::Quiet::keep()?;
-    let folder = tempfile::tempdir().context("make a temporary folder")?;
-    let path = spec.log.clone().unwrap_or_else(|| folder.path().join("services.log"));
+    let directory = tempfile::tempdir().context("make a temporary directory")?;
+    let path = spec.log.clone().unwrap_or_else(|| directory.path().join("services.log"));
     let mut log = Log::open(&path, &Header::new(&spec.command, spec.seed))?;
     let own = host::affinity(0).context("read the own affinity")?;
     host::pin(0, &CoreSet::of(spec.client)).context("leave the managed cores")?;
     let measured = measure_all(spec, &mut log, progress, stop);
     host::pin(0, &own).context("take back the own affinity")?;
     measured?;
-    let mut report = BenchReport::new("services", &spec.command);
+    let mut report = BenchReport::new(BENCH, &spec.command);
     analysis::fill(&mut report, &log.lines);
     Ok(report)
 }
@@ -114,8 +116,8 @@ fn measure_all(
     progress: &mut dyn Progress,
     stop: &Stop,
 ) -> Result<()> {
-    let folder = tempfile::tempdir().context("make a folder for built programs")?;
-    let programs = programs(spec, folder.path(), log)?;
+    let directory = tempfile::tempdir().context("make a directory for built programs")?;
+    let programs = programs(spec, directory.path(), log)?;
     let every = spec.managed.union(&CoreSet::of(spec.client));
     let mut wakeups = match Wakeups::start(&spec.managed) {
         Ok(wakeups) => Some(wakeups),
@@ -149,8 +151,8 @@ fn note(log: &mut Log, text: String) -> Result<()> {
     if log.lines.contains(&line) { Ok(()) } else { log.push(line) }
 }
 
-fn programs(spec: &ServicesSpec, folder: &Path, log: &mut Log) -> Result<Programs> {
-    let go_gc = match build_gc(folder) {
+fn programs(spec: &ServicesSpec, directory: &Path, log: &mut Log) -> Result<Programs> {
+    let go_gc = match build_gc(directory) {
         Ok(program) => Some(program),
         Err(err) => {
             note(log, format!("left out: {}: {err}", Kind::GoGc.name()))?;

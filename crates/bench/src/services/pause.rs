@@ -1,4 +1,4 @@
-//! A PAUSE loop beneath a service: it keeps the core from halting and steps aside for anything.
+//! A PAUSE loop at SCHED_IDLE beside a service: it keeps the core from halting and steps aside for anything.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use quell_load::be::Progress;
 use quell_model::{CoreSet, Nanos};
 use tempfile::TempDir;
 
-use crate::host::{Group, Policy, Program, folder};
+use crate::host::{Group, Policy, Program, directory};
 
 /// How long it may take until it turns.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -28,8 +28,8 @@ impl PauseProgram {
     /// # Errors
     /// When it cannot be started, or refuses to be SCHED_IDLE.
     pub fn start(antagonist: &Path, group: &Group, managed: &CoreSet) -> Result<PauseProgram> {
-        let folder = folder()?;
-        let file = folder.path().join("progress");
+        let directory = directory()?;
+        let file = directory.path().join("progress");
         let mut command = Command::new(antagonist);
         command.arg("pause").arg("--progress").arg(&file);
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -37,13 +37,13 @@ impl PauseProgram {
         program.set_policy(Policy::Idle, 0)?;
         program.pin(managed)?;
         let progress = Progress::wait(&file, START_MAX).context("the PAUSE loop does not turn")?;
-        Ok(PauseProgram { program, progress, _folder: folder })
+        Ok(PauseProgram { program, progress, _folder: directory })
     }
 
     /// How often it went round so far.
     ///
     /// # Errors
-    /// When its count does not read.
+    /// When its count is malformed.
     pub fn turns(&self) -> Result<u64> {
         Ok(self.progress.read()?.ops)
     }

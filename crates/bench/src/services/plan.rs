@@ -17,7 +17,7 @@ pub const ROUNDS_MIN: usize = 10;
 /// And most: beyond that its variance has to fall first.
 pub const ROUNDS_MAX: usize = 60;
 /// A rival leaves batch work at least this part of what Quell does.
-const BATCH_PART: f64 = 0.9;
+pub const BATCH_PART: f64 = 0.9;
 /// Services of which every rival is measured, beside these kinds of batch work.
 const ALL_RIVALS: [&str; 2] = ["memcached", "java"];
 const HEADLINE: [Kind; 2] = [Kind::Hog, Kind::Make];

@@ -19,7 +19,7 @@ use crate::host::{Group, Program};
 const START_MAX: Duration = Duration::from_secs(60);
 /// How long each command that prepares or fills it may take.
 const COMMAND_MAX: Duration = Duration::from_secs(300);
-/// How much of what a command said is told.
+/// How many bytes of the output of a command an error quotes.
 const SAID_BYTES_MAX: usize = 2_000;
 
 /// A service under way, until dropped.
@@ -66,13 +66,13 @@ impl Service {
         self.program.check().with_context(|| self.log())
     }
 
-    /// A command with its placeholders filled in, to be run in the service's folder by its user.
+    /// A command with its placeholders filled in, to be run in the service's directory by its user.
     pub fn command(&self, words: &[String]) -> Command {
         self.place().command(words)
     }
 
     fn place(&self) -> Place<'_> {
-        Place { definition: &self.definition, addr: self.addr, folder: &self.home }
+        Place { definition: &self.definition, addr: self.addr, directory: &self.home }
     }
 
     /// The end of its output.
@@ -85,14 +85,14 @@ impl Service {
 struct Place<'a> {
     definition: &'a Definition,
     addr: SocketAddr,
-    folder: &'a Path,
+    directory: &'a Path,
 }
 
 impl Place<'_> {
     fn filled(&self, text: &str) -> String {
         text.replace("{port}", &self.addr.port().to_string())
             .replace("{address}", &self.addr.to_string())
-            .replace("{folder}", &self.folder.display().to_string())
+            .replace("{directory}", &self.directory.display().to_string())
     }
 
     fn command(&self, words: &[String]) -> Command {
@@ -108,7 +108,7 @@ impl Place<'_> {
             }
             None => Command::new(program),
         };
-        command.args(words).current_dir(self.folder).stdin(Stdio::null());
+        command.args(words).current_dir(self.directory).stdin(Stdio::null());
         let environment = self.definition.environment.iter();
         command.envs(environment.map(|(name, value)| (name, self.filled(value))));
         command
@@ -116,7 +116,7 @@ impl Place<'_> {
 
     /// Runs a command to its end.
     fn run(&self, words: &[String], stop: &Stop) -> Result<()> {
-        let log = self.folder.join("commands.log");
+        let log = self.directory.join("commands.log");
         let out = fs::File::create(&log).context("write the output of a command")?;
         let mut command = self.command(words);
         command.stdout(out.try_clone()?).stderr(out);
@@ -128,9 +128,9 @@ impl Place<'_> {
 
 fn start(definition: &Definition, managed: &CoreSet, stop: &Stop) -> Result<Service> {
     // On a disk, as a service's data are: what it syncs takes its time.
-    let folder = crate::host::folder_on_disk()?;
-    let home = folder.path().join("home");
-    let place = Place { definition, addr: free_address()?, folder: &home };
+    let directory = crate::host::directory_on_disk()?;
+    let home = directory.path().join("home");
+    let place = Place { definition, addr: free_address()?, directory: &home };
     fs::create_dir(&home).with_context(|| format!("make {}", home.display()))?;
     for file in &definition.files {
         let path = home.join(&file.path);
@@ -140,7 +140,7 @@ fn start(definition: &Definition, managed: &CoreSet, stop: &Stop) -> Result<Serv
         fs::write(&path, place.filled(&file.content))
             .with_context(|| format!("write {}", path.display()))?;
     }
-    open_to(folder.path(), &home, definition)?;
+    open_to(directory.path(), &home, definition)?;
     for words in &definition.prepare {
         place.run(words, stop)?;
     }
@@ -152,7 +152,7 @@ fn start(definition: &Definition, managed: &CoreSet, stop: &Stop) -> Result<Serv
     // What it starts from here on is born there.
     group.pin(managed)?;
     let (addr, definition) = (place.addr, definition.clone());
-    let mut service = Service { definition, addr, group, program, home, _folder: folder };
+    let mut service = Service { definition, addr, group, program, home, _folder: directory };
     service.wait_until_ready(stop)?;
     let place = service.place();
     for words in &service.definition.fill {
@@ -176,7 +176,7 @@ impl Service {
                 }
             };
             if ready {
-                // Somebody else may have had the port already: then it is that one who accepts.
+                // Another program may have had the port already, and would accept in its place.
                 return self.check();
             }
             if Instant::now() > until {
@@ -187,10 +187,11 @@ impl Service {
     }
 }
 
-/// Lets the service's user into the folder, and gives it its home there.
-fn open_to(folder: &Path, home: &Path, definition: &Definition) -> Result<()> {
+/// Lets the service's user into the directory, and gives it its home there.
+fn open_to(directory: &Path, home: &Path, definition: &Definition) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).context("open the folder")?;
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
+        .context("open the directory")?;
     let Some(user) = &definition.user else { return Ok(()) };
     let mut command = Command::new("chown");
     let done = command.arg("-R").arg(user).arg(home).output().context("chown")?;
@@ -205,7 +206,7 @@ fn primary_group(user: &str) -> Option<String> {
     Some(String::from_utf8(said.stdout).ok()?.trim().to_owned()).filter(|group| !group.is_empty())
 }
 
-/// An address that nobody listens on now.
+/// An address without a listener.
 fn free_address() -> Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
     listener.local_addr().context("find a free port")

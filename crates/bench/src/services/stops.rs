@@ -2,7 +2,7 @@
 //!
 //! A virtual core that its hypervisor does not run delays every request on it, and no scheduler inside can help. A timer
 //! interrupts each core all the time, the client's and the service's, in every system: it comes in user code, system
-//! calls and softirqs alike, so one that comes [`STOP_MIN`] late shows a stop, whoever had the core. What a scheduler
+//! calls and softirqs alike, so one that comes [`STOP_MIN`] late shows a stop, whichever thread had the core. What a scheduler
 //! does (a throttled SCHED_DEADLINE thread, a core that a thread of Quell keeps) delays no interrupt.
 //!
 //! Requests are left out from a stop until the service's queue is empty. Figures with all requests stand beside.
@@ -12,7 +12,7 @@ use quell_model::{CoreId, Nanos};
 /// Interrupts later than this show a stop. A core that idles takes up to 0.1 ms to wake.
 pub const STOP_MIN: Nanos = Nanos::from_micros(500);
 
-/// A time in which a core stood still.
+/// A time in which a core was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreStop {
     /// Which core.
@@ -82,7 +82,7 @@ impl Latencies {
     }
 }
 
-/// The share of the time from `start` to `end` in which at least one core stood still.
+/// The share of the time from `start` to `end` in which at least one core was stopped.
 pub fn stopped_share(stops: &[CoreStop], start: Nanos, end: Nanos) -> f64 {
     let spans = merged(stops.iter().map(|stop| (stop.start, stop.end)).collect());
     let within = spans.iter().map(|&(from, to)| to.min(end) - from.max(start));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_as_the_stop_began_does_not_count() {
+    fn a_request_that_waited_as_the_stop_began_does_not_count() {
         let requests = [request(900, 3_010)];
         assert!(Windows::of(&[stop(1_000, 3_000)], &requests).meet(&requests[0]));
     }

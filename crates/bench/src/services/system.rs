@@ -1,7 +1,7 @@
 //! How a service and batch work share cores: by plain Linux, by each of the settings that an administrator may give by
 //! hand, and by Quell.
 //!
-//! A setting of the fair class holds within one group only (`autogroup`, cgroups): whoever knows that sets the group
+//! A setting of the fair class holds within one group only (`autogroup`, cgroups): an expert sets the group
 //! too, so each rival does.
 
 use anyhow::{Context as _, Result, bail};
@@ -38,7 +38,7 @@ const GROUP_LEAST: f64 = 0.01;
 /// How they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum System {
-    /// The service alone, in its own scheduling classes, its core kept awake by a PAUSE loop at SCHED_IDLE beneath it.
+    /// The service alone, in its own scheduling classes, its core kept awake by a PAUSE loop at SCHED_IDLE.
     AloneIdlePoll,
     /// The same once more: what differs between the two is noise.
     Null,
@@ -125,7 +125,7 @@ impl System {
     }
 }
 
-/// Who shares the cores.
+/// The programs that share the cores.
 pub struct Scene<'a> {
     /// The cores.
     pub managed: CoreSet,

@@ -8,7 +8,7 @@ use quell_observe::{Observer, procs};
 use crate::host::Group;
 
 const SERVICE: TaskId = TaskId { index: 0, generation: 0 };
-/// Permille of the waits that are told.
+/// Quantiles of the waits that are reported, in permille.
 const TOLD: [u32; 3] = [500, 990, 999];
 
 /// A passive observer of one service after the other. It costs every system alike.

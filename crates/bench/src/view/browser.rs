@@ -33,13 +33,13 @@ impl Browser {
     /// When Chromium is not installed or does not answer.
     pub fn start(width: u32, height: u32) -> Result<Browser> {
         let profile = tempfile::tempdir()?;
-        let folder = format!("--user-data-dir={}", profile.path().display());
+        let directory = format!("--user-data-dir={}", profile.path().display());
         // Chromium wants its pipes as descriptors 3 and 4.
         let mut shell = Command::new("sh");
         shell.args(["-c", "exec chromium \"$@\" 3<&0 4>&1 </dev/null >/dev/null", "chromium"]);
         shell.args(["--headless", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu"]);
         shell.args(["--hide-scrollbars", "--disable-background-networking", "--disable-sync"]);
-        shell.args(["--disable-component-update", "--disable-extensions", &folder]);
+        shell.args(["--disable-component-update", "--disable-extensions", &directory]);
         if rustix::process::geteuid().is_root() {
             // Its sandbox refuses to run as root.
             shell.arg("--no-sandbox");

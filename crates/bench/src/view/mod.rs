@@ -46,14 +46,14 @@ pub struct ViewSpec {
 /// When Chromium is missing, a page does not paint, or a stop was asked for.
 pub fn run(spec: &ViewSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
     let mut report = BenchReport::new("view", &spec.command);
-    let folder = tempfile::tempdir()?;
+    let directory = tempfile::tempdir()?;
     let total = spec.events.len() * (1 + spec.rounds);
     for (at, &events) in spec.events.iter().enumerate() {
         let case = format!("{events} events");
         progress.step(at * (1 + spec.rounds), total, &format!("a page of {case}"));
         let path = match &spec.keep {
             Some(path) => path.clone(),
-            None => folder.path().join("trace.html"),
+            None => directory.path().join("trace.html"),
         };
         let begun = Instant::now();
         let bytes = write(events, &path)?;

@@ -94,6 +94,11 @@ impl Common {
     /// Prints the report, and writes what was asked for.
     fn publish(&self, report: &BenchReport) -> Result<ExitCode> {
         println!("{}", summary::text(report));
+        self.write_json(report)
+    }
+
+    /// Writes the report and its plots, if a file was asked for.
+    fn write_json(&self, report: &BenchReport) -> Result<ExitCode> {
         let Some(path) = &self.json else { return Ok(ExitCode::SUCCESS) };
         report.write(path)?;
         println!("wrote {}", path.display());

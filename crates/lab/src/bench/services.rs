@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use quell_bench::services::{Definition, FILE_BYTES_MAX, Kind, ServicesSpec, System, Wanted};
+use quell_model::CoreSet;
 use quell_terminal::{Live, Stop};
 
 use super::{Common, beside, command_line, split};
@@ -14,6 +15,8 @@ use super::{Common, beside, command_line, split};
 const QUICK_ROUNDS: usize = 5;
 /// Rounds of the pilot, which chooses rivals and numbers of rounds.
 const PILOT_ROUNDS: usize = 5;
+/// Above this share of a core that other programs use, a short run has no verdict.
+const BUSY_MAX: f64 = 0.2;
 
 /// Services with their defaults beside batch work: plain Linux, the best settings by hand, and Quell
 ///
@@ -51,6 +54,10 @@ pub struct Args {
     /// Every measurement, a line each; a run that was stopped goes on from there [default: a temporary file]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// End in five lines for each service and kind of batch work; --json FILE takes the rest. On a host that is busy
+    /// with other programs the answer is `too busy`
+    #[arg(long)]
+    brief: bool,
     /// Seed of arrivals and orders
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -86,8 +93,24 @@ pub fn run(args: Args) -> Result<ExitCode> {
         log: args.log.clone(),
     };
     let stop = Stop::on_signals()?;
+    let every = managed.union(&CoreSet::of(client));
+    let (core, share) = quell_bench::host::busiest(&every, &stop)?;
+    if share > BUSY_MAX {
+        let busy = format!("core {core} is {:.0} % busy with other programs", share * 100.0);
+        if args.brief {
+            println!("too busy: {busy}; stop them and try again");
+            return Ok(ExitCode::SUCCESS);
+        }
+        eprintln!("warning: {busy}: figures will be worse than on a quiet host");
+    }
     let report = quell_bench::services::run(&spec, &mut Live::new(), &stop)?;
-    args.common.publish(&report)
+    if !args.brief {
+        return args.common.publish(&report);
+    }
+    for line in quell_bench::services::five_lines(&report) {
+        println!("{line}");
+    }
+    args.common.write_json(&report)
 }
 
 fn wanted(args: &Args, quick: bool) -> Result<Wanted> {

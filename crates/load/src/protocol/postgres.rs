@@ -33,7 +33,7 @@ const AUTHENTICATION: u8 = b'R';
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PostgresSpec {
-    /// Who asks; the server has to trust this user.
+    /// The user of the connection; the server has to trust this user.
     pub user: String,
     /// Which database.
     pub database: String,
@@ -253,7 +253,7 @@ fn is_ready(message: &[u8]) -> Result<bool, String> {
     match message[0] {
         READY => Ok(true),
         ERROR => Err(said(message)),
-        // What follows the length says how to prove who one is; 0: not at all.
+        // What follows the length is the method of authentication; 0: none.
         AUTHENTICATION if message.get(5..9) != Some(&[0; 4]) => {
             Err("the server asks for a password; let it trust this user (pg_hba.conf)".to_owned())
         }
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_in_the_servers_words() {
+    fn refusals_quote_the_server() {
         let refused = b"E\0\0\0\x1fSFATAL\0Mno such database\0\0";
         assert_eq!(is_ready(refused).unwrap_err(), "the server says: no such database");
         assert!(is_ready(b"R\0\0\0\x08\0\0\0\x0a").unwrap_err().contains("password"));

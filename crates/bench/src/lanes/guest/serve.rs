@@ -446,8 +446,8 @@ mod tests {
         // Tests with lanes take both cores for longer than its clock is looked at.
         let _lock = quell_testkit::host_lock().unwrap();
         for waits in Waits::ALL {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("memory");
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("memory");
             make_memory(&path).unwrap();
             let ring = Ring::create_at(&path, RINGS_AT, 8).unwrap();
             make_bell(&path).unwrap();

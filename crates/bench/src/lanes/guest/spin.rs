@@ -105,10 +105,10 @@ impl Guest {
     ///
     /// # Errors
     /// Where there is no QEMU for it, or it does not boot.
-    pub fn boot(folder: &Path, name: &str, stop: &Stop) -> Result<Guest> {
+    pub fn boot(directory: &Path, name: &str, stop: &Stop) -> Result<Guest> {
         // Some 2 us on clocks of 1 to 4 GHz; the loop takes a tenth of that when emulated.
         let sector = sector(5_000).context("the guest's program is for x86-64")?;
-        let file = folder.join(format!("{name}.memory"));
+        let file = directory.join(format!("{name}.memory"));
         let memory = Words::create(&file, MEMORY_BYTES / 8)?;
         let mut machine = Machine::start(&file, &sector, None)?;
         machine.wait_for(|| memory[at::UNITS].load(Relaxed) > 0, stop)?;
@@ -193,9 +193,9 @@ mod tests {
     fn a_guest_boots_and_counts_its_turns_of_the_loop() {
         // Tests with lanes take both cores for longer than its clock is looked at.
         let _lock = quell_testkit::host_lock().unwrap();
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let stop = Stop::default();
-        let mut guest = Guest::boot(folder.path(), "guest", &stop).unwrap();
+        let mut guest = Guest::boot(directory.path(), "guest", &stop).unwrap();
         assert!(guest.vcpu().unwrap() > guest.machine.pid());
         let noted = guest.note(Duration::from_millis(200), &stop).unwrap();
         assert!(noted.units > 0 && noted.ns >= 200_000_000);

@@ -1,4 +1,4 @@
-//! Folders of a benchmark in memory, and what one that was killed left in them.
+//! Directories of a benchmark in memory, and what one that was killed left in them.
 
 use std::path::{Path, PathBuf};
 
@@ -8,46 +8,46 @@ use tempfile::TempDir;
 
 /// How the names of all of them begin.
 const PREFIX: &str = "quell-bench-";
-/// A folder for what outlives a boot: on a disk everywhere.
+/// A directory for what outlives a boot: on a disk everywhere.
 const DISK: &str = "/var/tmp";
 
-/// A new folder: in memory where the host has such, so that writing there is no disk traffic.
+/// A new directory: in memory where the host has such, so that writing there is no disk traffic.
 ///
 /// # Errors
 /// When it cannot be made.
-pub fn folder() -> Result<TempDir> {
+pub fn directory() -> Result<TempDir> {
     made_in(memory())
 }
 
-/// A new folder on a disk, for what a service keeps.
+/// A new directory on a disk, for what a service keeps.
 ///
 /// # Errors
 /// When it cannot be made.
-pub fn folder_on_disk() -> Result<TempDir> {
+pub fn directory_on_disk() -> Result<TempDir> {
     made_in(Path::new(DISK))
 }
 
 fn made_in(base: &Path) -> Result<TempDir> {
     let made = tempfile::Builder::new().prefix(PREFIX).tempdir_in(base);
-    made.with_context(|| format!("make a folder in {}", base.display()))
+    made.with_context(|| format!("make a directory in {}", base.display()))
 }
 
-/// Gives back what benchmarks changed that were killed together with their guardians. Returns a line
+/// Restores what benchmarks changed that were killed together with their guardians. Returns a line
 /// for each. To be called while no other benchmark runs.
 ///
 /// # Errors
-/// When a journal that was left does not read.
+/// When a journal that was left is malformed.
 pub fn recover() -> Result<Vec<String>> {
     let ended = super::group::remove_all().into_iter();
     let mut lines: Vec<String> =
         ended.map(|name| format!("left by a benchmark that was killed: {name}; ended")).collect();
     for path in left_in(memory()) {
         let recovered = recover_stale(&path)
-            .with_context(|| format!("give back what {} tells of", path.display()))?;
+            .with_context(|| format!("restore what {} lists", path.display()))?;
         if let Some(report) = recovered {
             lines.push(format!("left by a benchmark that was killed: {report}"));
         }
-        // Whoever made it is gone, and nothing refers to it.
+        // Its owner is gone, and nothing refers to it.
         let _ = std::fs::remove_dir_all(&path);
     }
     for path in left_in(Path::new(DISK)) {
@@ -56,7 +56,7 @@ pub fn recover() -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Folders of benchmarks. Everybody may make some of such a name: only our own are meant.
+/// Directories of benchmarks. Any user may make some of such a name: only our own count.
 fn left_in(base: &Path) -> Vec<PathBuf> {
     use std::os::unix::fs::MetadataExt as _;
     let own = rustix::process::geteuid().as_raw();
