@@ -11,6 +11,7 @@ PACKAGES=(
     gcc libc6-dev make pkg-config                 # to build C parts of Rust crates
     'clang-16|clang-19|clang' libelf-dev zlib1g-dev bpftool   # BPF programs
     memcached redis-server nginx-light            # services to share a host with
+    'postgresql-15|postgresql' 'openjdk-17-jdk-headless|default-jdk-headless'
     libgc-dev stress-ng sysbench                  # batch work
     fonts-dejavu-core                             # text in PNG plots
     prometheus                                    # scrapes the metrics endpoint in a test
@@ -22,10 +23,12 @@ PACKAGES=(
     systemd dpkg-dev debootstrap lintian          # the unit and the package of `make deb`, and their tests
     python3-venv                                  # for the peers of `quell bench sim`
 )
+# Any Go will do, also one that is no package.
+command -v go >/dev/null || PACKAGES+=(golang-go)
 # Simulators to compare with; Debian's are older.
 PYTHON_PACKAGES=(simpy==4.1.2 salabim==26.0.9)
 # These would start, and be started at boot; Quell starts its own instances.
-SERVICES=(memcached redis-server nginx prometheus)
+SERVICES=(memcached redis-server nginx postgresql prometheus)
 
 say() { echo "setup: $*"; }
 fail() {
@@ -117,10 +120,9 @@ install_peers() {
 }
 
 check_toolchain
-command -v go >/dev/null || say "there is no Go toolchain: benchmarks leave out batch work with Go's collector"
 if ! command -v apt-get >/dev/null; then
     lacking=()
-    for tool in gcc make pkg-config clang memcached redis-server nginx stress-ng sysbench prometheus chromium cpio \
+    for tool in gcc make pkg-config clang memcached redis-server nginx pgbench javac go stress-ng sysbench prometheus chromium cpio \
         zstd qemu-system-x86_64 busybox ip bc tmux shellcheck man zsh fish; do
         command -v "$tool" >/dev/null || lacking+=("$tool")
     done

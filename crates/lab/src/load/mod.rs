@@ -13,7 +13,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use quell_load::ProtocolSpec;
 
-use self::workload::{Keys, Pages, Work};
+use self::workload::{Keys, Pages, Transactions, Work};
 
 /// Offer load to a service, find what it sustains, or serve fake work
 ///
@@ -35,6 +35,8 @@ enum Command {
     Redis(offer::Args<Keys>),
     /// Offer GETs of pages in HTTP/1.1
     Http(offer::Args<Pages>),
+    /// Offer pgbench's transactions to PostgreSQL, on a database that `pgbench -i` made
+    Postgres(offer::Args<Transactions>),
     /// Offer fake work to `quell load serve`
     Synthetic(offer::Args<Work>),
     Peak(peak::Args),
@@ -53,6 +55,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
             offer::run(args, Some("127.0.0.1:6379"), |keys, _| keys.protocol(ProtocolSpec::Redis))
         }
         Command::Http(args) => offer::run(args, Some("127.0.0.1:80"), Pages::protocol),
+        Command::Postgres(args) => {
+            offer::run(args, Some("127.0.0.1:5432"), |transactions, _| transactions.protocol())
+        }
         Command::Synthetic(args) => offer::run(args, None, |work, _| work.protocol()),
         Command::Peak(args) => peak::run(args),
         Command::Serve(args) => serve::run(args),

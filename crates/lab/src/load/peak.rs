@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use quell_load::{LimitedBy, ProtocolSpec, SearchSpec, search_peak};
 use quell_model::Nanos;
 
-use super::workload::{Common, Keys, Pages, Work};
+use super::workload::{Common, Keys, Pages, Transactions, Work};
 use quell_terminal::interrupted;
 
 /// What the server speaks.
@@ -23,6 +23,8 @@ enum Speaks {
     Redis,
     /// HTTP/1.1
     Http,
+    /// PostgreSQL's, on a database that `pgbench -i` made
+    Postgres,
     /// The protocol of `quell load serve`
     Synthetic,
 }
@@ -48,6 +50,8 @@ pub struct Args {
     #[command(flatten)]
     pages: Pages,
     #[command(flatten)]
+    transactions: Transactions,
+    #[command(flatten)]
     work: Work,
 }
 
@@ -57,6 +61,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Speaks::MemcachedBinary => args.keys.protocol(ProtocolSpec::MemcachedBinary),
         Speaks::Redis => args.keys.protocol(ProtocolSpec::Redis),
         Speaks::Http => args.pages.protocol(&args.addr),
+        Speaks::Postgres => args.transactions.protocol(),
         Speaks::Synthetic => args.work.protocol(),
     };
     let mut spec = SearchSpec::new(args.common.spec(&args.addr, protocol)?);

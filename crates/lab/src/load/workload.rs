@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use quell_load::protocol::http::HttpSpec;
 use quell_load::protocol::keyvalue::KeyValueSpec;
+use quell_load::protocol::postgres::{PostgresSpec, Transaction};
 use quell_load::protocol::synthetic::{ServiceTime, SyntheticSpec};
 use quell_load::{Arrivals, Bursts, LoadSpec, ProtocolSpec, Step, Trace};
 use quell_model::{CoreId, Nanos};
@@ -66,6 +67,34 @@ pub struct Keys {
     /// GETs in a thousand requests, the rest SETs
     #[arg(long, default_value_t = 998)]
     get_permille: u16,
+}
+
+/// Flags of a PostgreSQL workload: a database that `pgbench -i` made.
+#[derive(Args)]
+pub struct Transactions {
+    /// The user; the server has to trust it without a password
+    #[arg(long, default_value = "postgres")]
+    user: String,
+    /// The database
+    #[arg(long, default_value = "postgres")]
+    database: String,
+    /// The scale that `pgbench -i -s` was given
+    #[arg(long, default_value_t = 1)]
+    scale: u32,
+    /// Ask only for balances, not for pgbench's TPC-B-like transactions
+    #[arg(long)]
+    select_only: bool,
+}
+
+impl Transactions {
+    pub fn protocol(&self) -> ProtocolSpec {
+        ProtocolSpec::Postgres(PostgresSpec {
+            user: self.user.clone(),
+            database: self.database.clone(),
+            transaction: if self.select_only { Transaction::SelectOnly } else { Transaction::TpcB },
+            scale: self.scale,
+        })
+    }
 }
 
 /// Flags of an HTTP workload.
