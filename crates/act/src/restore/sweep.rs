@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use super::{Restorable, RestoreReport};
 use crate::host::Host;
@@ -15,6 +16,10 @@ use quell_os::{ThreadRef, Tid};
 
 /// Passes over /proc. One or two are enough unless threads that were not restored yet fork meanwhile.
 const PASSES: usize = 8;
+/// A thread that was in the midst of a fork when it was given back hands down what it had before, to a child that
+/// /proc shows only when the fork is done: on a busy host tens of milliseconds later. So after a pass that found
+/// nothing comes another after each of these times.
+const LATER: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(40)];
 /// Longest line of descent that is followed.
 const DEPTH: usize = 64;
 
@@ -87,10 +92,18 @@ pub(super) fn sweep(
     report: &mut RestoreReport,
 ) {
     let mut sweep = Sweep::new(journal.palette(), slots, extra);
+    if sweep.families.is_empty() {
+        return;
+    }
+    let mut later = LATER.into_iter();
     for _ in 0..PASSES {
         journal.beat(quell_os::clock::now());
-        if sweep.families.is_empty() || sweep.pass(host, report) == 0 {
-            return;
+        if sweep.pass(host, report) > 0 {
+            continue;
+        }
+        match later.next() {
+            Some(wait) => std::thread::sleep(wait),
+            None => return,
         }
     }
 }
