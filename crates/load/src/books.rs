@@ -21,19 +21,22 @@ pub(crate) struct Account {
     /// Of all but the long ones, where the workload has such.
     pub short: Option<Recorder>,
     pub lateness: Recorder,
+    /// Of those that the kernel stamped: until the stamp.
+    pub received: Option<Recorder>,
     /// Its window.
     pub start: Nanos,
     pub end: Nanos,
 }
 
 impl Account {
-    fn new(start: Nanos, end: Nanos, has_long_ones: bool) -> Account {
+    fn new(start: Nanos, end: Nanos, spec: &LoadSpec) -> Account {
         Account {
             totals: Totals::default(),
             replies_in_window: 0,
             latency: Recorder::new(),
-            short: has_long_ones.then(Recorder::new),
+            short: spec.protocol.has_long_ones().then(Recorder::new),
             lateness: Recorder::new(),
+            received: spec.stamps.then(Recorder::new),
             start,
             end,
         }
@@ -79,12 +82,11 @@ impl Books {
     /// a page in.
     pub fn open(spec: &LoadSpec, samples_max: usize, start: Nanos) -> Books {
         let mut end = start + spec.warmup;
-        let has_long_ones = spec.protocol.has_long_ones();
-        let mut accounts = vec![Account::new(start, end, has_long_ones)];
+        let mut accounts = vec![Account::new(start, end, spec)];
         for step in &spec.steps {
             let begin = end;
             end += step.duration;
-            accounts.push(Account::new(begin, end, has_long_ones));
+            accounts.push(Account::new(begin, end, spec));
         }
         let unset = Sample { sent_ns: Nanos::MAX, latency_ns: Nanos::MAX };
         let mut samples = vec![unset; samples_max];
@@ -180,6 +182,14 @@ impl Books {
             Status::Error => totals.errors += 1,
         }
         self.record(number, pending.due, at, pending.is_long);
+    }
+
+    /// The kernel received a reply at `at`.
+    pub fn received(&mut self, pending: Pending, at: Nanos) {
+        let account = &mut self.accounts[pending.account as usize];
+        if let Some(received) = &mut account.received {
+            received.record(at.since(pending.due));
+        }
     }
 
     /// No reply will come, because the connection is `lost` or the run is over.

@@ -10,6 +10,7 @@ use quell_model::Nanos;
 
 use crate::error::LoadError;
 use crate::protocol::{Malformed, Parsed, Protocol, Status, Token};
+use crate::stamps;
 
 /// How long a connection attempt may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -87,6 +88,8 @@ pub(crate) struct Connection {
     fruitless: u32,
     /// The socket took less than was there; the poller tells when it has room again.
     pub blocked: bool,
+    /// The kernel stamps what it receives.
+    stamps: bool,
 }
 
 impl Lost {
@@ -123,7 +126,19 @@ impl Connection {
             answered: false,
             fruitless: 0,
             blocked: false,
+            stamps: false,
         })
+    }
+
+    /// Has the kernel stamp what it receives from now on, on this socket; one that takes its place has none.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn stamp(&mut self) -> Result<(), LoadError> {
+        stamps::ask_for(&self.stream)
+            .map_err(LoadError::system("ask for the kernel's time stamps"))?;
+        self.stamps = true;
+        Ok(())
     }
 
     /// Begins to connect anew in the place of a connection that was `lost`, and queues what waits for a
@@ -148,7 +163,7 @@ impl Connection {
         self.stream = stream;
         (self.out_start, self.in_start, self.in_end) = (0, 0, 0);
         (self.queued, self.written) = (self.out.len() as u64, 0);
-        (self.answered, self.blocked) = (false, true);
+        (self.answered, self.blocked, self.stamps) = (false, true, false);
         true
     }
 
@@ -210,22 +225,31 @@ impl Connection {
         }
     }
 
-    /// Reads once, and hands every whole reply to `on_reply`. Bytes that came before the connection
+    /// Reads once, and hands every whole reply to `on_reply`, with the time at which the kernel received it where it
+    /// keeps such. Bytes that came before the connection
     /// broke are handed over by earlier calls.
     pub fn receive(
         &mut self,
         protocol: &dyn Protocol,
-        mut on_reply: impl FnMut(Pending, Status),
+        mut on_reply: impl FnMut(Pending, Status, Option<Nanos>),
     ) -> Result<(), Lost> {
         self.make_room(protocol.reply_bytes_max())?;
-        match (&self.stream).read(&mut self.input[self.in_end..]) {
-            Ok(0) => return Err(Lost::Closed),
-            Ok(count) => self.in_end += count,
+        let room = &mut self.input[self.in_end..];
+        let read = match self.stamps {
+            true => stamps::read(&self.stream, room),
+            false => (&self.stream).read(room).map(|count| (count, None)),
+        };
+        let stamp = match read {
+            Ok((0, _)) => return Err(Lost::Closed),
+            Ok((count, stamp)) => {
+                self.in_end += count;
+                stamp
+            }
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::Interrupted => return Ok(()),
                 _ => return Err(error.into()),
             },
-        }
+        };
         while self.in_start < self.in_end {
             let Some(first) = self.pending.front() else {
                 return Err(Malformed("bytes that nothing was asked for").into());
@@ -238,7 +262,7 @@ impl Connection {
                     if !self.go_on(protocol, status)
                         && let Some(done) = self.pending.pop_front()
                     {
-                        on_reply(done, if done.failed { Status::Error } else { status });
+                        on_reply(done, if done.failed { Status::Error } else { status }, stamp);
                     }
                 }
             }
@@ -339,7 +363,7 @@ mod tests {
     fn receive_all(connection: &mut Connection) -> (Vec<Status>, Lost) {
         let mut replies = Vec::new();
         loop {
-            let end = connection.receive(&get_only(), |_, status| replies.push(status));
+            let end = connection.receive(&get_only(), |_, status, _| replies.push(status));
             if let Err(lost) = end {
                 return (replies, lost);
             }
@@ -362,7 +386,7 @@ mod tests {
             for cut in cuts.iter().cycle() {
                 let (now, later) = rest.split_at((*cut).min(rest.len()));
                 server.write_all(now).unwrap();
-                connection.receive(&get_only(), |_, status| replies.push(status)).unwrap();
+                connection.receive(&get_only(), |_, status, _| replies.push(status)).unwrap();
                 rest = later;
                 if rest.is_empty() {
                     break;

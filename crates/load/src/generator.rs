@@ -1,4 +1,4 @@
-//! The spinning loop: sends what is due, takes what has come, and never sleeps.
+//! The loop: sends what is due, takes what has come, and sleeps only where it may and nothing can come.
 //!
 //! The clock is read after each system call, so that every gap between two readings is either a
 //! recorded stall or shorter than one. Nothing is allocated in steady state, and no request is
@@ -22,6 +22,7 @@ use crate::error::LoadError;
 use crate::protocol::{Protocol, WorkloadRng};
 use crate::report::GeneratorReport;
 use crate::run::Mailbox;
+use crate::sleep::{Idle, Sleeper};
 use crate::spec::LoadSpec;
 use crate::stall::{Activity, StallClock, Stalls};
 
@@ -79,6 +80,7 @@ pub(crate) struct Generator<'a> {
     stop: &'a AtomicBool,
     mailbox: &'a Mailbox,
     next_publish: Nanos,
+    idle: Idle,
 }
 
 impl<'a> Generator<'a> {
@@ -119,11 +121,13 @@ impl<'a> Generator<'a> {
             stop,
             mailbox,
             next_publish: start + PUBLISH_EVERY,
+            idle: spec.idle,
         })
     }
 
     /// Runs the whole schedule on the calling thread.
     pub fn run(mut self) -> Raw {
+        let mut sleeper = (self.idle == Idle::Sleep).then(Sleeper::start);
         let mut clock = StallClock::start();
         let mut events = Vec::with_capacity(EVENTS_MAX);
         while clock.tick(Activity::Spin) < self.start {
@@ -144,18 +148,25 @@ impl<'a> Generator<'a> {
             if let Some(reason) = self.over(at) {
                 break (at, reason);
             }
+            if let Some(sleeper) = sleeper.as_mut().filter(|_| !(sent || received)) {
+                self.doze(sleeper, at, &mut clock);
+            }
         };
         let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         self.close_books(finish, ended_early.is_some());
         let elapsed = finish.since(begun);
+        let (slept, wake_up_p99_ns) =
+            sleeper.map_or_else(Default::default, |one| (one.slept, one.wake_up_p99));
         let cpu_ns = thread_cpu_time().since(cpu_start);
         let effort = &self.effort;
         let generator = GeneratorReport {
             busy_share: ratio(effort.busy.0, elapsed.0).min(1.0),
-            running_share: ratio(cpu_ns.0, elapsed.0).min(1.0),
+            running_share: ratio(cpu_ns.0, elapsed.since(slept).0).min(1.0),
             late_iterations_share: ratio(effort.turns_late, effort.turns_sending),
             requests_per_write: ratio(effort.requests_written, effort.writes),
             cpu_ns,
+            slept_share: ratio(slept.0, elapsed.0),
+            wake_up_p99_ns,
         };
         Raw {
             finish,
@@ -179,6 +190,17 @@ impl<'a> Generator<'a> {
         }
         let drained = self.books.outstanding == 0 && self.schedule.peek().is_none();
         (at >= self.books.deadline || (at >= self.end && drained)).then_some(None)
+    }
+
+    /// Sleeps if nothing can come before it has to send, publish or end.
+    fn doze(&mut self, sleeper: &mut Sleeper, at: Nanos, clock: &mut StallClock) {
+        if self.books.outstanding > 0 {
+            return;
+        }
+        let next = self.schedule.peek().map_or(self.end, |due| self.start + due.offset);
+        if let Some(until) = sleeper.doze(at, next.min(self.next_publish)) {
+            clock.woke(until);
+        }
     }
 
     fn publish(&mut self, at: Nanos) {
@@ -280,8 +302,11 @@ impl<'a> Generator<'a> {
         let books = &mut self.books;
         // One reading serves all replies of one read: they became visible together.
         let mut read_at = None;
-        let received = connection.receive(&*self.protocol, |pending, status| {
+        let received = connection.receive(&*self.protocol, |pending, status, stamp| {
             let at = *read_at.get_or_insert_with(|| clock.tick(Activity::Read));
+            if let Some(stamp) = stamp {
+                books.received(pending, stamp);
+            }
             books.answered(pending, at, status);
         });
         let has_output = connection.has_output() && !connection.blocked;

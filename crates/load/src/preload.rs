@@ -35,7 +35,7 @@ pub(crate) fn preload(addr: SocketAddr, protocol: &mut dyn Protocol) -> Result<(
             return Err(failed(format!("no reply within {PATIENCE:?}")));
         }
         connection
-            .receive(protocol, |_, status| refused += u64::from(status != Status::Ok))
+            .receive(protocol, |_, status, _| refused += u64::from(status != Status::Ok))
             .map_err(|lost| failed(lost.to_string()))?;
         if refused > 0 {
             return Err(failed(

@@ -85,14 +85,17 @@ pub struct StepReport {
     pub short: Option<Latency>,
     /// From the intended send time to the write, where the generator was the cause.
     pub lateness: Latency,
+    /// From the intended send time to the reply's arrival by the kernel's stamp, where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received: Option<Latency>,
 }
 
 /// The generator itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GeneratorReport {
-    /// Share of its time (0 to 1) spent sending and receiving; the rest it waited, spinning.
+    /// Share of its time (0 to 1) spent sending and receiving; the rest it waited.
     pub busy_share: f64,
-    /// Share of its time that it had a core (0 to 1). It never sleeps: the rest went to others.
+    /// Share of the time that it did not sleep (0 to 1) in which it had a core: the rest went to others.
     pub running_share: f64,
     /// Share of its turns of the loop that sent something, and sent it late (0 to 1).
     pub late_iterations_share: f64,
@@ -100,6 +103,12 @@ pub struct GeneratorReport {
     pub requests_per_write: f64,
     /// CPU time it used.
     pub cpu_ns: Nanos,
+    /// Share of its time (0 to 1) that it slept.
+    #[serde(default)]
+    pub slept_share: f64,
+    /// What 99 % of its wake-ups took, if it may sleep.
+    #[serde(default)]
+    pub wake_up_p99_ns: Nanos,
 }
 
 /// One request: when it was due, and how long its reply took from then.
@@ -191,6 +200,7 @@ mod tests {
             latency: Latency::default(),
             short: None,
             lateness: Latency::default(),
+            received: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! One run from specification to report.
 //!
-//! Two threads: the generator's, which spins, and the caller's, which sleeps and shows progress. The
+//! Two threads: the generator's, which spins or sleeps for short times, and the caller's, which sleeps and shows progress. The
 //! generator leaves its figures in a mailbox once a second and never waits for a reader.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,9 +130,12 @@ pub fn run(spec: &LoadSpec, progress: &mut dyn Progress) -> Result<LoadReport, L
     if spec.preload {
         preload(spec.addr, &mut *protocol)?;
     }
-    let connections = (0..spec.connections)
+    let mut connections = (0..spec.connections)
         .map(|_| Connection::open(spec.addr, &*protocol))
         .collect::<Result<Vec<_>, LoadError>>()?;
+    if spec.stamps {
+        connections.iter_mut().try_for_each(Connection::stamp)?;
+    }
     let (stop, mailbox) = (AtomicBool::new(false), Mailbox::default());
     let over = (Mutex::new(false), Condvar::new());
     let start = now() + LEAD;
@@ -207,6 +210,7 @@ fn report(spec: &LoadSpec, expected: &[f64], begin: Nanos, raw: Raw) -> LoadRepo
     let accounts = raw.books.accounts.iter().skip(1);
     let mut totals = Totals::default();
     let (mut latency, mut lateness) = (Recorder::new(), Recorder::new());
+    let mut received = spec.stamps.then(Recorder::new);
     let mut short = spec.protocol.has_long_ones().then(Recorder::new);
     let mut replies = 0;
     let mut steps = Vec::new();
@@ -215,6 +219,9 @@ fn report(spec: &LoadSpec, expected: &[f64], begin: Nanos, raw: Raw) -> LoadRepo
         latency.merge(&account.latency);
         lateness.merge(&account.lateness);
         if let (Some(all), Some(own)) = (&mut short, &account.short) {
+            all.merge(own);
+        }
+        if let (Some(all), Some(own)) = (&mut received, &account.received) {
             all.merge(own);
         }
         replies += account.replies_in_window;
@@ -226,6 +233,7 @@ fn report(spec: &LoadSpec, expected: &[f64], begin: Nanos, raw: Raw) -> LoadRepo
         latency,
         short,
         lateness,
+        received,
         start: begin,
         end: begin + spec.measured(),
     };
@@ -264,5 +272,6 @@ fn step_report(account: &Account, expected: f64, over: Nanos) -> StepReport {
         latency: account.latency.summary(),
         short: account.short.as_ref().map(Recorder::summary),
         lateness: account.lateness.summary(),
+        received: account.received.as_ref().map(Recorder::summary),
     }
 }

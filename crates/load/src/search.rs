@@ -82,49 +82,65 @@ pub fn search_peak(
     spec: &SearchSpec,
     on_probe: &mut dyn FnMut(&Probe) -> bool,
 ) -> Result<PeakReport, LoadError> {
+    let mut load = spec.load.clone();
+    search_peak_by(spec, &mut |rate_rps| -> Result<(Probe, bool), LoadError> {
+        load.steps = vec![Step { rate_rps, duration: spec.run }];
+        let report = run(&load, &mut Silent)?;
+        // Once is enough: the keys stay.
+        load.preload = false;
+        let probe = Probe::of(&report, rate_rps, report.overall.latency.p99_us, spec.p99_bound);
+        let go_on = on_probe(&probe);
+        Ok((probe, go_on))
+    })
+}
+
+/// Finds the peak by runs of the caller, where not all latencies count. `probe` offers the rate it is given, and
+/// ends the search by returning `false`.
+///
+/// # Errors
+/// As `probe`, and numbers that make no sense.
+pub fn search_peak_by<E: From<LoadError>>(
+    spec: &SearchSpec,
+    probe: &mut dyn FnMut(f64) -> Result<(Probe, bool), E>,
+) -> Result<PeakReport, E> {
     if !(spec.start_rps >= 1.0 && spec.start_rps <= spec.max_rps && spec.precision > 0.0) {
         return Err(LoadError::Spec(
             "search: start_rps must be in 1..=max_rps and precision above 0".into(),
-        ));
+        )
+        .into());
     }
     if !matches!(spec.load.arrivals, Arrivals::Poisson | Arrivals::Uniform) {
         return Err(LoadError::Spec(
             "search: arrivals must be poisson or uniform; bursts and traces have rates of their own"
                 .into(),
-        ));
+        )
+        .into());
     }
-    let mut load = spec.load.clone();
-    let mut probe = |rate_rps: f64| -> Result<(Probe, bool), LoadError> {
-        load.steps = vec![Step { rate_rps, duration: spec.run }];
-        let report = run(&load, &mut Silent)?;
-        // Once is enough: the keys stay.
-        load.preload = false;
-        let probe = judge(&report, rate_rps, spec.p99_bound);
-        let go_on = on_probe(&probe);
-        Ok((probe, go_on))
-    };
-    search(spec, &mut probe)
+    search(spec, probe)
 }
 
-fn judge(report: &LoadReport, rate_rps: f64, p99_bound: Nanos) -> Probe {
-    let overall = &report.overall;
-    let enough = overall.achieved_rps >= 0.99 * overall.offered_rps;
-    let in_time = overall.latency.p99_us <= p99_bound.0 as f64 / 1e3;
-    let complete = overall.totals.answered == overall.totals.scheduled;
-    Probe {
-        rate_rps,
-        achieved_rps: overall.achieved_rps,
-        p99_us: overall.latency.p99_us,
-        limited_by: report.limited_by,
-        sustained: enough && in_time && complete,
+impl Probe {
+    /// Judges a run at a rate, of whose latencies those that count have this 99th percentile in microseconds.
+    pub fn of(report: &LoadReport, rate_rps: f64, p99_us: f64, p99_bound: Nanos) -> Probe {
+        let overall = &report.overall;
+        let enough = overall.achieved_rps >= 0.99 * overall.offered_rps;
+        let in_time = p99_us <= p99_bound.0 as f64 / 1e3;
+        let complete = overall.totals.answered == overall.totals.scheduled;
+        Probe {
+            rate_rps,
+            achieved_rps: overall.achieved_rps,
+            p99_us,
+            limited_by: report.limited_by,
+            sustained: enough && in_time && complete,
+        }
     }
 }
 
 /// Doubles until a rate is not sustained, then halves the bracket.
-fn search(
+fn search<E>(
     spec: &SearchSpec,
-    probe: &mut dyn FnMut(f64) -> Result<(Probe, bool), LoadError>,
-) -> Result<PeakReport, LoadError> {
+    probe: &mut dyn FnMut(f64) -> Result<(Probe, bool), E>,
+) -> Result<PeakReport, E> {
     let mut found = PeakReport { peak_rps: 0.0, limited_by: LimitedBy::None, probes: Vec::new() };
     let mut beyond: Option<f64> = None;
     let mut rate = spec.start_rps;
@@ -196,7 +212,7 @@ mod tests {
                 Probe { rate_rps, achieved_rps: rate_rps, p99_us: 1.0, limited_by, sustained };
             Ok((probe, true))
         };
-        search(spec, &mut probe).unwrap()
+        search::<LoadError>(spec, &mut probe).unwrap()
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::arrivals::{Arrivals, Step};
 use crate::error::LoadError;
 use crate::protocol::ProtocolSpec;
+use crate::sleep::Idle;
 
 /// Most connections of a run.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -46,11 +47,17 @@ pub struct LoadSpec {
     pub samples_max: usize,
     /// Whether to prepare the server first (store all keys).
     pub preload: bool,
+    /// What the generator does while it has nothing to do.
+    #[serde(default)]
+    pub idle: Idle,
+    /// Whether replies are also timed by the kernel's stamps, which no delay of the generator changes.
+    #[serde(default)]
+    pub stamps: bool,
 }
 
 impl LoadSpec {
     /// Poisson arrivals at one rate, with the defaults of everything else: 16 connections, warm-up of
-    /// 500 ms, grace of 1 s, room for 4 million samples, preload on.
+    /// 500 ms, grace of 1 s, room for 4 million samples, preload on, spinning.
     pub fn new(
         addr: SocketAddr,
         protocol: ProtocolSpec,
@@ -69,6 +76,8 @@ impl LoadSpec {
             core: None,
             samples_max: 4_000_000,
             preload: true,
+            idle: Idle::Spin,
+            stamps: false,
         }
     }
 

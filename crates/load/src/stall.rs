@@ -33,6 +33,8 @@ pub enum Activity {
     Read,
     /// Writing a socket; on loopback this runs the receiver's softirq too.
     Write,
+    /// Sleeping: the wake-up was late.
+    Sleep,
 }
 
 /// A window in which the thread did not run, or one system call took long.
@@ -129,6 +131,17 @@ impl StallClock {
         self.windows.push(Stall { start_ns: self.last, end_ns: at, switched, during });
     }
 
+    /// The thread slept until now and meant to until `due`: only what is beyond counts.
+    pub fn woke(&mut self, due: Nanos) {
+        let at = now();
+        (self.switches, self.switches_at) = (context_switches(), at);
+        if at.since(due) > STALL_THRESHOLD {
+            self.last = due;
+            self.record(at, Activity::Sleep);
+        }
+        self.last = at;
+    }
+
     /// What was seen so far.
     pub fn finish(self) -> Stalls {
         Stalls { threshold_ns: STALL_THRESHOLD, windows: self.windows, unrecorded: self.unrecorded }
@@ -150,6 +163,19 @@ mod tests {
         let last = stalls.windows.last().unwrap();
         assert!(last.switched && last.end_ns == end && last.during == Activity::Poll);
         assert!(last.end_ns.since(last.start_ns) >= Nanos::from_millis(2));
+    }
+
+    #[test]
+    fn a_sleep_that_ends_in_time_is_no_stall() {
+        let mut clock = StallClock::start();
+        std::thread::sleep(Duration::from_millis(2));
+        clock.woke(now());
+        assert_eq!(clock.windows, []);
+        let due = now();
+        std::thread::sleep(Duration::from_millis(1));
+        clock.woke(due);
+        let late = clock.finish().windows[0];
+        assert!(late.start_ns == due && late.during == Activity::Sleep && !late.switched);
     }
 
     #[test]

@@ -150,6 +150,9 @@ fn in_words(report: &LoadReport) -> String {
     if let Some(short) = &report.overall.short {
         rows.push(row("short".to_owned(), &report.overall, short));
     }
+    if let Some(received) = &report.overall.received {
+        rows.push(row("received".to_owned(), &report.overall, received));
+    }
     let mut out = table::render(&header, &rows);
     out.push_str(&format!(
         "limited by {}: {}\n",

@@ -9,7 +9,7 @@ use quell_load::protocol::http::HttpSpec;
 use quell_load::protocol::keyvalue::KeyValueSpec;
 use quell_load::protocol::postgres::{PostgresSpec, Transaction};
 use quell_load::protocol::synthetic::{ServiceTime, SyntheticSpec};
-use quell_load::{Arrivals, Bursts, LoadSpec, ProtocolSpec, Step, Trace};
+use quell_load::{Arrivals, Bursts, Idle, LoadSpec, ProtocolSpec, Step, Trace};
 use quell_model::{CoreId, Nanos};
 
 use super::why::OfRequests;
@@ -39,9 +39,16 @@ pub struct Common {
     /// Seed of arrivals and workload
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The core to spin on [default: wherever the kernel likes]
+    /// The core to run on [default: wherever the kernel likes]
     #[arg(long)]
     core: Option<u16>,
+    /// Sleep where no answer is outstanding and time is left, rather than spin: a virtual machine whose cores are all
+    /// busy is stopped more often
+    #[arg(long)]
+    sleep: bool,
+    /// Also show latencies until the kernel received each reply, by its time stamps
+    #[arg(long)]
+    stamps: bool,
     /// Do not prepare the server first (memcached, Redis: store all keys)
     #[arg(long)]
     no_preload: bool,
@@ -152,6 +159,8 @@ impl Common {
             seed: self.seed,
             core: self.core.map(CoreId),
             preload: !self.no_preload,
+            idle: if self.sleep { Idle::Sleep } else { Idle::Spin },
+            stamps: self.stamps,
             ..LoadSpec::new(resolve(addr)?, protocol, 0.0, Nanos::ZERO)
         })
     }

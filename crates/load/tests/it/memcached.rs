@@ -4,7 +4,7 @@
 use crate::common::{Server, books_balance};
 use quell_load::protocol::keyvalue::KeyValueSpec;
 use quell_load::{
-    Arrivals, Bursts, Interval, LimitedBy, LoadReport, LoadSpec, Progress, ProtocolSpec,
+    Arrivals, Bursts, Idle, Interval, LimitedBy, LoadReport, LoadSpec, Progress, ProtocolSpec,
     SearchSpec, Silent, Step, run, search_peak,
 };
 use quell_model::Nanos;
@@ -221,4 +221,20 @@ fn a_server_that_is_not_there_is_named() {
     let spec = LoadSpec::new(addr, protocol, 100.0, Nanos::from_millis(10));
     let error = run(&spec, &mut Silent).unwrap_err().to_string();
     assert!(error.contains(&addr.to_string()), "{error}");
+}
+
+#[test]
+fn a_generator_that_sleeps_asks_all_the_same_and_the_kernel_stamps_no_later_than_it_reads() {
+    let server = Server::memcached();
+    let mut spec = spec(&server, 500.0, 400);
+    (spec.idle, spec.stamps) = (Idle::Sleep, true);
+    let report = run(&spec, &mut Silent).unwrap();
+    books_balance(&report);
+    let totals = report.overall.totals;
+    assert_eq!((totals.answered, totals.errors), (totals.scheduled, 0));
+    assert!(report.generator.wake_up_p99_ns > Nanos::ZERO);
+    let received = report.overall.received.unwrap();
+    assert_eq!(received.count, totals.answered);
+    // Each stamp is older than the reading of the reply that it belongs to.
+    assert!(received.p50_us <= report.overall.latency.p50_us);
 }
