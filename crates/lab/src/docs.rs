@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::{bench, summary};
 use quell_bench::colocate::Lc;
 use quell_report::BenchReport;
-use quell_report::plot;
 use quell_report::table::{Table, number};
+use quell_report::{plot, provenance};
 use quell_study::validation;
 
 /// Where reports lie, below the repository's root.
@@ -40,6 +40,7 @@ const CLOSE: &str = "<!-- /bench -->";
 /// When a report does not read, a marker names a figure that does not exist, or a file cannot be written.
 pub fn generate(root: &Path) -> Result<Vec<PathBuf>> {
     let reports = reports(root)?;
+    refuse_distrusted(root, &reports)?;
     let mut written = Vec::new();
     for report in &reports {
         let folder = root.join(PLOTS);
@@ -92,6 +93,23 @@ pub fn stale(root: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(stale)
+}
+
+/// Stops at reports whose figures may not be quoted, and names each with the reason.
+fn refuse_distrusted(root: &Path, reports: &[BenchReport]) -> Result<()> {
+    let mut refused = Vec::new();
+    for report in reports {
+        let path = format!("{RESULTS}/{}.json", report.bench);
+        let text = fs::read_to_string(root.join(&path)).with_context(|| format!("read {path}"))?;
+        let leads = |commit: &str| provenance::is_ancestor(root, commit);
+        if let Err(distrust) = provenance::judge(&text, report, leads) {
+            refused.push(format!("{path} ({}): {distrust}", report.commit));
+        }
+    }
+    if refused.is_empty() {
+        return Ok(());
+    }
+    bail!("figures that may not be quoted:\n  {}", refused.join("\n  "))
 }
 
 /// All reports, by name.
@@ -327,10 +345,47 @@ mod tests {
         }
     }
 
+    /// A repository of one commit.
+    fn repository() -> (tempfile::TempDir, String) {
+        let root = tempfile::tempdir().unwrap();
+        let git = |words: &[&str]| {
+            let mut git = std::process::Command::new("git");
+            git.args(["-c", "user.name=test", "-c", "user.email=test@localhost", "-C"]);
+            let out = git.arg(root.path()).args(words).output().unwrap();
+            assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
+            String::from_utf8(out.stdout).unwrap().trim().to_owned()
+        };
+        git(&["init", "-q"]);
+        git(&["commit", "-q", "--allow-empty", "-m", "first"]);
+        let commit = git(&["rev-parse", "--short=12", "HEAD"]);
+        (root, commit)
+    }
+
+    #[test]
+    fn reports_that_are_no_evidence_are_refused_by_name() {
+        let (root, commit) = repository();
+        let path = root.path().join(RESULTS).join("colocate.json");
+        let refusal = |report: &BenchReport| {
+            report.write(&path).unwrap();
+            generate(root.path()).unwrap_err().to_string()
+        };
+        let dirty = refusal(&BenchReport { commit: format!("{commit}-dirty"), ..sample() });
+        assert!(dirty.contains("colocate.json") && dirty.contains("no commit has"), "{dirty}");
+        let foreign = refusal(&BenchReport { commit: "0123456789ab".into(), ..sample() });
+        assert!(foreign.contains("no ancestor"), "{foreign}");
+        BenchReport { commit, ..sample() }.write(&path).unwrap();
+        let spliced = fs::read_to_string(&path).unwrap().replace("110.0", "11.0");
+        fs::write(&path, spliced).unwrap();
+        let spliced = generate(root.path()).unwrap_err().to_string();
+        assert!(spliced.contains("not as one run wrote it"), "{spliced}");
+        assert!(!root.path().join(INDEX).exists());
+    }
+
     #[test]
     fn pages_are_written_from_the_reports_and_then_in_step() {
-        let root = tempfile::tempdir().unwrap();
-        sample().write(&root.path().join(RESULTS).join("colocate.json")).unwrap();
+        let (root, commit) = repository();
+        let report = BenchReport { commit, ..sample() };
+        report.write(&root.path().join(RESULTS).join("colocate.json")).unwrap();
         assert_eq!(stale(root.path()).unwrap().len(), 2);
         generate(root.path()).unwrap();
         assert!(stale(root.path()).unwrap().is_empty());

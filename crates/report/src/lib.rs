@@ -2,6 +2,7 @@
 
 pub mod machine;
 pub mod plot;
+pub mod provenance;
 mod result;
 pub mod stats;
 pub mod table;

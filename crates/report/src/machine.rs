@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
 
 use quell_model::CoreSet;
 use serde::{Deserialize, Serialize};
@@ -108,22 +107,10 @@ pub fn capabilities() -> BTreeMap<String, String> {
     ])
 }
 
-/// The commit of the work tree that the command runs in.
+/// The commit that this program was built from; `-dirty` when its sources had changes, `unknown` without a repository
+/// and of a debug build.
 pub fn commit() -> String {
-    let git = |arguments: &[&str]| {
-        let out = Command::new("git").args(arguments).output().ok()?;
-        out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
-    };
-    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
-        return "unknown".to_owned();
-    };
-    // Results are what the benchmarks write, so a changed one does not make the program another.
-    let changes =
-        git(&["status", "--porcelain", "--", "crates", "bpf", "Cargo.toml", "Cargo.lock"]);
-    match changes.as_deref() {
-        Some("") => commit,
-        _ => format!("{commit}-dirty"),
-    }
+    env!("QUELL_COMMIT").to_owned()
 }
 
 fn line(path: &str) -> String {

@@ -175,7 +175,7 @@ impl BenchReport {
         self.systems(LOAD_CASE).first().copied()
     }
 
-    /// Writes the report as JSON; the file is complete or absent.
+    /// Writes the report as JSON under the checksum of its text; the file is complete or absent.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -183,7 +183,8 @@ impl BenchReport {
         let folder = path.parent().unwrap_or_else(|| Path::new("."));
         fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         let draft = path.with_extension("json.tmp");
-        fs::write(&draft, self.to_json()?).with_context(|| format!("write {}", draft.display()))?;
+        fs::write(&draft, crate::provenance::seal(&self.to_json()?))
+            .with_context(|| format!("write {}", draft.display()))?;
         fs::rename(&draft, path).with_context(|| format!("write {}", path.display()))
     }
 

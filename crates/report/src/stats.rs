@@ -117,6 +117,21 @@ pub fn paired_ratio(ratios: &[f64]) -> Option<PairedRatio> {
     })
 }
 
+/// The share of intervals of [`paired_ratio`] that hold 1 when the labels of each pair are exchanged at random, so that
+/// the true ratio is 1 and only the recorded noise is left. `None` as there.
+pub fn null_coverage(ratios: &[f64], relabellings: usize) -> Option<f64> {
+    paired_ratio(ratios)?;
+    let mut rng = ChaCha8Rng::seed_from_u64(SEED);
+    let holds = (0..relabellings).filter(|_| {
+        let exchanged: Vec<f64> = ratios
+            .iter()
+            .map(|ratio| if rng.random::<bool>() { *ratio } else { 1.0 / ratio })
+            .collect();
+        paired_ratio(&exchanged).is_some_and(|found| found.low <= 1.0 && 1.0 <= found.high)
+    });
+    Some(holds.count() as f64 / relabellings.max(1) as f64)
+}
+
 /// Pairs after which the interval of [`paired_ratio`] reaches as far as `within` (0.1: ±10 %) to either side.
 pub fn pairs_needed(log_sd: f64, within: f64) -> usize {
     let reach = (1.0 + within).ln();
@@ -171,6 +186,17 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[]), None);
         assert_eq!(median_interval(&[]), None);
+    }
+
+    #[test]
+    fn intervals_of_exchanged_labels_hold_one_about_as_often_as_they_promise() {
+        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        // The sum of uniform values is near enough to normal, and a shift is undone by the exchange.
+        let normal = |rng: &mut ChaCha8Rng| (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0;
+        let ratios: Vec<f64> = (0..20).map(|_| (0.3 * normal(&mut rng)).exp()).collect();
+        let coverage = null_coverage(&ratios, 60).unwrap();
+        assert!((0.85..=1.0).contains(&coverage), "{coverage}");
+        assert_eq!(null_coverage(&ratios[..3], 60), None);
     }
 
     #[test]
