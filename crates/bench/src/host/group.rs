@@ -22,8 +22,6 @@ use super::{Policy, pin, set_nice, set_policy};
 
 /// The group above all of a benchmark's.
 const PARENT: &str = "quell-bench";
-/// Of each second (`cpu.rt_period_us`), what all groups of a benchmark may be real-time: a little less than all have.
-const REAL_TIME_US: u32 = 940_000;
 /// How long killed programs may take to be gone.
 const GONE_MAX: Duration = Duration::from_secs(10);
 /// How often the threads are listed again until the list no longer changes.
@@ -73,11 +71,6 @@ impl Group {
             let directory = parent.join(name);
             fs::create_dir(&directory).with_context(|| format!("make {}", directory.display()))?;
             directories.push(directory);
-        }
-        // Where the kernel shares out real-time time (RT_GROUP_SCHED), what no group was given is refused to all below.
-        let parent = directories[0].with_file_name("cpu.rt_runtime_us");
-        if parent.exists() {
-            let _ = fs::write(parent, REAL_TIME_US.to_string());
         }
         Ok(Group { name: name.to_owned(), directories, version })
     }
@@ -210,20 +203,6 @@ impl Group {
                 write("cpu.weight", format!("{:.0}", (100.0 * times).clamp(1.0, 10_000.0)))
             }
         }
-    }
-
-    /// Lets its threads be real-time, or no longer, where the kernel shares that out among groups.
-    ///
-    /// # Errors
-    /// When the kernel refuses: siblings have it, or threads are real-time still.
-    pub fn allow_real_time(&self, allowed: bool) -> Result<()> {
-        let path = self.directories[0].join("cpu.rt_runtime_us");
-        if !path.exists() {
-            return Ok(());
-        }
-        let share = if allowed { REAL_TIME_US } else { 0 };
-        fs::write(&path, share.to_string())
-            .with_context(|| format!("write {share} to {}", path.display()))
     }
 
     /// CPU time of all that was ever in it, also of what has ended.

@@ -10,7 +10,15 @@ use super::plan::{self, WITHIN_ELSEWHERE};
 use super::system::System;
 
 /// What is compared with the base.
-const COMPARED: [&str; 5] = ["tail_us", "tail_us_raw", "p50_us", "wakeup_p999_us", "service_cpu"];
+const COMPARED: [&str; 7] = [
+    "tail_us",
+    "tail_us_raw",
+    "second_tail_us",
+    "second_tail_us_raw",
+    "p50_us",
+    "wakeup_p999_us",
+    "service_cpu",
+];
 /// Of the requests of a measurement fewer were answered in time: the tail grows with its length.
 pub const SERVED_MIN: f64 = 0.98;
 /// Above this share of time in which a core was stopped, a table says what leaving such rounds out would change.
@@ -19,6 +27,9 @@ const STOPPED_MAX: f64 = 0.02;
 const LIMITS: [f64; 4] = [0.0, 0.01, 0.02, 0.05];
 /// What is added to each answer of the planted arm, as a part of its tail.
 const PLANTED: f64 = 0.2;
+
+/// How often the labels of base and null arm are exchanged to see what the intervals are worth.
+const RELABELLINGS: usize = 1_000;
 
 /// Fills the report with the rows, ratios and notes of a log.
 pub fn fill(report: &mut BenchReport, lines: &[Line]) {
@@ -103,6 +114,10 @@ fn compare(report: &mut BenchReport, cell: &Cell, runs: &[&Run]) {
             let planted = plan::ratios(cell, system.name(), "tail_us", runs);
             let planted: Vec<f64> = planted.iter().map(|ratio| ratio * (1.0 + PLANTED)).collect();
             push_ratio(report, cell, "planted", "tail_us", &planted);
+            let null = plan::ratios(cell, system.name(), "tail_us", runs);
+            if let Some(coverage) = stats::null_coverage(&null, RELABELLINGS) {
+                report.push(&cell.name(), system.name(), "coverage_share", vec![coverage]);
+            }
         }
     }
 }

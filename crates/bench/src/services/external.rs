@@ -49,5 +49,13 @@ pub(super) fn ask(service: &Service, offer: &Offer) -> Result<Offered> {
     let counted = requests.into_iter().filter(|(sent, _)| *sent >= start);
     let requests: Vec<Request> = counted.map(|(due, done)| Request { due, done }).collect();
     let scheduled = (offer.rate_rps * offer.duration.as_secs_f64()) as u64;
-    Ok(Offered { requests, scheduled, start, end, late: 0, client_stalls: Nanos::ZERO })
+    Ok(Offered {
+        requests,
+        scheduled,
+        start,
+        end,
+        late: 0,
+        client_stalls: Nanos::ZERO,
+        client_sleep: None,
+    })
 }

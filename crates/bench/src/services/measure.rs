@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use quell_load::{LoadReport, LoadSpec};
+use quell_load::{Idle, LoadReport, LoadSpec, Step};
 use quell_model::{CoreId, CoreSet, Nanos};
 use quell_report::stats;
 
 use super::batch::{BatchWork, Rates, Work};
 use super::during::Meanwhile;
 use super::external;
+use super::loop_case::Second;
 use super::pause::PauseProgram;
+use super::second::{self, Asked};
 use super::service::Service;
 use super::stops::{CoreStop, Latencies, Request, STOP_MIN, Windows, stopped_share};
 use super::wakeups::Wakeups;
@@ -22,6 +24,9 @@ use crate::host::{Canary, Usage, set_nice};
 const CLIENT_NICE: i32 = -10;
 /// How often a canary interrupts its core: it takes some 14 us in a virtual machine, from every system alike.
 const CANARY: Nanos = Nanos::from_millis(1);
+
+/// The quantile that is quoted of a second service, of which some thousand requests are asked.
+const SECOND_QUANTILE: f64 = 0.99;
 
 /// A value of a measurement, by its metric.
 pub type Values = BTreeMap<String, f64>;
@@ -40,12 +45,20 @@ impl Canaries {
         canaries.map(Canaries).context("watch for stops of the hypervisor (perf_event_open)")
     }
 
-    fn begin(&mut self) -> Result<()> {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// When the kernel takes a perf event away.
+    pub fn begin(&mut self) -> Result<()> {
         let mut canaries = self.0.iter_mut();
         canaries.try_for_each(|(_, canary)| canary.begin()).context("start timers")
     }
 
-    fn end(&mut self) -> Result<Vec<CoreStop>> {
+    /// What was seen since.
+    ///
+    /// # Errors
+    /// When the kernel takes a perf event away.
+    pub fn end(&mut self) -> Result<Vec<CoreStop>> {
         let mut stops = Vec::new();
         for (core, canary) in &mut self.0 {
             let stills = canary.end(STOP_MIN).context("stop timers")?;
@@ -75,6 +88,8 @@ pub struct Offer {
     pub client: CoreId,
     /// Whether keys are stored first.
     pub preload: bool,
+    /// The rate in each third of the time, as multiples of the one above.
+    pub shape: [f64; 3],
 }
 
 /// The instruments of a measurement.
@@ -83,6 +98,8 @@ pub struct Instruments<'a> {
     pub canaries: &'a mut Canaries,
     /// Wake-ups of the service's threads, where the host has BPF.
     pub wakeups: Option<&'a mut Wakeups>,
+    /// What a second service is asked for meanwhile.
+    pub second: Option<Second>,
 }
 
 /// Resources used and work done up to one moment.
@@ -134,19 +151,24 @@ pub fn measure(
     let before = Account::read(service, batch, pause, quell)?;
     let offered = std::thread::scope(|scope| {
         let meanwhile = Meanwhile::start(scope, service)?;
+        let start = quell_load::now() + Nanos(offer.warmup.as_nanos() as u64);
+        let second = |of: Second| second::follow(of.addr, of.script, start, of.seed);
+        let second = instruments.second.map(second).transpose()?;
         let offered = ask(service, offer);
+        let second = second.map(second::Following::finish).transpose()?;
         let commands = meanwhile.finish()?;
-        offered.map(|offered| (offered, commands))
+        offered.map(|offered| (offered, second.unwrap_or_default(), commands))
     });
-    let (offered, commands) = offered?;
+    let (offered, second, commands) = offered?;
     let after = Account::read(service, batch, pause, quell)?;
     let stops = instruments.canaries.end()?;
     let passed = (after.at - before.at).as_secs_f64();
     let mut values = Values::new();
     let mut put = |name: &str, value: f64| _ = values.insert(name.to_owned(), value);
-    let Offered { requests, scheduled, start, end, late, client_stalls } = offered;
+    let Offered { requests, scheduled, start, end, late, client_stalls, client_sleep } = offered;
     let latencies = Windows::of(&stops, &requests).sort(&requests);
     quantiles(&latencies, service.definition.load.quantile, &mut put);
+    second_service(&second, &stops, &mut put);
     put("offered_rps", scheduled as f64 / (end - start).0.max(1) as f64 * 1e9);
     put("served_share", requests.len() as f64 / (scheduled as f64).max(1.0));
     put("excluded_share", latencies.excluded_share());
@@ -154,6 +176,10 @@ pub fn measure(
     put("stops_per_s", stops.len() as f64 / passed);
     put("late_share", late as f64 / (scheduled as f64).max(1.0));
     put("client_lost_share", client_stalls.0 as f64 / (end - start).0.max(1) as f64);
+    if let Some((slept, wake_up)) = client_sleep {
+        put("client_slept_share", slept);
+        put("client_wake_up_p99_us", wake_up.0 as f64 / 1e3);
+    }
     let of_service = (after.cpu - before.cpu) - (after.pause - before.pause);
     put("service_cpu", of_service.0 as f64 / 1e9 / passed);
     put("pause_cpu", (after.pause - before.pause).0 as f64 / 1e9 / passed);
@@ -190,6 +216,23 @@ fn quantiles(latencies: &Latencies, quoted: f64, put: &mut impl FnMut(&str, f64)
     }
 }
 
+/// The same of a second service, if it was asked for anything.
+fn second_service(asked: &[Asked], stops: &[CoreStop], put: &mut impl FnMut(&str, f64)) {
+    if asked.is_empty() {
+        return;
+    }
+    let requests: Vec<Request> = asked.iter().map(|one| one.request).collect();
+    let latencies = Windows::of(stops, &requests).sort(&requests);
+    let named = [("", &latencies.filtered), ("_raw", &latencies.raw)];
+    for (suffix, ascending) in named {
+        if let Some(at) = stats::quantile(ascending, SECOND_QUANTILE) {
+            put(&format!("second_tail_us{suffix}"), at.0 as f64 / 1e3);
+        }
+    }
+    let answered = asked.iter().filter(|one| one.answered).count();
+    put("second_served_share", answered as f64 / asked.len() as f64);
+}
+
 /// What a client reports.
 pub(super) struct Offered {
     /// Those that were answered.
@@ -202,6 +245,8 @@ pub(super) struct Offered {
     pub late: u64,
     /// How long its loop was stopped.
     pub client_stalls: Nanos,
+    /// Share of the time that it slept, and what 99 % of its wake-ups took; none where the client is a program.
+    pub client_sleep: Option<(f64, Nanos)>,
 }
 
 fn ask(service: &Service, offer: &Offer) -> Result<Offered> {
@@ -218,27 +263,39 @@ pub fn load(service: &Service, offer: &Offer) -> Option<LoadSpec> {
     let nanos = |time: Duration| Nanos(time.as_nanos() as u64);
     let protocol = service.protocol()?.clone();
     let mut load = LoadSpec::new(service.addr, protocol, offer.rate_rps, nanos(offer.duration));
+    if offer.shape != [1.0; 3] {
+        let step =
+            |times| Step { rate_rps: offer.rate_rps * times, duration: nanos(offer.duration / 3) };
+        load.steps = offer.shape.map(step).to_vec();
+    }
     load.connections = service.definition.load.connections;
     load.warmup = nanos(offer.warmup);
     load.seed = offer.seed;
     load.core = Some(offer.client);
     load.preload = offer.preload;
+    load.idle = Idle::Sleep;
     Some(load)
 }
 
-fn offered(report: &LoadReport) -> Offered {
+/// The requests of a run.
+pub(super) fn requests(report: &LoadReport) -> Vec<Request> {
     let request = |sample: &quell_load::Sample| Request {
         due: sample.sent_ns,
         done: sample.sent_ns + sample.latency_ns,
     };
+    report.samples.iter().map(request).collect()
+}
+
+fn offered(report: &LoadReport) -> Offered {
     let stalls = report.stalls.windows.iter();
     Offered {
-        requests: report.samples.iter().map(request).collect(),
+        requests: requests(report),
         scheduled: report.overall.totals.scheduled,
         start: report.overall.start_ns,
         end: report.overall.end_ns,
         late: report.overall.totals.late,
         client_stalls: stalls.fold(Nanos::ZERO, |sum, one| sum + (one.end_ns - one.start_ns)),
+        client_sleep: Some((report.generator.slept_share, report.generator.wake_up_p99_ns)),
     }
 }
 

@@ -9,26 +9,30 @@
 
 pub mod analysis;
 mod batch;
+mod bursts;
 mod definition;
 mod during;
 mod external;
 pub mod log;
+mod loop_case;
 mod measure;
 mod pause;
+mod peak;
 pub mod plan;
+mod second;
 mod service;
 pub mod stops;
 mod system;
 mod tables;
 mod wakeups;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use quell_load::go::build_gc;
-use quell_load::{LimitedBy, SearchSpec, search_peak};
-use quell_model::{CoreId, CoreSet, Nanos};
+use quell_model::{CoreId, CoreSet};
 use quell_report::BenchReport;
 use quell_terminal::{Progress, Stop};
 use rand::seq::SliceRandom as _;
@@ -37,11 +41,12 @@ use rand_chacha::ChaCha8Rng;
 
 pub use self::batch::Kind;
 use self::batch::{BatchWork, Programs, Rates};
+use self::bursts::Bursts;
 pub use self::definition::{Definition, DefinitionError, FILE_BYTES_MAX};
-use self::during::Meanwhile;
 use self::log::{Cell, Header, Line, Log, Phase, Run};
-use self::measure::{Canaries, Instruments, Offer, load, measure};
-use self::pause::PauseProgram;
+pub use self::loop_case::LoopCase;
+use self::loop_case::{Second, start_second};
+use self::measure::{Canaries, Instruments, Offer, measure};
 use self::plan::Planned;
 pub use self::plan::Wanted;
 use self::service::Service;
@@ -57,8 +62,8 @@ const SETTLE: Duration = Duration::from_millis(300);
 const BATCH_ALONE: Duration = Duration::from_secs(1);
 /// Load before a measurement begins.
 const WARMUP: Duration = Duration::from_millis(300);
-/// How narrow the search for a peak becomes.
-const PEAK_PRECISION: f64 = 0.08;
+/// What the planted fault makes of a tail.
+const PLANTED: f64 = 1.2;
 
 /// A run.
 #[derive(Clone, Debug)]
@@ -85,6 +90,8 @@ pub struct ServicesSpec {
     pub quell: PathBuf,
     /// The `quell-antagonist` program.
     pub antagonist: PathBuf,
+    /// No round begins after this time; absent: all are measured.
+    pub time_max: Option<Duration>,
     /// Every measurement; a run that was stopped goes on from there. Absent: a file that ends with the run.
     pub log: Option<PathBuf>,
 }
@@ -127,7 +134,11 @@ fn measure_all(
         }
     };
     let mut canaries = Canaries::start(&every)?;
+    let until = spec.time_max.map(|most| Instant::now() + most);
     for definition in &spec.services {
+        if is_over(until) {
+            break;
+        }
         progress.note(&format!("starting {}", definition.name));
         let service = Service::start(definition, &spec.managed, stop)?;
         let mut session = Session {
@@ -140,6 +151,8 @@ fn measure_all(
             progress,
             stop,
             preloaded: false,
+            bursts: HashMap::new(),
+            until,
         };
         session.run()?;
     }
@@ -174,6 +187,14 @@ struct Session<'a> {
     stop: &'a Stop,
     /// Whether the service has its keys.
     preloaded: bool,
+    /// The fault that is planted in a cell, once its pilot is known.
+    bursts: HashMap<Cell, Bursts>,
+    /// No round begins after this.
+    until: Option<Instant>,
+}
+
+fn is_over(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() >= until)
 }
 
 impl Session<'_> {
@@ -185,12 +206,24 @@ impl Session<'_> {
             System::ALL.into_iter().filter(|system| system.is_rival()).collect();
         let mut cells = self.cells(&name, &rivals);
         let pilot = if self.spec.rounds.is_some() { 0 } else { self.spec.pilot };
-        self.rounds(Phase::Pilot, &cells, peak_rps, |_| pilot)?;
+        // The length of the bursts is not known yet, and cases of two services have their rounds without a pilot.
+        let mut first = cells.clone();
+        first.retain(|planned| planned.case.is_none());
+        first.iter_mut().for_each(|planned| planned.systems.retain(|one| *one != System::Bursts));
+        self.rounds(Phase::Pilot, &first, peak_rps, |_| pilot)?;
         let piloted: Vec<Run> = self.log.runs(Phase::Pilot).cloned().collect();
         let piloted: Vec<&Run> = piloted.iter().collect();
+        if is_over(self.until) {
+            return Ok(());
+        }
         if pilot > 0 {
             let best = plan::best_rivals(&name, &piloted);
             cells = self.cells(&name, &best);
+        }
+        for planned in &mut cells {
+            let bursts = plan::bursts(&planned.cell, &piloted, PLANTED);
+            planned.systems.retain(|one| *one != System::Bursts || bursts.is_some());
+            self.bursts.extend(bursts.map(|bursts| (planned.cell.clone(), bursts)));
         }
         let fixed = self.spec.rounds;
         let rounds = |planned: &Planned| fixed.unwrap_or_else(|| plan::rounds(planned, &piloted));
@@ -200,6 +233,9 @@ impl Session<'_> {
     fn cells(&self, name: &str, rivals: &[System]) -> Vec<Planned> {
         let mut cells = plan::cells(name, &self.spec.wanted, rivals);
         cells.retain(|planned| planned.kind != Kind::GoGc || self.programs.go_gc.is_some());
+        // A client of the service's own offers one rate.
+        let has_steps = self.service.protocol().is_some();
+        cells.retain(|planned| planned.case.is_none() || has_steps);
         cells
     }
 
@@ -216,6 +252,9 @@ impl Session<'_> {
         let mut done: usize = 0;
         for turn in 0..wanted.iter().copied().max().unwrap_or_default() {
             for (planned, wanted) in cells.iter().zip(&wanted) {
+                if is_over(self.until) {
+                    return Ok(());
+                }
                 if turn >= *wanted {
                     continue;
                 }
@@ -254,7 +293,7 @@ impl Session<'_> {
     ) -> Result<()> {
         let mut rng =
             ChaCha8Rng::seed_from_u64(seed_of(self.spec.seed, phase, &planned.cell, round));
-        let offer = self.offer(planned.cell.load, peak_rps, rng.random());
+        let offer = self.offer(planned, peak_rps, rng.random());
         let mut order = planned.systems.clone();
         order.shuffle(&mut rng);
         let spec = self.spec;
@@ -263,7 +302,8 @@ impl Session<'_> {
         let alone = self.batch_alone(&batch)?;
         let mut measured = Vec::new();
         for (place, system) in order.into_iter().enumerate() {
-            let run = self.system(system, &batch, &offer).with_context(|| system.name())?;
+            let run =
+                self.system(system, planned, &batch, &offer).with_context(|| system.name())?;
             measured.push((place, system, run));
             batch.check()?;
             self.service.check()?;
@@ -289,39 +329,61 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn offer(&self, load_percent: u32, peak_rps: f64, seed: u64) -> Offer {
-        let rate_rps = peak_rps * f64::from(load_percent) / 100.0;
+    fn offer(&self, planned: &Planned, peak_rps: f64, seed: u64) -> Offer {
+        let rate_rps = peak_rps * f64::from(planned.cell.load) / 100.0;
         let needed = self.service.definition.load.duration(rate_rps);
+        let duration = self.spec.longest.map_or(needed, |longest| needed.min(longest));
         Offer {
             rate_rps,
-            duration: self.spec.longest.map_or(needed, |longest| needed.min(longest)),
+            duration: planned.case.map_or(duration, |case| case.duration(duration)),
+            shape: planned.case.map_or([1.0; 3], LoopCase::shape),
+            ..self.plain_offer(seed)
+        }
+    }
+
+    fn plain_offer(&self, seed: u64) -> Offer {
+        let load = &self.service.definition.load;
+        Offer {
+            rate_rps: load.start_rps,
+            duration: load.least,
             warmup: WARMUP,
             seed,
             client: self.spec.client,
             preload: false,
+            shape: [1.0; 3],
         }
     }
 
     fn system(
         &mut self,
         system: System,
+        planned: &Planned,
         batch: &BatchWork,
         offer: &Offer,
     ) -> Result<(measure::Values, Rates)> {
+        let case = planned.case;
+        let beside = case.map(|_| start_second(&self.spec.managed, self.stop)).transpose()?;
+        let bursts = self.bursts.get(&planned.cell).map(|bursts| (*bursts, offer.seed));
         let scene = Scene {
             managed: self.spec.managed,
-            services: vec![&self.service],
+            services: std::iter::once(&self.service).chain(&beside).collect(),
             batch,
             quell: &self.spec.quell,
             antagonist: &self.spec.antagonist,
+            bursts,
         };
         let mut entered = enter(system, &scene, self.stop)?;
         for text in std::mem::take(&mut entered.notes) {
             note(self.log, text)?;
         }
         let offer = Offer { preload: !self.preloaded, ..*offer };
-        let instruments =
-            Instruments { canaries: self.canaries, wakeups: self.wakeups.as_deref_mut() };
+        let second = case.zip(beside.as_ref()).map(|(case, service)| Second {
+            addr: service.addr,
+            script: case.script(offer.duration),
+            seed: offer.seed,
+        });
+        let (canaries, wakeups) = (&mut *self.canaries, self.wakeups.as_deref_mut());
+        let instruments = Instruments { canaries, wakeups, second };
         let quell = entered.quell_processes();
         let measured = measure(&self.service, batch, &offer, entered.pause(), &quell, instruments);
         let left = entered.leave(&scene);
@@ -338,51 +400,6 @@ impl Session<'_> {
         let before = batch.work()?;
         self.stop.sleep(BATCH_ALONE)?;
         Ok(batch.work()?.rates_since(&before))
-    }
-
-    /// The highest load that the service sustains alone on its core, as the log or its definition has it, or searched for.
-    fn peak(&mut self) -> Result<f64> {
-        let definition = &self.service.definition;
-        if let Some(known) = self.log.peak_rps(&definition.name).or(definition.load.peak_rps) {
-            return Ok(known);
-        }
-        self.progress.note(&format!("{}: searching for the peak load", definition.name));
-        let _awake =
-            PauseProgram::start(&self.spec.antagonist, &self.service.group, &self.spec.managed)?;
-        let offer =
-            Offer { preload: true, ..self.offer(100, definition.load.start_rps, self.spec.seed) };
-        let load =
-            load(&self.service, &offer).context("only a protocol has its peak searched for")?;
-        let mut search = SearchSpec::new(load);
-        search.start_rps = definition.load.start_rps;
-        search.p99_bound = Nanos(definition.load.p99_max.as_nanos() as u64);
-        let run =
-            self.spec.longest.map_or(definition.load.least, |max| definition.load.least.min(max));
-        search.run = Nanos(run.as_nanos() as u64);
-        search.precision = PEAK_PRECISION;
-        let found = std::thread::scope(|scope| {
-            let meanwhile = Meanwhile::start(scope, &self.service)?;
-            let found = search_peak(&search, &mut |_| !self.stop.is_asked());
-            meanwhile.finish()?;
-            found.context("search for the peak load")
-        })?;
-        self.stop.check()?;
-        let name = self.service.definition.name.clone();
-        if found.peak_rps <= 0.0 {
-            bail!(
-                "{name} sustains no load within its bound; the last attempt: {:?}",
-                found.probes.last()
-            );
-        }
-        if found.limited_by == LimitedBy::Generator {
-            note(
-                self.log,
-                format!("{name}: the client was the limit of the peak, not the service"),
-            )?;
-        }
-        self.preloaded = true;
-        self.log.push(Line::Peak { service: name, peak_rps: found.peak_rps })?;
-        Ok(found.peak_rps)
     }
 }
 

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use quell_model::Nanos;
 use quell_report::stats;
 
 use super::batch::Kind;
+use super::bursts::Bursts;
 use super::log::{Cell, Run};
+use super::loop_case::LoopCase;
 use super::system::System;
 
 /// How far an interval may reach where a sentence is built on it.
@@ -36,6 +39,8 @@ pub struct Planned {
     pub systems: Vec<System>,
     /// Whether a sentence is built on it.
     pub headline: bool,
+    /// Two services at once.
+    pub case: Option<LoopCase>,
 }
 
 /// What a run is asked for.
@@ -47,6 +52,8 @@ pub struct Wanted {
     pub systems: Vec<System>,
     /// Only these loads in percent, if any.
     pub loads: Vec<u32>,
+    /// Which cases of two services.
+    pub cases: Vec<LoopCase>,
 }
 
 /// The cells of one service. `rivals` are the best two of elsewhere, if a pilot chose them.
@@ -66,20 +73,43 @@ pub fn cells(service: &str, wanted: &Wanted, rivals: &[System]) -> Vec<Planned> 
             if wanted.loads.is_empty() && load != HALF && !headline {
                 continue;
             }
-            let systems = match (&wanted.systems[..], every && headline && load == HALF) {
+            let is_first = headline && load == HALF;
+            let systems = match (&wanted.systems[..], every && is_first) {
                 ([], true) => System::ALL.to_vec(),
-                ([], false) => with_rivals(rivals),
+                ([], false) => with_rivals(rivals, is_first),
                 (systems, _) => with_base(systems),
             };
             let cell = Cell { service: service.to_owned(), load, batch: kind.name().to_owned() };
-            planned.push(Planned { cell, kind, systems, headline: headline && load == HALF });
+            planned.push(Planned { cell, kind, systems, headline: is_first, case: None });
         }
     }
+    planned.extend(wanted.cases.iter().map(|case| of_case(service, wanted, rivals, *case)));
     planned
 }
 
-fn with_rivals(rivals: &[System]) -> Vec<System> {
-    let fixed = System::ALL.into_iter().filter(|system| !system.is_rival());
+/// A case of two services beside busy loops.
+fn of_case(service: &str, wanted: &Wanted, rivals: &[System], case: LoopCase) -> Planned {
+    let systems = match &wanted.systems[..] {
+        [] if ALL_RIVALS.contains(&service) => {
+            let every = System::ALL.into_iter();
+            every.filter(|system| !matches!(system, System::Null | System::Bursts)).collect()
+        }
+        [] => with_rivals(rivals, false),
+        systems => with_base(systems),
+    };
+    let (load, batch) = (case.load_percent(), case.name().to_owned());
+    let cell = Cell { service: service.to_owned(), load, batch };
+    Planned { cell, kind: Kind::Hog, systems, headline: false, case: Some(case) }
+}
+
+/// The null arm stands where sentences are built, the planted fault where every rival is.
+fn with_rivals(rivals: &[System], null: bool) -> Vec<System> {
+    let left_out = |system: &System| match system {
+        System::Null => !null,
+        System::Bursts => true,
+        other => other.is_rival(),
+    };
+    let fixed = System::ALL.into_iter().filter(|system| !left_out(system));
     fixed.chain(rivals.iter().copied()).collect()
 }
 
@@ -128,6 +158,15 @@ pub fn ratios(cell: &Cell, system: &str, metric: &str, runs: &[&Run]) -> Vec<f64
     let (systems, bases) = (of(system), of(System::AloneIdlePoll.name()));
     let pairs = systems.iter().filter_map(|(round, value)| Some((*value, *bases.get(round)?)));
     pairs.filter(|(_, base)| *base > 0.0).map(|(value, base)| value / base).collect()
+}
+
+/// The bursts that make the tail of a cell's service so many times as long, by its pilot.
+pub fn bursts(cell: &Cell, pilot: &[&Run], times: f64) -> Option<Bursts> {
+    let base = System::AloneIdlePoll.name();
+    let runs = pilot.iter().filter(|run| run.cell == *cell && run.system == base);
+    let runs: Vec<&Run> = runs.copied().collect();
+    let of = |metric| Some(Nanos((means(&cell.service, &runs, metric).get(base)? * 1e3) as u64));
+    Some(Bursts::for_tail(of("tail_us")?, of("p50_us")?, times))
 }
 
 /// Geometric means of a metric over all cells of a service, by system.

@@ -5,10 +5,12 @@
 //! too, so each rival does.
 
 use anyhow::{Context as _, Result, bail};
+use quell_act::Setting;
 use quell_model::{Class, CoreSet, Nanos};
 use quell_terminal::Stop;
 
 use super::batch::BatchWork;
+use super::bursts::{Bursts, Planted};
 use super::definition::Definition;
 use super::pause::PauseProgram;
 use super::service::Service;
@@ -42,6 +44,8 @@ pub enum System {
     AloneIdlePoll,
     /// The same once more: what differs between the two is noise.
     Null,
+    /// The same with a fault that is planted: bursts of a SCHED_FIFO thread.
+    Bursts,
     /// The service alone, as started.
     Alone,
     /// Both as started.
@@ -70,9 +74,10 @@ pub enum System {
 
 impl System {
     /// All of them; the first is the denominator of the ratios.
-    pub const ALL: [System; 14] = [
+    pub const ALL: [System; 15] = [
         System::AloneIdlePoll,
         System::Null,
+        System::Bursts,
         System::Alone,
         System::LinuxDefault,
         System::Fifo,
@@ -92,6 +97,7 @@ impl System {
         match self {
             System::AloneIdlePoll => "alone-idle-poll",
             System::Null => "null",
+            System::Bursts => "bursts",
             System::Alone => "alone",
             System::LinuxDefault => "linux-default",
             System::Fifo => "fifo",
@@ -114,14 +120,14 @@ impl System {
 
     /// Whether batch work runs.
     pub fn has_batch(self) -> bool {
-        use System::{Alone, AloneIdlePoll, Null, Partition};
-        !matches!(self, AloneIdlePoll | Null | Alone | Partition)
+        use System::{Alone, AloneIdlePoll, Bursts, Null, Partition};
+        !matches!(self, AloneIdlePoll | Null | Bursts | Alone | Partition)
     }
 
     /// Whether it is a setting by hand, with which Quell competes.
     pub fn is_rival(self) -> bool {
-        use System::{Alone, AloneIdlePoll, LinuxDefault, Null, Quell};
-        !matches!(self, AloneIdlePoll | Null | Alone | LinuxDefault | Quell)
+        use System::{Alone, AloneIdlePoll, Bursts, LinuxDefault, Null, Quell};
+        !matches!(self, AloneIdlePoll | Null | Bursts | Alone | LinuxDefault | Quell)
     }
 }
 
@@ -137,12 +143,15 @@ pub struct Scene<'a> {
     pub quell: &'a std::path::Path,
     /// `quell-antagonist`, whose PAUSE loop keeps a core awake.
     pub antagonist: &'a std::path::Path,
+    /// The fault that [`System::Bursts`] plants, with a seed.
+    pub bursts: Option<(Bursts, u64)>,
 }
 
 /// A system in force, until [`Entered::leave`].
 pub struct Entered {
     system: System,
     pause: Option<PauseProgram>,
+    planted: Option<Planted>,
     daemon: Option<Daemon>,
     quiet: Option<Quiet>,
     cpuset: Option<Cpuset>,
@@ -157,21 +166,35 @@ pub struct Entered {
 /// When the kernel refuses or the daemon does not come up. The programs are to be ended then.
 pub fn enter(system: System, scene: &Scene, stop: &Stop) -> Result<Entered> {
     let before = HostSnapshot::take();
-    let (pause, daemon, quiet, cpuset, notes) = (None, None, None, None, Vec::new());
-    let mut entered = Entered { system, pause, daemon, quiet, cpuset, before, notes };
+    let mut entered = Entered {
+        system,
+        pause: None,
+        planted: None,
+        daemon: None,
+        quiet: None,
+        cpuset: None,
+        before,
+        notes: Vec::new(),
+    };
     if !system.has_batch() {
         scene.batch.group.pause()?;
     }
     let batch = &scene.batch.group;
     match system {
         System::Alone | System::LinuxDefault => {}
-        System::AloneIdlePoll | System::Null => {
+        System::AloneIdlePoll | System::Null | System::Bursts => {
             let first = scene.services.first().context("no service")?;
             entered.pause =
                 Some(PauseProgram::start(scene.antagonist, &first.group, &scene.managed)?);
+            if system == System::Bursts {
+                let (bursts, seed) =
+                    scene.bursts.context("the length of the bursts is not known")?;
+                let core = scene.managed.iter().next().context("no managed core")?;
+                entered.planted = Some(Planted::start(bursts, core, seed)?);
+            }
         }
-        System::Fifo => by_role(scene, Policy::Fifo)?,
-        System::RoundRobin => by_role(scene, Policy::Rr)?,
+        System::Fifo => entered.quiet = Some(by_role(scene, Policy::Fifo)?),
+        System::RoundRobin => entered.quiet = Some(by_role(scene, Policy::Rr)?),
         System::SchedIdle => {
             batch.set_policy(Policy::Idle, 19)?;
             batch.set_weight(Weight::Times(IDLE_WEIGHT))?;
@@ -215,13 +238,14 @@ pub fn enter(system: System, scene: &Scene, stop: &Stop) -> Result<Entered> {
 
 /// A service's threads by their role; of several services each below the ones before it. As `chrt` sets it: children
 /// inherit, so that those of a server that forks for each client have it too.
-fn by_role(scene: &Scene, policy: fn(i32) -> Policy) -> Result<()> {
+fn by_role(scene: &Scene, policy: fn(i32) -> Policy) -> Result<Quiet> {
+    // Otherwise they stop for 50 ms of each second in which they are busy, and where the kernel shares real-time time
+    // out among groups (RT_GROUP_SCHED) a group without a share is refused. Quell turns it off, too.
+    let mut quiet = Quiet::keep()?;
+    let throttling = Setting::Sysctl("kernel.sched_rt_runtime_us".to_owned());
+    quiet.write(&throttling, "-1").context("turn real-time throttling off")?;
     for (at, service) in scene.services.iter().enumerate() {
         let rank = at as i32;
-        if at == 0 {
-            // Of several services the first may have it: what one was given, no other can.
-            service.group.allow_real_time(true)?;
-        }
         service.group.each_thread(|tid| {
             let priority = match is_background(&service.definition, tid) {
                 true => BACKGROUND_PRIORITY - rank,
@@ -230,7 +254,7 @@ fn by_role(scene: &Scene, policy: fn(i32) -> Policy) -> Result<()> {
             set_policy_with(tid, policy(priority), Inherit::Yes)
         })?;
     }
-    Ok(())
+    Ok(quiet)
 }
 
 /// The threads in a request's way at SCHED_DEADLINE, which takes a root domain of its own.
@@ -307,6 +331,7 @@ impl Entered {
     /// When the daemon left something changed: names what.
     pub fn leave(mut self, scene: &Scene) -> Result<()> {
         self.pause = None;
+        self.planted = None;
         if let Some(daemon) = self.daemon.take() {
             daemon.stop()?;
             return self.prove_restored(scene);
@@ -316,10 +341,7 @@ impl Entered {
         // What a service set for itself stays where the system did not touch it.
         use System::{Deadline, Fifo, Nice, RoundRobin, SchedIdle, Slices};
         if matches!(self.system, Fifo | RoundRobin | Nice | Deadline) {
-            services().try_for_each(|group| {
-                group.set_policy(Policy::Other, 0)?;
-                group.allow_real_time(false)
-            })?;
+            services().try_for_each(|group| group.set_policy(Policy::Other, 0))?;
         }
         if matches!(self.system, SchedIdle | Nice) {
             batch.set_policy(Policy::Other, 0)?;

@@ -25,12 +25,15 @@ enum Column {
 }
 
 /// Columns of the table of a cell with their headings: raw beside filtered.
-const COLUMNS: [(&str, Column); 13] = [
+const COLUMNS: [(&str, Column); 16] = [
     ("p50 µs", Column::Value("p50_us_raw")),
     ("tail µs", Column::Value("tail_us")),
     ("raw", Column::Value("tail_us_raw")),
     ("tail ÷ alone", Column::Ratio("tail_us")),
     ("raw ÷ alone", Column::Ratio("tail_us_raw")),
+    ("second's tail", Column::Value("second_tail_us")),
+    ("÷ alone", Column::Ratio("second_tail_us")),
+    ("its raw ÷ alone", Column::Ratio("second_tail_us_raw")),
     ("wakeup p99.9 µs", Column::Value("wakeup_p999_us")),
     ("batch of alone", Column::Share("batch_of_alone")),
     ("service CPU", Column::Share("service_cpu")),
@@ -53,16 +56,27 @@ fn cells(report: &BenchReport) -> Vec<&str> {
 }
 
 fn table(report: &BenchReport, cell: &str) -> Table {
-    let headings = COLUMNS.iter().map(|(heading, _)| *heading);
+    let systems = report.systems(cell);
+    let is_there = |column: &Column| {
+        systems.iter().any(|system| report.row(cell, system, column.metric()).is_some())
+    };
+    let columns: Vec<_> = COLUMNS.into_iter().filter(|(_, column)| is_there(column)).collect();
+    let headings = columns.iter().map(|(heading, _)| *heading);
     let mut table = Table::new(["system"].into_iter().chain(headings));
-    for system in report.systems(cell) {
-        let cells = COLUMNS.iter().map(|(_, column)| column.text(report, cell, system));
-        table.row(std::iter::once(system.to_owned()).chain(cells));
+    for system in &systems {
+        let cells = columns.iter().map(|(_, column)| column.text(report, cell, system));
+        table.row(std::iter::once((*system).to_owned()).chain(cells));
     }
     table
 }
 
 impl Column {
+    fn metric(self) -> &'static str {
+        match self {
+            Column::Value(metric) | Column::Share(metric) | Column::Ratio(metric) => metric,
+        }
+    }
+
     fn text(self, report: &BenchReport, cell: &str, system: &str) -> String {
         let median = |metric| report.row(cell, system, metric).map(|row| row.median);
         match self {

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use quell_bench::services::{Definition, FILE_BYTES_MAX, Kind, ServicesSpec, System, Wanted};
+use quell_bench::services::{
+    Definition, FILE_BYTES_MAX, Kind, LoopCase, ServicesSpec, System, Wanted,
+};
 use quell_model::CoreSet;
 use quell_terminal::{Live, Stop};
 
@@ -45,6 +47,9 @@ pub struct Args {
     /// Loads in percent of the peak [default: 50, for two services also 20 and 80]
     #[arg(long, value_delimiter = ',')]
     loads: Vec<u32>,
+    /// Cases of two services at once: two-lc-steps, runaway [default: both; quick: none]
+    #[arg(long, value_delimiter = ',')]
+    cases: Vec<String>,
     /// Rounds of each cell [default: as many as a pilot says; quick: 5]
     #[arg(long)]
     rounds: Option<usize>,
@@ -54,6 +59,9 @@ pub struct Args {
     /// Every measurement, a line each; a run that was stopped goes on from there [default: a temporary file]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// Stop after so many minutes, with a report of what the log has until then; the same command goes on
+    #[arg(long, value_name = "N", requires = "log")]
+    minutes: Option<f64>,
     /// End in five lines for each service and kind of batch work; --json FILE takes the rest. On a host that is busy
     /// with other programs the answer is `too busy`
     #[arg(long)]
@@ -79,8 +87,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
         bail!("--longest: {longest} is not 0.1 to 600 seconds");
     }
     let spec = ServicesSpec {
-        command: command_line(),
+        command: without_minutes(&command_line()),
         services: services?,
+        time_max: args
+            .minutes
+            .map(|minutes| Duration::from_secs_f64(minutes.clamp(0.0, 1e5) * 60.0)),
         wanted: wanted(&args, quick)?,
         rounds: args.rounds.or(quick.then_some(QUICK_ROUNDS)),
         pilot: PILOT_ROUNDS,
@@ -123,11 +134,21 @@ fn wanted(args: &Args, quick: bool) -> Result<Wanted> {
         let known = || System::ALL.map(System::name).join(", ");
         System::named(name).with_context(|| format!("--systems: `{name}` is none of {}", known()))
     };
+    let case = |name: &String| {
+        let found = LoopCase::ALL.into_iter().find(|case| case.name() == name);
+        let known = || LoopCase::ALL.map(LoopCase::name).join(", ");
+        found.with_context(|| format!("--cases: `{name}` is none of {}", known()))
+    };
     let mut wanted = Wanted {
         batch: args.batch.iter().map(kind).collect::<Result<_>>()?,
         systems: args.systems.iter().map(system).collect::<Result<_>>()?,
         loads: args.loads.clone(),
+        cases: args.cases.iter().map(case).collect::<Result<_>>()?,
     };
+    // Named batch work or loads are all that is asked for.
+    if !quick && args.cases.is_empty() && args.batch.is_empty() && args.loads.is_empty() {
+        wanted.cases = LoopCase::ALL.to_vec();
+    }
     if quick && wanted.batch.is_empty() {
         wanted.batch = vec![Kind::Hog];
     }
@@ -139,6 +160,20 @@ fn wanted(args: &Args, quick: bool) -> Result<Wanted> {
         wanted.loads = vec![50];
     }
     Ok(wanted)
+}
+
+/// How much of a run is done at once is no part of what is asked for.
+fn without_minutes(command: &str) -> String {
+    let mut words = Vec::new();
+    let mut rest = command.split(' ');
+    while let Some(word) = rest.next() {
+        match word {
+            "--minutes" => _ = rest.next(),
+            word if word.starts_with("--minutes=") => {}
+            word => words.push(word),
+        }
+    }
+    words.join(" ")
 }
 
 /// A built-in service by its name, or one of a file.

@@ -1,0 +1,124 @@
+//! Cases of two services at once, whose load moves or of which one runs away: settings given once are the rivals of a
+//! loop there. The second service is the synthetic server; every service of a case is judged.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use quell_model::{CoreSet, Nanos};
+use quell_terminal::Stop;
+
+use super::definition::Definition;
+use super::second::Script;
+use super::service::Service;
+
+/// Parts of half the core that each of two services is offered, one after the other.
+const STEPS: [f64; 3] = [0.2, 0.8, 0.2];
+/// Work of one request to the second service.
+const WORK: Nanos = Nanos::from_micros(500);
+/// A case has three phases, each at least so long.
+const PHASE_MIN: Duration = Duration::from_secs(2);
+/// The synthetic server, started as any service is.
+const SECOND: &str = r#"
+name = "second"
+about = "the synthetic server: one worker, 500 us a request"
+command = ["quell-lab", "load", "serve", "{address}", "--allow-runaway"]
+[client]
+protocol = "synthetic"
+service = "fixed"
+work_ns = 500000
+"#;
+
+/// A case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LoopCase {
+    /// Load steps for the service and the synthetic server.
+    TwoLcSteps,
+    /// A worker of the synthetic server spins for most of the time.
+    Runaway,
+}
+
+impl LoopCase {
+    /// Both.
+    pub const ALL: [LoopCase; 2] = [LoopCase::TwoLcSteps, LoopCase::Runaway];
+
+    /// Its name, which stands for that of the batch work in a cell.
+    pub fn name(self) -> &'static str {
+        match self {
+            LoopCase::TwoLcSteps => "two-lc-steps",
+            LoopCase::Runaway => "runaway",
+        }
+    }
+
+    /// The service's load in percent of its peak, in the mean.
+    pub fn load_percent(self) -> u32 {
+        20
+    }
+
+    /// The service's load in each phase, as multiples of the mean.
+    pub fn shape(self) -> [f64; 3] {
+        match self {
+            // 0.2, 0.8, 0.2 of half the core, whose mean is 0.2 of all.
+            LoopCase::TwoLcSteps => STEPS.map(|part| part / 0.4),
+            LoopCase::Runaway => [1.0; 3],
+        }
+    }
+
+    /// How long a measurement is that needs to be `least`.
+    pub fn duration(self, least: Duration) -> Duration {
+        least.max(PHASE_MIN * 3)
+    }
+
+    /// What the second service is to do meanwhile.
+    pub fn script(self, measured: Duration) -> Script {
+        match self {
+            LoopCase::TwoLcSteps => Script::Steps {
+                work: WORK,
+                rates_rps: STEPS.map(|part| part * 0.5 * 1e9 / WORK.0 as f64),
+                step: measured / 3,
+            },
+            LoopCase::Runaway => Script::Runaway { after: measured / 6, spin: measured / 3 * 2 },
+        }
+    }
+}
+
+/// Starts the second service anew: a worker that ran away may still spin.
+///
+/// # Errors
+/// As [`Service::start`].
+pub(super) fn start_second(managed: &CoreSet, stop: &Stop) -> Result<Service> {
+    let mut definition = Definition::parse(SECOND, "the second service")?;
+    let own = std::env::current_exe().context("find the own program")?;
+    definition.command[0] = own.to_str().context("the own program's path is no text")?.to_owned();
+    Service::start(&definition, managed, stop)
+}
+
+/// What a second service does during a measurement.
+#[derive(Clone, Copy, Debug)]
+pub struct Second {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// What it is asked for.
+    pub script: Script,
+    /// Seed of its arrivals.
+    pub seed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_of_a_shape_is_the_stated_load() {
+        for case in LoopCase::ALL {
+            let mean = case.shape().iter().sum::<f64>() / 3.0;
+            assert!((mean - 1.0).abs() < 1e-9, "{case:?}: {mean}");
+        }
+    }
+
+    #[test]
+    fn the_second_service_is_defined() {
+        let definition = Definition::parse(SECOND, "second").unwrap();
+        assert_eq!(definition.name, "second");
+    }
+}
