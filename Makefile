@@ -7,7 +7,7 @@ QUELL      := target/release/quell
 # What `make demo` runs: one real service beside busy loops, for about a minute.
 DEMO       := $(QUELL) bench services --quick --brief --service memcached --json bench/results/demo.json
 # The figures that the docs quote: every benchmark, at full length.
-BENCHES    := colocate colocate-redis colocate-nginx overhead reaction mechanism why check view lanes runtime runtime-colocate sim sim-host validation
+BENCHES    := services client overhead reaction mechanism why check view lanes runtime runtime-colocate sim sim-host validation
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build deb demo test test-all test-unit test-ignored test-peers test-deb test-crash test-vm soak fuzz miri bench docs lint clean
@@ -104,12 +104,8 @@ bench: setup build test-peers ## Run every benchmark at full length into bench/r
 	$(CARGO) build --release -p quell-runtime --example keyvalue $(CARGO_LOCK)
 	@mkdir -p bench/results
 	@for name in $(BENCHES); do \
-		case $$name in \
-		colocate-*) bench="colocate --lc $${name#colocate-}" ;; \
-		*) bench=$$name ;; \
-		esac; \
-		echo "$(QUELL) bench $$bench --json bench/results/$$name.json"; \
-		$(QUELL) bench $$bench --json bench/results/$$name.json || exit; \
+		echo "$(QUELL) bench $$name --json bench/results/$$name.json"; \
+		$(QUELL) bench $$name --json bench/results/$$name.json || exit; \
 	done
 
 docs: ## Build the reference of all crates (target/doc)

@@ -35,7 +35,7 @@ inside man quell-run 2>&1 | grep -q 'Manage cores and tasks' || fail "man quell-
 ok "man quell-run"
 # Without the laboratory one line names the package.
 status=0
-inside quell bench colocate >"$root/run/log" 2>&1 || status=$?
+inside quell bench services >"$root/run/log" 2>&1 || status=$?
 [ "$status" = 2 ] || fail "quell bench without quell-lab exits with $status"
 [ "$(wc -l <"$root/run/log")" = 1 ] || fail "quell bench without quell-lab: $(cat "$root/run/log")"
 grep -q 'install the package quell-lab' "$root/run/log" || fail "quell bench without quell-lab: $(cat "$root/run/log")"
@@ -49,8 +49,8 @@ inside quell sim --json - /usr/share/doc/quell/examples/none.toml >"$root/run/lo
 grep -q 'none.toml' "$root/run/log" || fail "quell sim: $(cat "$root/run/log")"
 ok "quell sim"
 # There is no memcached in there, and that has to be all that it misses.
-inside quell bench colocate --quick >"$root/run/log" 2>&1 && fail "quell bench colocate ran without memcached"
-grep -q 'start memcached' "$root/run/log" || fail "quell bench colocate: $(cat "$root/run/log")"
+inside quell bench services --quick --service memcached >"$root/run/log" 2>&1 && fail "quell bench services ran without memcached"
+grep -q 'package memcached' "$root/run/log" || fail "quell bench services: $(cat "$root/run/log")"
 ok "quell bench finds its programs"
 [ ! -e "$root/etc/systemd/system/multi-user.target.wants/quell.service" ] || fail "the service is enabled"
 ok "the service is not enabled"

@@ -1,11 +1,10 @@
 //! Every benchmark behind `quell bench`.
 //!
 //! A benchmark takes a spec, reports its progress, and returns a [`quell_report::BenchReport`]: the one shape of
-//! all of them. [`stall`] holds the rules by which requests are left out, pure and tested by
-//! themselves; [`host`] does by hand what an administrator without Quell would.
+//! all of them. [`stops`] has the rule by which requests are left out, pure and tested by itself; [`host`] does by hand what an administrator without Quell would.
 
 pub mod check;
-pub mod colocate;
+pub mod client;
 pub mod daemon;
 pub mod host;
 pub mod lanes;
@@ -15,7 +14,7 @@ pub mod reaction;
 pub mod runtime;
 pub mod runtime_colocate;
 pub mod services;
-pub mod stall;
+pub mod stops;
 mod switch_cost;
 pub mod view;
 pub mod why;

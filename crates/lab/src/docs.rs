@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use crate::{bench, summary};
-use quell_bench::colocate::Lc;
+use quell_bench::services;
 use quell_report::BenchReport;
 use quell_report::table::{Table, number};
 use quell_report::{plot, provenance};
@@ -17,8 +17,6 @@ use quell_study::validation;
 const RESULTS: &str = "bench/results";
 /// Where plots go, below the repository's root.
 const PLOTS: &str = "docs/plots";
-/// The benchmark that has a report for each service.
-const COLOCATE: &str = "colocate";
 /// The index of the generated pages.
 const INDEX: &str = "docs/results.md";
 /// The generated pages, one per benchmark.
@@ -44,7 +42,6 @@ pub fn generate(root: &Path) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for report in &reports {
         let folder = root.join(PLOTS);
-        written.extend(plot::latencies(report, &folder)?.into_iter().map(|(_, path)| path));
         for picture in &report.plots {
             plot::panels(picture, &folder)?;
             written.push(folder.join(format!("{}.svg", picture.name)));
@@ -138,7 +135,7 @@ fn pages(reports: &[BenchReport]) -> Vec<(String, String)> {
     std::iter::once((INDEX.to_owned(), index(reports))).chain(of_reports).collect()
 }
 
-/// The index as Markdown: a row for each benchmark, and for each service that has no co-location yet.
+/// The index as Markdown: a row for each benchmark.
 fn index(reports: &[BenchReport]) -> String {
     let mut table = Table::new(["benchmark", "subject", "processor", "commit"]);
     let measured = reports.iter().map(|report| {
@@ -146,14 +143,8 @@ fn index(reports: &[BenchReport]) -> String {
         let commit = format!("`{}`", report.commit);
         (report.bench.clone(), [link, subject(report), report.machine.cpu.clone(), commit])
     });
-    let missing = Lc::ALL.iter().filter_map(|&lc| {
-        let bench = lc.report_name(COLOCATE);
-        let command =
-            format!("`quell bench {COLOCATE} --lc {} --json {RESULTS}/{bench}.json`", lc.name());
-        let row = [bench.clone(), command, "–".to_owned(), "not measured".to_owned()];
-        (!reports.iter().any(|report| report.bench == bench)).then_some((bench, row))
-    });
-    let mut rows: Vec<(String, [String; 4])> = measured.chain(missing).collect();
+    let first = reports.iter().find(|report| report.bench == services::BENCH).map(first_page);
+    let mut rows: Vec<(String, [String; 4])> = measured.collect();
     rows.sort_unstable();
     rows.into_iter().for_each(|(_, row)| table.row(row));
     format!(
@@ -161,8 +152,26 @@ fn index(reports: &[BenchReport]) -> String {
          <!-- Generated from bench/results/*.json by `quell bench report`; do not edit. -->\n\n\
          Every figure is the median over interleaved rounds in one run. Ratios are taken within each \
          round, and their intervals are seeded bootstrap 95 % intervals. The JSON files in `{RESULTS}` \
-         keep the value of every round.\n\n{}",
+         keep the value of every round.\n\n{}{}",
+        first.unwrap_or_default(),
         table.markdown()
+    )
+}
+
+/// What the services come to, in one page.
+fn first_page(report: &BenchReport) -> String {
+    format!(
+        "## In one page\n\n\
+         Real services with their defaults beside batch work on one core, at a part of their peak load in percent: tails as multiples of \
+         the service alone on a core that is kept awake (95 % interval), without what stops of the hypervisor met and raw; and what \
+         batch work gets of what it does alone. The best by hand is the setting of plain Linux with the lowest raw tail that leaves \
+         batch work at least nine tenths of what Quell does. An interval that reaches beyond 25 % proves nothing. All systems and \
+         services of each case: [services](results/services.md), measured on {} at `{}`.\n\n{}\nWhat Quell loses:\n\n{}\n\
+         ## All benchmarks\n\n",
+        report.machine.cpu,
+        report.commit,
+        services::headline(report).markdown(),
+        list(&services::losses(report))
     )
 }
 
@@ -192,13 +201,6 @@ fn page(report: &BenchReport) -> String {
     );
     for section in summary::sections(report) {
         out += &format!("\n## {}\n\n{}", section.title, section.table.markdown());
-        if report.curves.iter().any(|curve| curve.case == section.title) {
-            let name = format!("{}-{}", report.bench, section.title);
-            out += &format!(
-                "\n![latency distribution beside {}](../plots/{name}.svg)\n",
-                section.title
-            );
-        }
     }
     if !report.notes.is_empty() {
         out += &format!("\n## Notes of the run\n\n{}", notes(report));
@@ -207,7 +209,14 @@ fn page(report: &BenchReport) -> String {
 }
 
 fn notes(report: &BenchReport) -> String {
-    report.notes.iter().map(|note| format!("- {note}\n")).collect()
+    list(&report.notes)
+}
+
+fn list(items: &[String]) -> String {
+    match items {
+        [] => "- nothing that these measurements show\n".to_owned(),
+        _ => items.iter().map(|item| format!("- {item}\n")).collect(),
+    }
 }
 
 fn machine(report: &BenchReport) -> Table {
@@ -241,7 +250,8 @@ fn machine(report: &BenchReport) -> Table {
 /// * `value BENCH CASE SYSTEM METRIC`: the median,
 /// * `percent BENCH CASE SYSTEM METRIC`: the median of a share, in percent,
 /// * `table BENCH CASE`: the table of a case,
-/// * `table BENCH`: the headline of a co-location,
+/// * `table BENCH`: the headline of `services`,
+/// * `losses services`: what Quell loses,
 /// * `notes BENCH`: the notes of the run.
 ///
 /// A benchmark without a report is `not measured yet`; a report without the figure is an error.
@@ -295,7 +305,12 @@ fn figure(what: &str, reports: &[BenchReport]) -> Result<String> {
         }
         ["table", bench] => {
             let report = report(bench).with_context(missing)?;
-            Ok(format!("\n{}", summary::headline(report).markdown()))
+            let table = summary::headline(report).with_context(missing)?;
+            Ok(format!("\n{}", table.markdown()))
+        }
+        ["losses", bench] => {
+            let losses = services::losses(report(bench).with_context(missing)?);
+            Ok(format!("\n\n{}\n", list(&losses)))
         }
         ["notes", bench] => Ok(format!("\n\n{}\n", notes(report(bench).with_context(missing)?))),
         _ => {
@@ -311,7 +326,7 @@ mod tests {
     use super::*;
 
     fn sample() -> BenchReport {
-        let mut report = BenchReport::new("colocate", "quell bench colocate");
+        let mut report = BenchReport::new("reaction", "quell bench reaction");
         report.push("stream", "quell", "lc_p999_us", vec![110.0, 90.0, 100.0]);
         report.push("stream", "quell", "be_share_of_leftover", vec![0.93]);
         report.compare("stream", ("quell", &[1.0]), ("alone-idle-poll", &[0.8]), "lc_p999_us");
@@ -320,8 +335,8 @@ mod tests {
 
     #[test]
     fn figures_are_filled_in_and_stay_filled_in() {
-        let text = "p99.9 is <!-- bench: ratio colocate stream quell lc_p999_us -->?<!-- /bench --> \
-                    of alone, BE <!-- bench: percent colocate stream quell be_share_of_leftover --><!-- /bench -->.";
+        let text = "p99.9 is <!-- bench: ratio reaction stream quell lc_p999_us -->?<!-- /bench --> \
+                    of alone, BE <!-- bench: percent reaction stream quell be_share_of_leftover --><!-- /bench -->.";
         let filled = fill(text, &[sample()]).unwrap();
         assert!(filled.contains("-->1.25 (1.25 to 1.25)<!--"), "{filled}");
         assert!(filled.contains("-->93 %<!--"), "{filled}");
@@ -329,17 +344,17 @@ mod tests {
 
         let noted =
             BenchReport { notes: vec!["seen".to_owned(), "not seen".to_owned()], ..sample() };
-        let list = fill("<!-- bench: notes colocate --><!-- /bench -->", &[noted]).unwrap();
+        let list = fill("<!-- bench: notes reaction --><!-- /bench -->", &[noted]).unwrap();
         assert!(list.contains("-->\n\n- seen\n- not seen\n\n<!--"), "{list}");
     }
 
     #[test]
     fn a_figure_that_was_not_measured_is_an_error() {
         for text in [
-            "<!-- bench: value colocate stream nobody lc_p999_us --><!-- /bench -->",
+            "<!-- bench: value reaction stream nobody lc_p999_us --><!-- /bench -->",
             "<!-- bench: opinion --><!-- /bench -->",
-            "<!-- bench: table colocate stream -->",
-            "<!-- bench: table colocate stream",
+            "<!-- bench: table reaction stream -->",
+            "<!-- bench: table reaction stream",
         ] {
             assert!(fill(text, &[sample()]).is_err(), "{text}");
         }
@@ -364,13 +379,13 @@ mod tests {
     #[test]
     fn reports_that_are_no_evidence_are_refused_by_name() {
         let (root, commit) = repository();
-        let path = root.path().join(RESULTS).join("colocate.json");
+        let path = root.path().join(RESULTS).join("reaction.json");
         let refusal = |report: &BenchReport| {
             report.write(&path).unwrap();
             generate(root.path()).unwrap_err().to_string()
         };
         let dirty = refusal(&BenchReport { commit: format!("{commit}-dirty"), ..sample() });
-        assert!(dirty.contains("colocate.json") && dirty.contains("no commit has"), "{dirty}");
+        assert!(dirty.contains("reaction.json") && dirty.contains("no commit has"), "{dirty}");
         let foreign = refusal(&BenchReport { commit: "0123456789ab".into(), ..sample() });
         assert!(foreign.contains("no ancestor"), "{foreign}");
         BenchReport { commit, ..sample() }.write(&path).unwrap();
@@ -385,28 +400,14 @@ mod tests {
     fn pages_are_written_from_the_reports_and_then_in_step() {
         let (root, commit) = repository();
         let report = BenchReport { commit, ..sample() };
-        report.write(&root.path().join(RESULTS).join("colocate.json")).unwrap();
+        report.write(&root.path().join(RESULTS).join("reaction.json")).unwrap();
         assert_eq!(stale(root.path()).unwrap().len(), 2);
         generate(root.path()).unwrap();
         assert!(stale(root.path()).unwrap().is_empty());
-        let page = fs::read_to_string(root.path().join("docs/results/colocate.md")).unwrap();
-        assert!(page.contains("# Results of colocate") && page.contains("`quell bench colocate`"));
+        let page = fs::read_to_string(root.path().join("docs/results/reaction.md")).unwrap();
+        assert!(page.contains("# Results of reaction") && page.contains("`quell bench reaction`"));
         let index = fs::read_to_string(root.path().join(INDEX)).unwrap();
-        assert!(index.contains("| [colocate](results/colocate.md) "), "{index}");
-    }
-
-    #[test]
-    fn index_names_measured_and_missing_services() {
-        let mut nginx = sample();
-        nginx.bench = "colocate-nginx".into();
-        nginx.push("load", "nginx", "peak_rps", vec![30_000.0]);
-        let index = index(&[nginx, sample()]);
-        let rows: Vec<&str> = index.lines().filter(|line| line.contains("colocate")).collect();
-        assert_eq!(rows.len(), 3, "{index}");
-        assert!(rows[0].starts_with("| [colocate](results/colocate.md)"), "{index}");
-        assert!(rows[1].contains("the service is nginx"), "{index}");
-        assert!(rows[2].contains("--lc redis --json bench/results/colocate-redis.json"), "{index}");
-        assert_eq!(index.matches("not measured").count(), 1, "{index}");
+        assert!(index.contains("| [reaction](results/reaction.md) "), "{index}");
     }
 
     /// The committed page and README say what the committed reports say.

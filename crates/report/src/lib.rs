@@ -7,4 +7,4 @@ mod result;
 pub mod stats;
 pub mod table;
 
-pub use result::{BenchReport, Curve, LOAD_CASE, Ratio, Row, lines};
+pub use result::{BenchReport, LOAD_CASE, Ratio, Row, lines};

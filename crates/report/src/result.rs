@@ -31,9 +31,6 @@ pub struct BenchReport {
     /// Rules that were applied and what they took out, voided rounds, invalid cases: one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Latency distributions, for the plots.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub curves: Vec<Curve>,
     /// Pictures of other kinds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plots: Vec<Plot>,
@@ -77,17 +74,6 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// A latency distribution over all rounds of a system in a case.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Curve {
-    /// The situation that was measured.
-    pub case: String,
-    /// Who was measured.
-    pub system: String,
-    /// Pairs of a quantile (0 to 1) and the latency there in microseconds, ascending.
-    pub points: Vec<(f64, f64)>,
-}
-
 /// The case that holds what was offered to the service, which is its system.
 pub const LOAD_CASE: &str = "load";
 
@@ -103,7 +89,6 @@ impl BenchReport {
             rows: Vec::new(),
             ratios: Vec::new(),
             notes: Vec::new(),
-            curves: Vec::new(),
             plots: Vec::new(),
         }
     }
@@ -250,11 +235,6 @@ mod tests {
             ("alone-idle-poll", &[100.0; 3]),
             "lc_p999_us",
         );
-        report.curves.push(Curve {
-            case: "stream".into(),
-            system: "quell".into(),
-            points: vec![(0.5, 20.0), (0.999, 110.25)],
-        });
         report
     }
 

@@ -87,6 +87,10 @@ pub const PAIRS_MIN: usize = 5;
 /// holds its 95 % for a handful of pairs, where the percentile interval is too narrow. `None` of fewer than
 /// [`PAIRS_MIN`] and of ratios that are not positive.
 pub fn paired_ratio(ratios: &[f64]) -> Option<PairedRatio> {
+    resampled(ratios, RESAMPLES)
+}
+
+fn resampled(ratios: &[f64], resamples: usize) -> Option<PairedRatio> {
     if ratios.len() < PAIRS_MIN || !ratios.iter().all(|ratio| *ratio > 0.0 && ratio.is_finite()) {
         return None;
     }
@@ -95,7 +99,7 @@ pub fn paired_ratio(ratios: &[f64]) -> Option<PairedRatio> {
     let error = |sd: f64| sd / (logs.len() as f64).sqrt();
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let mut resample = vec![0.0; logs.len()];
-    let mut scores: Vec<f64> = (0..RESAMPLES)
+    let mut scores: Vec<f64> = (0..resamples)
         .filter_map(|_| {
             for slot in &mut resample {
                 *slot = logs[rng.random_range(0..logs.len())];
@@ -117,17 +121,21 @@ pub fn paired_ratio(ratios: &[f64]) -> Option<PairedRatio> {
     })
 }
 
+/// Resamples of each interval of [`null_coverage`], which makes many.
+const COVERAGE_RESAMPLES: usize = 500;
+
 /// The share of intervals of [`paired_ratio`] that hold 1 when the labels of each pair are exchanged at random, so that
 /// the true ratio is 1 and only the recorded noise is left. `None` as there.
 pub fn null_coverage(ratios: &[f64], relabellings: usize) -> Option<f64> {
-    paired_ratio(ratios)?;
+    resampled(ratios, COVERAGE_RESAMPLES)?;
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let holds = (0..relabellings).filter(|_| {
         let exchanged: Vec<f64> = ratios
             .iter()
             .map(|ratio| if rng.random::<bool>() { *ratio } else { 1.0 / ratio })
             .collect();
-        paired_ratio(&exchanged).is_some_and(|found| found.low <= 1.0 && 1.0 <= found.high)
+        resampled(&exchanged, COVERAGE_RESAMPLES)
+            .is_some_and(|found| found.low <= 1.0 && 1.0 <= found.high)
     });
     Some(holds.count() as f64 / relabellings.max(1) as f64)
 }

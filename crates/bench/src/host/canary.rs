@@ -4,7 +4,7 @@ use std::io;
 
 use quell_model::{CoreId, Nanos};
 
-use super::perf::{PerfRing, Subject};
+use super::perf::PerfRing;
 
 /// A timer that interrupts one core while this lives. An interrupt comes in user code, in system
 /// calls and in softirqs alike, so one that comes late means that the core itself stood still: the
@@ -22,10 +22,8 @@ pub struct Standstill {
     pub from: Nanos,
     /// The first one after.
     pub to: Nanos,
-    /// How much longer than the period that is.
-    pub late: Nanos,
-    /// The process that had the core.
-    pub pid: i32,
+    /// Whether the core idled at the latter: waking a halted one takes its time, and delays nobody by itself.
+    pub idle: bool,
 }
 
 impl Canary {
@@ -38,7 +36,7 @@ impl Canary {
     /// # Errors
     /// Where perf events are not allowed or not in this kernel.
     pub fn start(core: CoreId, period: Nanos) -> io::Result<Canary> {
-        let ring = PerfRing::start(core, Subject::Timer(period))?;
+        let ring = PerfRing::start(core, period)?;
         ring.set_enabled(false)?;
         Ok(Canary { ring, period, last: None })
     }
@@ -53,8 +51,7 @@ impl Canary {
         self.ring.set_enabled(true)
     }
 
-    /// Interrupts come no more; the standstills of at least `least` since [`Canary::begin`]. Says
-    /// nothing of a core that idles: waking a halted one takes its time.
+    /// Interrupts come no more; the standstills of at least `least` since [`Canary::begin`].
     ///
     /// # Errors
     /// Never, for a canary that was started.
@@ -65,7 +62,7 @@ impl Canary {
             if let Some(from) = self.last.replace(record.at) {
                 let late = (record.at - from) - self.period;
                 if late >= least {
-                    found.push(Standstill { from, to: record.at, late, pid: record.pid });
+                    found.push(Standstill { from, to: record.at, idle: record.pid == 0 });
                 }
             }
         }

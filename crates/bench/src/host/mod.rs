@@ -19,12 +19,11 @@ pub use canary::{Canary, Standstill};
 pub use cpuset::Cpuset;
 pub use directory::{directory, directory_on_disk, recover};
 pub use group::{Group, Weight};
-pub use perf::{PerfRing, Record, Subject};
 pub use process::{Program, Usage};
 pub use quiet::Quiet;
 pub use sched::{
-    Inherit, Policy, affinity, comm, nice, pin, policy, set_budget, set_deadline, set_nice,
-    set_policy, set_policy_with, set_slice, this_thread,
+    Inherit, Policy, affinity, comm, lc_priority, nice, pin, policy, set_budget, set_deadline,
+    set_nice, set_policy, set_policy_with, set_slice, this_thread,
 };
 pub use snapshot::{Difference, HostSnapshot};
 pub use spinner::PauseLoop;

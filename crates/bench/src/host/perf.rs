@@ -1,5 +1,4 @@
-//! A ring of perf_event_open(2) records of one core, as far as context switches and
-//! timer interrupts need it.
+//! A ring of perf_event_open(2) records of one core, as far as timer interrupts need it.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -18,18 +17,14 @@ const PAGE_BYTES: usize = 4_096;
 // Numbers of include/uapi/linux/perf_event.h.
 const TYPE_SOFTWARE: u32 = 1;
 const COUNT_SW_CPU_CLOCK: u64 = 0;
-const COUNT_SW_DUMMY: u64 = 9;
 const SAMPLE_TID: u64 = 1 << 1;
 const SAMPLE_TIME: u64 = 1 << 2;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 const USE_CLOCKID: u64 = 1 << 25;
-const CONTEXT_SWITCH: u64 = 1 << 26;
 const IOC_ENABLE: libc::Ioctl = 0x2400;
 const IOC_DISABLE: libc::Ioctl = 0x2401;
 const FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 const RECORD_SAMPLE: u32 = 9;
-const RECORD_SWITCH_CPU_WIDE: u32 = 15;
-const MISC_SWITCH_OUT: u16 = 1 << 13;
 const DATA_HEAD_AT: usize = 1_024;
 const DATA_TAIL_AT: usize = 1_032;
 
@@ -58,21 +53,12 @@ struct Attributes {
     reserved: u16,
 }
 
-/// What is recorded.
-#[derive(Clone, Copy, Debug)]
-pub enum Subject {
-    /// Every context switch.
-    Switches,
-    /// Interrupts of a timer with this period, whatever the core does.
-    Timer(Nanos),
-}
-
-/// Something that happened on the core.
+/// An interrupt of the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// When, on CLOCK_MONOTONIC.
     pub at: Nanos,
-    /// The process that got the core, or that the timer interrupted; 0 is the idle task.
+    /// The process that it interrupted; 0 is the idle task.
     pub pid: i32,
 }
 
@@ -84,29 +70,21 @@ pub struct PerfRing {
 }
 
 impl PerfRing {
-    /// Starts recording.
+    /// Starts recording the interrupts of a timer with this period, which come whatever the core does.
     ///
     /// # Errors
     /// Where perf events are not allowed or not in this kernel.
-    pub fn start(core: CoreId, subject: Subject) -> io::Result<PerfRing> {
-        let mut attributes = Attributes {
+    pub fn start(core: CoreId, period: Nanos) -> io::Result<PerfRing> {
+        let attributes = Attributes {
             kind: TYPE_SOFTWARE,
+            config: COUNT_SW_CPU_CLOCK,
+            sample_period: period.0,
             size: size_of::<Attributes>() as u32,
             sample_type: SAMPLE_TID | SAMPLE_TIME,
             flags: SAMPLE_ID_ALL | USE_CLOCKID,
             clockid: libc::CLOCK_MONOTONIC,
             ..Attributes::default()
         };
-        match subject {
-            Subject::Switches => {
-                attributes.config = COUNT_SW_DUMMY;
-                attributes.flags |= CONTEXT_SWITCH;
-            }
-            Subject::Timer(period) => {
-                attributes.config = COUNT_SW_CPU_CLOCK;
-                attributes.sample_period = period.0;
-            }
-        }
         // SAFETY: the pointer is valid for the call and the size in the struct is its own.
         let fd = unsafe {
             let (every_process, no_group): (libc::pid_t, libc::c_int) = (-1, -1);
@@ -154,19 +132,14 @@ impl PerfRing {
         let mut records = Vec::new();
         while tail < head {
             let header = self.read_u64(tail);
-            let (kind, misc, size) = (header as u32, (header >> 32) as u16, (header >> 48) as u16);
+            let (kind, size) = (header as u32, (header >> 48) as u16);
             if size < 8 {
                 break;
             }
-            // The first word of either body holds the process, the last one the time.
-            let time_at = match kind {
-                RECORD_SWITCH_CPU_WIDE if misc & MISC_SWITCH_OUT != 0 && size >= 32 => Some(24),
-                RECORD_SAMPLE if size >= 24 => Some(16),
-                _ => None,
-            };
-            if let Some(time_at) = time_at {
+            // After the header: process and thread, then the time.
+            if kind == RECORD_SAMPLE && size >= 24 {
                 let pid = (self.read_u64(tail + 8) as u32).cast_signed();
-                records.push(Record { at: Nanos(self.read_u64(tail + time_at)), pid });
+                records.push(Record { at: Nanos(self.read_u64(tail + 16)), pid });
             }
             tail += u64::from(size);
         }
@@ -194,36 +167,13 @@ impl Drop for PerfRing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::{Program, pin};
-    use quell_model::CoreSet;
-    use std::process::Command;
     use std::time::{Duration, Instant};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_program_is_seen_on_its_core() {
-        let core = CoreId(0);
-        let mut ring = PerfRing::start(core, Subject::Switches).unwrap();
-        let before = quell_load::now();
-        let program = Program::start("sh", Command::new("sh").args(["-c", "sleep 0.2"])).unwrap();
-        pin(program.pid(), &CoreSet::of(core)).unwrap();
-        let (mut records, until) = (Vec::new(), Instant::now() + PATIENCE);
-        while !records.iter().any(|one: &Record| one.pid == program.pid()) {
-            assert!(Instant::now() < until, "the program is not seen");
-            std::thread::sleep(Duration::from_millis(20));
-            records.extend(ring.drain());
-        }
-        let after = quell_load::now();
-        let ours: Vec<&Record> = records.iter().filter(|one| one.pid == program.pid()).collect();
-        assert!(!ours.is_empty());
-        assert!(ours.iter().all(|one| (before..=after).contains(&one.at)), "on the same clock");
-        assert!(records.is_sorted_by_key(|one| one.at));
-    }
-
-    #[test]
     fn a_timer_interrupts_whatever_runs_while_it_is_enabled() {
-        let mut ring = PerfRing::start(CoreId(0), Subject::Timer(Nanos::from_millis(1))).unwrap();
+        let mut ring = PerfRing::start(CoreId(0), Nanos::from_millis(1)).unwrap();
         ring.set_enabled(false).unwrap();
         ring.drain();
         std::thread::sleep(Duration::from_millis(50));

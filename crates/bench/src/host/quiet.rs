@@ -4,7 +4,7 @@
 //! holds a core for several ticks. On the client's core that looks like a service that is milliseconds late, in
 //! whichever system happened to start something. At SCHED_IDLE it waits for a core that nobody uses.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use quell_act::{Executor, Setting};
 use quell_model::{CoreId, CoreSet};
 use quell_observe::procs;
@@ -68,6 +68,16 @@ impl Quiet {
             meets && self.executor.write_setting(&setting, &others.to_string()).is_err()
         })
         .collect()
+    }
+
+    /// Turns real-time throttling off: threads that are busy stop for 50 ms of each second otherwise, and where the kernel
+    /// shares real-time time out among groups (RT_GROUP_SCHED) a group without a share is refused. Quell turns it off too.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn allow_real_time(&mut self) -> Result<()> {
+        let throttling = Setting::Sysctl("kernel.sched_rt_runtime_us".to_owned());
+        self.write(&throttling, "-1").context("turn real-time throttling off")
     }
 
     /// Writes a setting until this ends.

@@ -3,7 +3,8 @@
 
 use std::io;
 
-use quell_model::{CoreId, CoreSet, Nanos};
+use quell_act::Ladder;
+use quell_model::{CoreId, CoreSet, Nanos, Rung};
 use rustix::process::Pid;
 use rustix::thread::CpuSet;
 
@@ -32,6 +33,12 @@ impl Policy {
             Policy::Rr(priority) => (libc::SCHED_RR, priority),
         }
     }
+}
+
+/// The priority of an LC thread on its Quell rung, on this host.
+pub fn lc_priority() -> i32 {
+    let ladder = Ladder::for_this_host().unwrap_or_default();
+    ladder.priority(Rung::Lc).map_or(1, i32::from)
 }
 
 /// Sets a thread's policy; 0 is the calling thread. What is elevated carries SCHED_RESET_ON_FORK, so

@@ -208,9 +208,9 @@ mod tests {
     fn preemptive_servers_are_compared_with_the_other_by_p99() {
         let samples = |us: u64| {
             let done = Nanos::from_micros(us);
-            let requests = vec![crate::stall::Request { intended: Nanos::ZERO, done }; 4];
+            let requests = vec![crate::stops::Request { due: Nanos::ZERO, done }; 4];
             let kept = super::super::client::Kept { requests, from: Nanos::ZERO, to: done };
-            let latencies = Latencies::of(&kept, &crate::stall::Windows::default());
+            let latencies = Latencies::of(&kept, &[]);
             let seen = Seen {
                 answered_rps: 5_000.0,
                 count: 4,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ring::{Request, Ring};
 use super::server::{bell, make_bell, open_bell, ring_bell};
-use crate::stall;
+use crate::stops;
 
 /// Requests that a ring has room for.
 const CAPACITY: usize = 1 << 12;
@@ -63,7 +63,7 @@ pub struct Seen {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
     /// Each of them.
-    pub requests: Vec<stall::Request>,
+    pub requests: Vec<stops::Request>,
     /// From when on they were.
     pub from: Nanos,
     /// Until when.
@@ -83,7 +83,7 @@ pub struct Client {
     answered: u64,
     last: Nanos,
     stopped: Nanos,
-    kept: Vec<stall::Request>,
+    kept: Vec<stops::Request>,
     done: bool,
 }
 
@@ -172,7 +172,7 @@ impl Client {
             if answer.due >= counts {
                 self.count += 1;
                 if self.load.rate_rps.is_some() {
-                    self.kept.push(stall::Request { intended: answer.due, done: answer.done });
+                    self.kept.push(stops::Request { due: answer.due, done: answer.done });
                 }
             }
             if answer.done >= counts && answer.done < end {
@@ -320,7 +320,7 @@ mod tests {
         assert!((1..1_000).contains(&seen.count), "{seen:?}");
         let requests = kept.requests.iter();
         assert_eq!(
-            requests.filter(|seen| seen.latency() > Nanos(500)).count(),
+            requests.filter(|seen| seen.done - seen.due > Nanos(500)).count(),
             seen.count as usize
         );
     }

@@ -22,7 +22,7 @@ use super::sharing::{PATIENCE, Pattern, Place, Shared, System, Turns};
 use super::turns::Target;
 use super::undisturbed::{self, Latencies, StallWatch};
 use crate::host::{self, Policy, Program, pin, set_policy};
-use crate::stall::Windows;
+use crate::stops::CoreStop;
 use quell_report::BenchReport;
 use quell_terminal::{Progress, Stop};
 
@@ -257,7 +257,7 @@ fn run(
     seed: u64,
     mut stalls: Option<&mut StallWatch>,
     stop: &Stop,
-) -> Result<(Seen, Kept, Windows)> {
+) -> Result<(Seen, Kept, Vec<CoreStop>)> {
     let directory = host::directory()?;
     let load = Load {
         ring: directory.path().join("ring"),
@@ -280,7 +280,7 @@ fn run(
     stalls.as_deref_mut().map_or(Ok(()), StallWatch::begin)?;
     let seen = offer(place, cell, &load, directory.path(), members, &threads, stop);
     // Also after an error: no interrupt disturbs what comes next.
-    let stalls = stalls.map_or(Ok(Windows::default()), StallWatch::end)?;
+    let stalls = stalls.map_or(Ok(Vec::new()), StallWatch::end)?;
     let (seen, kept) = seen?;
     Ok((seen, kept, stalls))
 }
@@ -425,7 +425,7 @@ fn end(shared: Shared, members: Vec<Member>, stop: &Stop) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stall;
+    use crate::stops;
 
     #[test]
     fn each_cell_is_there_once_and_tables_come_in_pairs() {
@@ -451,9 +451,9 @@ mod tests {
             .map(|cell| {
                 let took = if cell.name == TABLES[1].0 { 50 } else { 100 };
                 let done = Nanos::from_micros(took);
-                let requests = vec![stall::Request { intended: Nanos::ZERO, done }; 4];
+                let requests = vec![stops::Request { due: Nanos::ZERO, done }; 4];
                 let kept = Kept { requests, from: Nanos::ZERO, to: done };
-                let latencies = Latencies::of(&kept, &Windows::default());
+                let latencies = Latencies::of(&kept, &[]);
                 vec![Sample { light: seen.clone(), latencies, full: None }]
             })
             .collect();

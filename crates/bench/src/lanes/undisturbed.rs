@@ -1,4 +1,4 @@
-//! Latencies without what the hypervisor did to them, by the rule of [`stall`].
+//! Latencies without what the hypervisor did to them, by the rule of [`crate::stops`].
 //!
 //! One that stops a core for a few milliseconds a second makes up the 99th percentile by itself, whatever has the core. Cores with
 //! lanes never idle in these benchmarks, so a timer interrupt that comes late there means that the core stood still.
@@ -8,21 +8,29 @@ use quell_model::{CoreId, Nanos};
 
 use super::client::Kept;
 use crate::host::{Canary, Standstill};
-use crate::stall::{self, Evidence, Filtered, Gap, Windows};
+use crate::stops::{self, CoreStop, Windows};
 use quell_report::stats::quantile;
 
 /// Runs until one has few enough stalls; the last one counts as it is.
 const TRIES: usize = 4;
 
-/// Sees the stalls of a core. Without perf events it sees none, and says why.
-pub struct StallWatch(Option<Canary>);
+/// Shorter stops are within what an undisturbed core shows.
+const STOP_MIN: Nanos = Nanos::from_micros(100);
+/// Share of the time, and of the requests, that stops may meet in a run that counts.
+const SHARE_MAX: f64 = 0.05;
+
+/// Sees the stops of a core. Without perf events it sees none, and says why.
+pub struct StallWatch {
+    core: CoreId,
+    canary: Option<Canary>,
+}
 
 /// The latencies of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
-    filtered: Filtered,
-    /// The share of the time in which a core was stopped, or had to catch up.
-    covered: f64,
+    seen: stops::Latencies,
+    /// The share of the time in which the core was stopped.
+    stopped: f64,
 }
 
 /// One of their figures.
@@ -30,12 +38,12 @@ pub type Figure = fn(&Latencies) -> f64;
 
 /// What reports have of them.
 pub const FIGURES: [(&str, Figure); 6] = [
-    ("p50_us", |seen| us(&seen.filtered.kept, 0.5)),
+    ("p50_us", |seen| us(&seen.seen.filtered, 0.5)),
     ("p99_us", Latencies::p99_us),
-    ("p999_us", |seen| us(&seen.filtered.kept, 0.999)),
-    ("p99_us_raw", |seen| us(&seen.filtered.raw, 0.99)),
-    ("stalled_percent", |seen| seen.covered * 100.0),
-    ("removed_percent", |seen| seen.filtered.removed_requests_share() * 100.0),
+    ("p999_us", |seen| us(&seen.seen.filtered, 0.999)),
+    ("p99_us_raw", |seen| us(&seen.seen.raw, 0.99)),
+    ("stalled_percent", |seen| seen.stopped * 100.0),
+    ("removed_percent", |seen| seen.seen.excluded_share() * 100.0),
 ];
 
 impl StallWatch {
@@ -44,7 +52,7 @@ impl StallWatch {
         let canary = Canary::start(core, period).map_err(|why| {
             notes.push(format!("stalls of the hypervisor are not seen, and stay in: {why}"));
         });
-        StallWatch(canary.ok())
+        StallWatch { core, canary: canary.ok() }
     }
 
     /// Runs something, again while there are too many stalls: what it returns, and its latencies.
@@ -70,42 +78,39 @@ impl StallWatch {
     /// # Errors
     /// When the kernel takes a timer away.
     pub fn begin(&mut self) -> Result<()> {
-        Ok(self.0.as_mut().map_or(Ok(()), Canary::begin)?)
+        Ok(self.canary.as_mut().map_or(Ok(()), Canary::begin)?)
     }
 
     /// It is over: no timer interrupts any more.
     ///
     /// # Errors
     /// When the kernel takes a timer away.
-    pub fn end(&mut self) -> Result<Windows> {
-        let end = |canary: &mut Canary| canary.end(stall::GAP_MIN);
-        let stills = self.0.as_mut().map_or(Ok(Vec::new()), end)?;
-        let gap = |still: &Standstill| Gap {
-            start: still.from,
-            end: still.to,
-            evidence: Evidence::LateInterrupt { late: still.late },
-            quell_ran: false,
-        };
-        Ok(Windows::of(&stills.iter().map(gap).collect::<Vec<_>>()))
+    pub fn end(&mut self) -> Result<Vec<CoreStop>> {
+        let end = |canary: &mut Canary| canary.end(STOP_MIN);
+        let stills = self.canary.as_mut().map_or(Ok(Vec::new()), end)?;
+        let core = self.core;
+        let stop = |still: Standstill| CoreStop { core, start: still.from, end: still.to };
+        Ok(stills.into_iter().map(stop).collect())
     }
 }
 
 impl Latencies {
-    /// Those of these requests, beside these stalls.
-    pub fn of(kept: &Kept, stalls: &Windows) -> Latencies {
-        let covered = stalls.covered(kept.from, kept.to);
-        Latencies { filtered: Filtered::of(&kept.requests, stalls, covered), covered }
+    /// Those of these requests, beside these stops.
+    pub fn of(kept: &Kept, stops: &[CoreStop]) -> Latencies {
+        Latencies {
+            seen: Windows::of(stops, &kept.requests).sort(&kept.requests),
+            stopped: stops::stopped_share(stops, kept.from, kept.to),
+        }
     }
 
     /// Their 99th percentile.
     pub fn p99_us(&self) -> f64 {
-        us(&self.filtered.kept, 0.99)
+        us(&self.seen.filtered, 0.99)
     }
 
     /// Whether it counts by the rule.
     pub fn is_valid(&self) -> bool {
-        let removed = self.filtered.removed_requests_share();
-        self.covered <= stall::COVERED_MAX && removed <= stall::REMOVED_MAX
+        self.stopped <= SHARE_MAX && self.seen.excluded_share() <= SHARE_MAX
     }
 }
 
@@ -117,7 +122,7 @@ pub fn note_of<'a>(what: &str, runs: impl Iterator<Item = &'a Latencies>) -> Opt
         format!(
             "{what}: in {disturbed} of {} runs stalls of the hypervisor cover more than {:.0} % of the time or of the requests, {TRIES} times in a row",
             runs.len(),
-            stall::COVERED_MAX * 100.0
+            SHARE_MAX * 100.0
         )
     })
 }
@@ -130,21 +135,20 @@ fn us(ascending: &[Nanos], at: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stall::Request;
+    use crate::stops::Request;
 
     fn run(stalled: Nanos) -> Latencies {
         let us = Nanos::from_micros;
-        let request = |nth: u64| Request { intended: us(nth * 10), done: us(nth * 10 + 5) };
+        let request = |nth: u64| Request { due: us(nth * 10), done: us(nth * 10 + 5) };
         let mut kept = Kept { requests: (0..10_000).map(request).collect(), ..Kept::default() };
         kept.to = us(100_000);
         let (start, end) = (us(50_000), us(50_000) + stalled);
         for request in &mut kept.requests {
-            if request.intended > start && request.intended < end {
+            if request.due > start && request.due < end {
                 request.done = end + us(5);
             }
         }
-        let evidence = Evidence::LateInterrupt { late: stalled };
-        Latencies::of(&kept, &Windows::of(&[Gap { start, end, evidence, quell_ran: false }]))
+        Latencies::of(&kept, &[CoreStop { core: CoreId(0), start, end }])
     }
 
     #[test]
@@ -156,14 +160,14 @@ mod tests {
             of(&latencies)
         };
         assert!(figure("p99_us_raw") > 500.0);
-        assert!((3.9..4.2).contains(&figure("stalled_percent")));
-        assert!((3.9..4.2).contains(&figure("removed_percent")));
+        assert!((1.9..2.1).contains(&figure("stalled_percent")));
+        assert!((1.9..2.1).contains(&figure("removed_percent")));
         assert!(note_of("it", [&latencies].into_iter()).is_none());
     }
 
     #[test]
     fn a_run_with_too_many_stalls_is_made_again_and_told_of_if_none_is_better() {
-        let mut watch = StallWatch(None);
+        let mut watch = StallWatch { core: CoreId(0), canary: None };
         let mut runs = 0;
         let (_, worst) = watch
             .run(|_| {

@@ -10,9 +10,9 @@ use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::{OverheadSpec, ticks};
-use crate::colocate::{BatchWork, Lc, Mix, Server, lc_priority};
 use crate::daemon::{Adopted, Adoptee, Daemon, DaemonSpec};
-use crate::host::Policy;
+use crate::host::{Policy, Quiet, lc_priority};
+use crate::services::{BatchWork, Definition, Kind, Programs, Service};
 use quell_report::BenchReport;
 use quell_terminal::Stop;
 
@@ -27,10 +27,12 @@ pub fn run(
     stop: &Stop,
     on_round: &mut dyn FnMut(usize),
 ) -> Result<()> {
-    let lc = Server::start(Lc::Memcached, &spec.managed)?;
-    let be = BatchWork::start(&spec.antagonist, &spec.managed, Mix::Hog, None)?;
+    let lc = Service::start(&Definition::named("memcached")?, &spec.managed, stop)?;
+    let programs = Programs { antagonist: spec.antagonist.clone(), go_gc: None };
+    let be = BatchWork::start(Kind::Hog, &programs, &spec.managed, stop)?;
+    let protocol = lc.protocol().context("memcached has a protocol")?.clone();
     let duration = Nanos(spec.duration.as_nanos() as u64);
-    let mut load = LoadSpec::new(lc.addr, lc.lc.protocol(), spec.rate_rps, duration);
+    let mut load = LoadSpec::new(lc.addr, protocol, spec.rate_rps, duration);
     load.core = Some(spec.client);
     load.warmup = Nanos::from_millis(200);
     let mut values: [Vec<f64>; 3] = Default::default();
@@ -50,11 +52,13 @@ pub fn run(
                 daemon.stop()?;
                 rate
             } else {
-                lc.program.set_policy(Policy::Fifo(lc_priority()), 0)?;
-                set_batch(&be, Policy::Idle)?;
+                let mut quiet = Quiet::keep()?;
+                quiet.allow_real_time()?;
+                lc.group.set_policy(Policy::Fifo(lc_priority()), 0)?;
+                be.group.set_policy(Policy::Idle, 0)?;
                 let rate = offer(&load, &be);
-                lc.program.set_policy(Policy::Other, 0)?;
-                set_batch(&be, Policy::Other)?;
+                lc.group.set_policy(Policy::Other, 0)?;
+                be.group.set_policy(Policy::Other, 0)?;
                 rate?
             };
             values[usize::from(system == QUELL)].push(rate);
@@ -69,35 +73,29 @@ pub fn run(
     Ok(())
 }
 
-fn set_batch(be: &BatchWork, policy: Policy) -> Result<()> {
-    be.programs().try_for_each(|program| program.set_policy(policy, 0))
-}
-
 /// Batch work a second while the load is offered.
 fn offer(load: &LoadSpec, be: &BatchWork) -> Result<f64> {
     let before = be.work()?;
     quell_load::run(load, &mut quell_load::Silent).context("offer load")?;
-    Ok(be.work()?.rates_since(&before).ops())
+    Ok(be.work()?.rates_since(&before).ops.iter().sum())
 }
 
-fn start(spec: &OverheadSpec, lc: &Server, be: &BatchWork, stop: &Stop) -> Result<Daemon> {
-    let task = |name: &str, class, pid, guaranteed| Adopted {
+fn start(spec: &OverheadSpec, lc: &Service, be: &BatchWork, stop: &Stop) -> Result<Daemon> {
+    let task = |name: &str, class, group: String, guaranteed| Adopted {
         name: name.to_owned(),
         class,
-        what: Adoptee::Process(pid),
+        what: Adoptee::Cgroup(group),
         guaranteed,
         max: spec.managed.len() as u32,
         runaway: None,
     };
-    let service = task("service", Class::LatencyCritical, lc.program.pid(), 1);
-    let batch = be.programs().enumerate();
-    let batch = batch
-        .map(|(at, program)| task(&format!("batch-{at}"), Class::BestEffort, program.pid(), 0));
+    let service = task("service", Class::LatencyCritical, lc.group.path(), 1);
+    let batch = task("batch", Class::BestEffort, be.group.path(), 0);
     let daemon = DaemonSpec {
         program: spec.quell.clone(),
         managed: spec.managed,
         host: Vec::new(),
-        tasks: std::iter::once(service).chain(batch).collect(),
+        tasks: vec![service, batch],
     };
     Daemon::start(&daemon, stop)
 }

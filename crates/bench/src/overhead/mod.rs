@@ -94,7 +94,9 @@ fn bpf(report: &mut BenchReport, rounds: usize, core: CoreId) -> Result<()> {
     // Threads that this one starts belong to the task.
     observer.watch(own, task, true, Children::Adopt)?;
     let mut each: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut switches = Vec::new();
     for _ in 0..rounds {
+        switches.push(switch_cost::measure(core)?);
         let before = observer.cost();
         let measuring = observer.measure().context("measure BPF programs")?;
         switch_cost::measure(core)?;
@@ -109,6 +111,7 @@ fn bpf(report: &mut BenchReport, rounds: usize, core: CoreId) -> Result<()> {
             }
         }
     }
+    report.push("switch", "futex", "switch_us", switches);
     for (event, values) in each {
         report.push("bpf", &event, "ns_per_event", values);
     }

@@ -265,7 +265,7 @@ fn measure(spec: &ReactionSpec, system: System, stop: &Stop) -> Result<Taken> {
     let mut scene = Scene::start(spec)?;
     let daemon = match system {
         System::FutexWake => {
-            scene.sleeper.set_policy(Policy::Fifo(crate::colocate::lc_priority()), 0)?;
+            scene.sleeper.set_policy(Policy::Fifo(host::lc_priority()), 0)?;
             scene.batch.set_policy(Policy::Fifo(BATCH_PRIORITY), 0)?;
             None
         }

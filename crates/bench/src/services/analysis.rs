@@ -28,11 +28,12 @@ const LIMITS: [f64; 4] = [0.0, 0.01, 0.02, 0.05];
 /// What is added to each answer of the planted arm, as a part of its tail.
 const PLANTED: f64 = 0.2;
 
-/// How often the labels of base and null arm are exchanged to see what the intervals are worth.
-const RELABELLINGS: usize = 1_000;
+/// How often the labels of base and null arm are exchanged to see what the intervals are worth, in a report.
+pub const RELABELLINGS: usize = 1_000;
 
-/// Fills the report with the rows, ratios and notes of a log.
-pub fn fill(report: &mut BenchReport, lines: &[Line]) {
+/// Fills the report with the rows, ratios and notes of a log, and with how many intervals of the null arm hold 1 after so
+/// many random exchanges of labels.
+pub fn fill(report: &mut BenchReport, lines: &[Line], relabellings: usize) {
     let runs: Vec<&Run> = lines
         .iter()
         .filter_map(|line| match line {
@@ -53,6 +54,7 @@ pub fn fill(report: &mut BenchReport, lines: &[Line]) {
         let own: Vec<&Run> = runs.iter().copied().filter(|run| run.cell == *cell).collect();
         rows(report, cell, &own);
         compare(report, cell, &own);
+        coverage(report, cell, &own, relabellings);
     }
     stops(report, &runs);
 }
@@ -114,11 +116,16 @@ fn compare(report: &mut BenchReport, cell: &Cell, runs: &[&Run]) {
             let planted = plan::ratios(cell, system.name(), "tail_us", runs);
             let planted: Vec<f64> = planted.iter().map(|ratio| ratio * (1.0 + PLANTED)).collect();
             push_ratio(report, cell, "planted", "tail_us", &planted);
-            let null = plan::ratios(cell, system.name(), "tail_us", runs);
-            if let Some(coverage) = stats::null_coverage(&null, RELABELLINGS) {
-                report.push(&cell.name(), system.name(), "coverage_share", vec![coverage]);
-            }
         }
+    }
+}
+
+/// What the intervals are worth where nothing differs.
+fn coverage(report: &mut BenchReport, cell: &Cell, runs: &[&Run], relabellings: usize) {
+    let null = System::Null.name();
+    let ratios = plan::ratios(cell, null, "tail_us", runs);
+    if let Some(share) = stats::null_coverage(&ratios, relabellings) {
+        report.push(&cell.name(), null, "coverage_share", vec![share]);
     }
 }
 
@@ -223,7 +230,7 @@ mod tests {
 
     fn report(lines: &[Line]) -> BenchReport {
         let mut report = BenchReport::new("services", "quell bench services");
-        fill(&mut report, lines);
+        fill(&mut report, lines, 20);
         report
     }
 

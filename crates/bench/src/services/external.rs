@@ -11,8 +11,8 @@ use quell_trace::why::read_requests;
 use super::definition::Client;
 use super::measure::{Offer, Offered};
 use super::service::Service;
-use super::stops::Request;
 use crate::host::pin;
+use crate::stops::Request;
 
 /// Runs the service's own client on the client's core.
 ///

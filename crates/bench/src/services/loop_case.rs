@@ -2,6 +2,7 @@
 //! loop there. The second service is the synthetic server; every service of a case is judged.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -22,7 +23,7 @@ const PHASE_MIN: Duration = Duration::from_secs(2);
 const SECOND: &str = r#"
 name = "second"
 about = "the synthetic server: one worker, 500 us a request"
-command = ["quell-lab", "load", "serve", "{address}", "--allow-runaway"]
+command = ["quell", "load", "serve", "{address}", "--allow-runaway"]
 [client]
 protocol = "synthetic"
 service = "fixed"
@@ -82,14 +83,13 @@ impl LoopCase {
     }
 }
 
-/// Starts the second service anew: a worker that ran away may still spin.
+/// Starts the second service anew by the program `quell`: a worker that ran away may still spin.
 ///
 /// # Errors
 /// As [`Service::start`].
-pub(super) fn start_second(managed: &CoreSet, stop: &Stop) -> Result<Service> {
+pub(super) fn start_second(quell: &Path, managed: &CoreSet, stop: &Stop) -> Result<Service> {
     let mut definition = Definition::parse(SECOND, "the second service")?;
-    let own = std::env::current_exe().context("find the own program")?;
-    definition.command[0] = own.to_str().context("the own program's path is no text")?.to_owned();
+    definition.command[0] = quell.to_str().context("the path of quell is no text")?.to_owned();
     Service::start(&definition, managed, stop)
 }
 

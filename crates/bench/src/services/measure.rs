@@ -15,9 +15,9 @@ use super::loop_case::Second;
 use super::pause::PauseProgram;
 use super::second::{self, Asked};
 use super::service::Service;
-use super::stops::{CoreStop, Latencies, Request, STOP_MIN, Windows, stopped_share};
 use super::wakeups::Wakeups;
 use crate::host::{Canary, Usage, set_nice};
+use crate::stops::{CoreStop, Latencies, Request, STOP_MIN, Windows, stopped_share};
 
 /// Nice value of the client's thread: a foreign thread on its core would be measured as latency.
 /// Not FIFO: that would starve the core's softirq thread.
@@ -67,7 +67,7 @@ impl Canaries {
                 start: still.from,
                 end: still.to,
             };
-            stops.extend(stills.into_iter().map(stop));
+            stops.extend(stills.into_iter().filter(|still| !still.idle).map(stop));
         }
         Ok(stops)
     }
@@ -207,7 +207,14 @@ pub fn measure(
 /// Latencies in microseconds, with and without what stops met.
 fn quantiles(latencies: &Latencies, quoted: f64, put: &mut impl FnMut(&str, f64)) {
     for (suffix, ascending) in [("", &latencies.filtered), ("_raw", &latencies.raw)] {
-        let named = [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0), ("tail", quoted)];
+        let named = [
+            ("min", 0.0),
+            ("p50", 0.5),
+            ("p99", 0.99),
+            ("p999", 0.999),
+            ("max", 1.0),
+            ("tail", quoted),
+        ];
         for (name, quantile) in named {
             if let Some(at) = stats::quantile(ascending, quantile) {
                 put(&format!("{name}_us{suffix}"), at.0 as f64 / 1e3);

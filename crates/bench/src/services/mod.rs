@@ -5,7 +5,7 @@
 //! open-loop client has the other core. In each round of a cell (a service at a load beside a kind of batch work) batch
 //! work is measured alone, and then every system in an order drawn anew, all with the same arrivals. Each measurement is
 //! a line of a log, from which a run that was stopped goes on; [`analysis`] makes the report of it. Latencies count from
-//! the intended send time; [`stops`] has the rule that detects stops of the hypervisor.
+//! the intended send time; [`crate::stops`] has the rule that detects stops of the hypervisor.
 
 pub mod analysis;
 mod batch;
@@ -21,7 +21,6 @@ mod peak;
 pub mod plan;
 mod second;
 mod service;
-pub mod stops;
 mod system;
 mod tables;
 mod wakeups;
@@ -39,20 +38,21 @@ use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-pub use self::batch::Kind;
-use self::batch::{BatchWork, Programs, Rates};
+use self::batch::Rates;
+pub use self::batch::{BatchWork, Kind, Programs};
 use self::bursts::Bursts;
 pub use self::definition::{Definition, DefinitionError, FILE_BYTES_MAX};
 use self::log::{Cell, Header, Line, Log, Phase, Run};
 pub use self::loop_case::LoopCase;
 use self::loop_case::{Second, start_second};
 use self::measure::{Canaries, Instruments, Offer, measure};
+pub use self::pause::PauseProgram;
 use self::plan::Planned;
 pub use self::plan::Wanted;
-use self::service::Service;
+pub use self::service::Service;
 pub use self::system::System;
 use self::system::{Scene, enter};
-pub use self::tables::{BENCH, five_lines, headline, sections};
+pub use self::tables::{BENCH, five_lines, headline, losses, sections};
 use self::wakeups::Wakeups;
 use crate::host::{self, PauseLoop};
 
@@ -113,7 +113,7 @@ pub fn run(spec: &ServicesSpec, progress: &mut dyn Progress, stop: &Stop) -> Res
     host::pin(0, &own).context("take back the own affinity")?;
     measured?;
     let mut report = BenchReport::new(BENCH, &spec.command);
-    analysis::fill(&mut report, &log.lines);
+    analysis::fill(&mut report, &log.lines, analysis::RELABELLINGS);
     Ok(report)
 }
 
@@ -135,9 +135,11 @@ fn measure_all(
     };
     let mut canaries = Canaries::start(&every)?;
     let until = spec.time_max.map(|most| Instant::now() + most);
-    for definition in &spec.services {
-        if is_over(until) {
-            break;
+    let parts = [Part::Headline, Part::Rest].into_iter();
+    let all = parts.flat_map(|part| spec.services.iter().map(move |service| (part, service)));
+    for (part, definition) in all {
+        if is_over(until) || !is_wanted(spec, part, definition) {
+            continue;
         }
         progress.note(&format!("starting {}", definition.name));
         let service = Service::start(definition, &spec.managed, stop)?;
@@ -154,9 +156,29 @@ fn measure_all(
             bursts: HashMap::new(),
             until,
         };
-        session.run()?;
+        session.run(part)?;
     }
     Ok(())
+}
+
+/// What is measured of all services before the other is measured of any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// The cells on which sentences are built, and the pilot that chooses rivals and numbers of rounds by these.
+    Headline,
+    /// Other batch work, other loads, two services at once.
+    Rest,
+}
+
+impl Part {
+    fn has(self, planned: &Planned) -> bool {
+        planned.headline == (self == Part::Headline)
+    }
+}
+
+fn is_wanted(spec: &ServicesSpec, part: Part, definition: &Definition) -> bool {
+    let cells = plan::cells(&definition.name, &spec.wanted, &[]);
+    cells.iter().any(|planned| part.has(planned))
 }
 
 fn note(log: &mut Log, text: String) -> Result<()> {
@@ -198,7 +220,7 @@ fn is_over(until: Option<Instant>) -> bool {
 }
 
 impl Session<'_> {
-    fn run(&mut self) -> Result<()> {
+    fn run(&mut self, part: Part) -> Result<()> {
         let name = self.service.definition.name.clone();
         let peak_rps = self.peak()?;
         self.progress.note(&format!("{name}: peak {peak_rps:.0} requests/s"));
@@ -206,9 +228,9 @@ impl Session<'_> {
             System::ALL.into_iter().filter(|system| system.is_rival()).collect();
         let mut cells = self.cells(&name, &rivals);
         let pilot = if self.spec.rounds.is_some() { 0 } else { self.spec.pilot };
-        // The length of the bursts is not known yet, and cases of two services have their rounds without a pilot.
+        // The length of the bursts is not known yet.
         let mut first = cells.clone();
-        first.retain(|planned| planned.case.is_none());
+        first.retain(|planned| planned.headline);
         first.iter_mut().for_each(|planned| planned.systems.retain(|one| *one != System::Bursts));
         self.rounds(Phase::Pilot, &first, peak_rps, |_| pilot)?;
         let piloted: Vec<Run> = self.log.runs(Phase::Pilot).cloned().collect();
@@ -216,7 +238,7 @@ impl Session<'_> {
         if is_over(self.until) {
             return Ok(());
         }
-        if pilot > 0 {
+        if !piloted.is_empty() {
             let best = plan::best_rivals(&name, &piloted);
             cells = self.cells(&name, &best);
         }
@@ -225,6 +247,7 @@ impl Session<'_> {
             planned.systems.retain(|one| *one != System::Bursts || bursts.is_some());
             self.bursts.extend(bursts.map(|bursts| (planned.cell.clone(), bursts)));
         }
+        cells.retain(|planned| part.has(planned));
         let fixed = self.spec.rounds;
         let rounds = |planned: &Planned| fixed.unwrap_or_else(|| plan::rounds(planned, &piloted));
         self.rounds(Phase::Measured, &cells, peak_rps, rounds)
@@ -362,7 +385,9 @@ impl Session<'_> {
         offer: &Offer,
     ) -> Result<(measure::Values, Rates)> {
         let case = planned.case;
-        let beside = case.map(|_| start_second(&self.spec.managed, self.stop)).transpose()?;
+        let beside = case
+            .map(|_| start_second(&self.spec.quell, &self.spec.managed, self.stop))
+            .transpose()?;
         let bursts = self.bursts.get(&planned.cell).map(|bursts| (*bursts, offer.seed));
         let scene = Scene {
             managed: self.spec.managed,

@@ -9,8 +9,8 @@ use super::during::Meanwhile;
 use super::log::Line;
 use super::measure::{Canaries, Offer, load, requests};
 use super::pause::PauseProgram;
-use super::stops::Windows;
 use super::{Session, note};
+use crate::stops::Windows;
 
 /// How narrow the search becomes.
 const PRECISION: f64 = 0.08;

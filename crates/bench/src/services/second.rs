@@ -13,8 +13,8 @@ use quell_model::Nanos;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::stops::Request;
 use crate::host::{Policy, set_policy};
+use crate::stops::Request;
 
 /// How long to wait for answers after the last request was due.
 const GRACE: Duration = Duration::from_secs(1);

@@ -50,6 +50,11 @@ impl Service {
         })
     }
 
+    /// Its first process.
+    pub fn pid(&self) -> i32 {
+        self.program.pid()
+    }
+
     /// The protocol to talk to it, where Quell's own client does.
     pub fn protocol(&self) -> Option<&ProtocolSpec> {
         match &self.definition.client {

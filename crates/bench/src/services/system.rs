@@ -5,7 +5,6 @@
 //! too, so each rival does.
 
 use anyhow::{Context as _, Result, bail};
-use quell_act::Setting;
 use quell_model::{Class, CoreSet, Nanos};
 use quell_terminal::Stop;
 
@@ -239,11 +238,8 @@ pub fn enter(system: System, scene: &Scene, stop: &Stop) -> Result<Entered> {
 /// A service's threads by their role; of several services each below the ones before it. As `chrt` sets it: children
 /// inherit, so that those of a server that forks for each client have it too.
 fn by_role(scene: &Scene, policy: fn(i32) -> Policy) -> Result<Quiet> {
-    // Otherwise they stop for 50 ms of each second in which they are busy, and where the kernel shares real-time time
-    // out among groups (RT_GROUP_SCHED) a group without a share is refused. Quell turns it off, too.
     let mut quiet = Quiet::keep()?;
-    let throttling = Setting::Sysctl("kernel.sched_rt_runtime_us".to_owned());
-    quiet.write(&throttling, "-1").context("turn real-time throttling off")?;
+    quiet.allow_real_time()?;
     for (at, service) in scene.services.iter().enumerate() {
         let rank = at as i32;
         service.group.each_thread(|tid| {

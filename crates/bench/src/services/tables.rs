@@ -199,6 +199,33 @@ fn busy(report: &BenchReport, cell: &str) -> Option<String> {
     }
 }
 
+/// What Quell loses, cell by cell, as raw figures have it: against the service alone, and against the best setting by hand.
+pub fn losses(report: &BenchReport) -> Vec<String> {
+    let (quell, metric) = (System::Quell.name(), "tail_us_raw");
+    let loss = |cell: &str| {
+        let second = report.ratio(cell, quell, "second_tail_us_raw");
+        let own = report.ratio(cell, quell, metric);
+        let against_alone =
+            [("", own), (" of the second service", second)].map(|(whose, ratio)| {
+                let lost = ratio.filter(|ratio| ratio.low > 1.0)?;
+                Some(format!("{} × the tail{whose} alone", number(lost.median)))
+            });
+        let against_best = best_rival(report, cell).and_then(|best| {
+            let best_ratio = report.ratio(cell, best.name(), metric)?;
+            let worse = own?.low > best_ratio.high;
+            worse.then(|| {
+                let times = own.map_or(0.0, |own| own.median) / best_ratio.median;
+                format!("{} × that of {}", number(times), best.name())
+            })
+        });
+        let overloaded = is_overloaded(report, cell, quell).then(|| "overloaded".to_owned());
+        let all = against_alone.into_iter().chain([against_best, overloaded]);
+        let lost: Vec<String> = all.flatten().collect();
+        (!lost.is_empty()).then(|| format!("{cell}: {}", lost.join(", ")))
+    };
+    cells(report).into_iter().filter_map(loss).collect()
+}
+
 fn verdict(report: &BenchReport, cell: &str) -> Vec<String> {
     let line = |title: &str, system: Option<System>| {
         let Some(system) = system else {
@@ -294,6 +321,17 @@ mod tests {
         let table = headline(&report(0.0)).text();
         assert_eq!(table.lines().filter(|line| line.starts_with(CELL)).count(), 1, "{table}");
         assert!(table.contains("1.20 (1.20 to 1.20)") && table.contains("rr"), "{table}");
+    }
+
+    #[test]
+    fn what_quell_loses_is_told_against_the_service_alone_and_the_best_by_hand() {
+        let told = losses(&report(0.0));
+        assert_eq!(told, ["memcached-50-hog: 1.20 × the tail alone"], "rr is slower");
+        let mut report = report(0.0);
+        let ratio = report.ratios.iter_mut().find(|ratio| ratio.system == "quell").unwrap();
+        (ratio.median, ratio.low, ratio.high) = (2.6, 2.5, 2.7);
+        let told = losses(&report);
+        assert_eq!(told, ["memcached-50-hog: 2.60 × the tail alone, 2.00 × that of rr"]);
     }
 
     #[test]

@@ -15,9 +15,8 @@ use quell_trace::why::{Collector, Evidence, Follow, Inquiry, Window};
 
 use super::plants::{Plant, Planted};
 use super::{CAUSES, WhySpec, record};
-use crate::colocate::{Lc, Server, StallWatch, lc_priority};
-use crate::host::{self, Policy};
-use crate::stall::{self, Gap};
+use crate::host::{self, Canary, Policy, Quiet, lc_priority};
+use crate::services::{Definition, Service};
 use quell_report::BenchReport;
 use quell_terminal::{Progress, Stop};
 
@@ -48,7 +47,7 @@ pub fn run(spec: &WhySpec, progress: &mut dyn Progress, stop: &Stop) -> Result<B
         let at = step % Plant::ALL.len();
         stop.check()?;
         progress.step(step, steps, Plant::ALL[at].name());
-        for (metric, value) in measure(Plant::ALL[at], spec)? {
+        for (metric, value) in measure(Plant::ALL[at], spec, stop)? {
             values.entry((at, metric)).or_default().push(value);
         }
         Ok(())
@@ -73,31 +72,35 @@ pub fn run(spec: &WhySpec, progress: &mut dyn Progress, stop: &Stop) -> Result<B
 }
 
 /// How many requests were planted on, and which share of them was found to have which cause.
-fn measure(plant: Plant, spec: &WhySpec) -> Result<Vec<(&'static str, f64)>> {
-    let service = Server::start(Lc::Memcached, &spec.managed)?;
-    service.program.set_policy(Policy::Fifo(lc_priority()), 0)?;
+fn measure(plant: Plant, spec: &WhySpec, stop: &Stop) -> Result<Vec<(&'static str, f64)>> {
+    let service = Service::start(&Definition::named("memcached")?, &spec.managed, stop)?;
+    let mut quiet = Quiet::keep()?;
+    quiet.allow_real_time()?;
+    service.group.set_policy(Policy::Fifo(lc_priority()), 0)?;
     let protocol = ProtocolSpec::Memcached(KeyValueSpec { keys: 1_000, ..KeyValueSpec::default() });
     let mut load = LoadSpec::new(service.addr, protocol, RATE_RPS, spec.duration);
     load.core = Some(spec.client);
-    let mut stall_watch = StallWatch::start(spec.client, &spec.managed)?;
-    let recording = record(service.program.pid())?;
-    stall_watch.begin()?;
-    let planted = Planted::begin(plant, spec, service.program.pid())?;
+    let cores = std::iter::once(spec.client).chain(spec.managed.iter());
+    let canaries: std::io::Result<Vec<Canary>> =
+        cores.map(|core| Canary::start(core, Canary::OFTEN)).collect();
+    let mut canaries = canaries.context("watch for stops of the hypervisor")?;
+    let recording = record(service.pid())?;
+    canaries.iter_mut().try_for_each(Canary::begin).context("start timers")?;
+    let planted = Planted::begin(plant, spec, service.pid())?;
     let done = quell_load::run(&load, &mut Silent).context("offer load");
     let windows = planted.end()?.unwrap_or_default();
     let done = done?;
-    let gaps = stall_watch.end(&done.stalls.windows, &[], false)?;
+    // Shorter ones are no main cause of a request that counts.
+    let shortest = Nanos(plant.bound().0 / 2);
+    let stills: std::io::Result<Vec<_>> =
+        canaries.iter_mut().map(|canary| canary.end(shortest)).collect();
+    let stills = stills.context("stop timers")?.into_iter().flatten();
     let mut file = tempfile::tempfile().context("a file for the recording")?;
     let mut trace = Writer::new(BufWriter::new(&file));
     let live = recording.end_into(&mut trace).context("write the recording")?;
     drop(trace);
-    let filed = read(&mut file, service.program.pid())?;
-    // Shorter ones are no main cause of a request that counts.
-    let is_stop = |gap: &&Gap| {
-        let is_long = gap.end.since(gap.start) >= Nanos(plant.bound().0 / 2);
-        is_long && matches!(gap.evidence, stall::Evidence::LateInterrupt { .. })
-    };
-    let stalled: Vec<_> = gaps.iter().filter(is_stop).map(|gap| (gap.start, gap.end)).collect();
+    let filed = read(&mut file, service.pid())?;
+    let stalled: Vec<_> = stills.map(|still| (still.from, still.to)).collect();
     let stalled = meets_any(&stalled);
     let planted = match plant {
         Plant::Stall => stalls(&done),
@@ -121,8 +124,8 @@ fn measure(plant: Plant, spec: &WhySpec) -> Result<Vec<(&'static str, f64)>> {
         (FOUND, found(&kinds)),
         (FOUND_IN_FILE, found(&in_file)),
     ];
-    let others = CAUSES.iter().filter(|(kind, ..)| *kind != plant.kind());
-    values.extend(others.map(|(kind, metric, _)| (*metric, share(kind))).filter(|one| one.1 > 0.0));
+    let others = CAUSES.iter().filter(|(kind, _)| *kind != plant.kind());
+    values.extend(others.map(|(kind, metric)| (*metric, share(kind))).filter(|one| one.1 > 0.0));
     Ok(values)
 }
 

@@ -2,5 +2,5 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod check;
-mod colocate;
 mod common;
+mod services;

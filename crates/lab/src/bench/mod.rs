@@ -1,7 +1,7 @@
 //! `quell bench`: every benchmark, and the pages of results.
 
 mod check;
-mod colocate;
+mod client;
 mod lanes;
 mod mechanism;
 mod overhead;
@@ -37,7 +37,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Command {
     Services(services::Args),
-    Colocate(colocate::Args),
+    Client(client::Args),
     Mechanism(mechanism::Args),
     Reaction(reaction::Args),
     Overhead(overhead::Args),
@@ -56,7 +56,7 @@ enum Command {
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Services(args) => services::run(args),
-        Command::Colocate(args) => colocate::run(args),
+        Command::Client(args) => client::run(args),
         Command::Mechanism(args) => mechanism::run(args),
         Command::Reaction(args) => reaction::run(args),
         Command::Overhead(args) => overhead::run(args),
@@ -103,9 +103,6 @@ impl Common {
         report.write(path)?;
         println!("wrote {}", path.display());
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        for (_, plot) in quell_report::plot::latencies(report, folder.unwrap_or(Path::new(".")))? {
-            println!("wrote {}", plot.display());
-        }
         for picture in &report.plots {
             let folder = folder.unwrap_or(Path::new("."));
             quell_report::plot::panels(picture, folder)?;

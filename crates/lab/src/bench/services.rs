@@ -53,6 +53,9 @@ pub struct Args {
     /// Rounds of each cell [default: as many as a pilot says; quick: 5]
     #[arg(long)]
     rounds: Option<usize>,
+    /// Rounds of the pilot; of fewer than 5 no spread is known, and each cell gets 10 [default: 5]
+    #[arg(long, conflicts_with = "rounds")]
+    pilot: Option<usize>,
     /// No measurement is longer than so many seconds, whatever its quantile needs [quick: 2]
     #[arg(long)]
     longest: Option<f64>,
@@ -94,7 +97,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             .map(|minutes| Duration::from_secs_f64(minutes.clamp(0.0, 1e5) * 60.0)),
         wanted: wanted(&args, quick)?,
         rounds: args.rounds.or(quick.then_some(QUICK_ROUNDS)),
-        pilot: PILOT_ROUNDS,
+        pilot: args.pilot.unwrap_or(PILOT_ROUNDS),
         longest: longest.map(Duration::from_secs_f64),
         seed: args.seed,
         managed,

@@ -10,22 +10,27 @@ use quell_terminal::{Live, Stop};
 
 use super::{Common, command_line};
 
-/// The simulator against this host: the co-location of `quell bench colocate` simulated, beside what was measured
+/// The simulator against this host: memcached beside batch work simulated, and what `quell bench services` measured
 ///
-/// Takes the host's costs from the reports of `quell bench mechanism` and `quell bench colocate`, and fits nothing. Needs no root.
+/// Takes the host's costs from the reports of `quell bench services`, `mechanism` and `overhead`, and fits nothing. Needs
+/// no root.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// The folder with colocate.json and mechanism.json
-    #[arg(long, value_name = "FOLDER", default_value = "bench/results")]
+    /// The directory with services.json, mechanism.json and overhead.json
+    #[arg(long, value_name = "DIRECTORY", default_value = "bench/results")]
     results: PathBuf,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let read = |name: &str| BenchReport::read(&args.results.join(name));
-    let (colocate, mechanism) = (read("colocate.json")?, read("mechanism.json")?);
+    let measured = simhost::Measured {
+        services: read("services.json")?,
+        mechanism: read("mechanism.json")?,
+        overhead: read("overhead.json")?,
+    };
     let stop = Stop::on_signals()?;
-    let report = simhost::run(&command_line(), &colocate, &mechanism, &mut Live::new(), &stop)?;
+    let report = simhost::run(&command_line(), &measured, &mut Live::new(), &stop)?;
     args.common.publish(&report)
 }

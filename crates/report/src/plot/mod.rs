@@ -1,10 +1,9 @@
-//! Plots as SVG, and the SVG as PNG: latency distributions, and charts with published numbers.
+//! Plots as SVG, and the SVG as PNG: charts with published numbers.
 //!
 //! Colours are those of Okabe and Ito ("Color Universal Design", 2008), told apart by colour-blind
 //! readers too.
 
 pub mod canvas;
-mod latencies;
 mod panels;
 
 use std::sync::Arc;
@@ -13,7 +12,6 @@ use anyhow::{Context as _, Result, bail};
 use resvg::tiny_skia;
 use resvg::usvg;
 
-pub use self::latencies::latencies;
 pub use self::panels::{Line, Mark, Panel, Plot, panels};
 
 use self::canvas::FONT;

@@ -2,14 +2,16 @@
 //!
 //! A virtual core that its hypervisor does not run delays every request on it, and no scheduler inside can help. A timer
 //! interrupts each core all the time, the client's and the service's, in every system: it comes in user code, system
-//! calls and softirqs alike, so one that comes [`STOP_MIN`] late shows a stop, whichever thread had the core. What a scheduler
-//! does (a throttled SCHED_DEADLINE thread, a core that a thread of Quell keeps) delays no interrupt.
+//! calls and softirqs alike, so one that comes [`STOP_MIN`] late shows a stop, whichever thread had the core. One that finds the
+//! core idle shows none: a halted core takes its time to wake for a timer. What a scheduler does (a throttled SCHED_DEADLINE
+//! thread, a core that a thread of Quell keeps) delays no interrupt.
 //!
 //! Requests are left out from a stop until the service's queue is empty. Figures with all requests stand beside.
 
 use quell_model::{CoreId, Nanos};
+use serde::{Deserialize, Serialize};
 
-/// Interrupts later than this show a stop. A core that idles takes up to 0.1 ms to wake.
+/// Interrupts later than this show a stop.
 pub const STOP_MIN: Nanos = Nanos::from_micros(500);
 
 /// A time in which a core was stopped.
@@ -24,7 +26,7 @@ pub struct CoreStop {
 }
 
 /// A request by its times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// When it should have been sent.
     pub due: Nanos,
