@@ -86,7 +86,7 @@ soak: ## Test the runtime at full count, optimised: a million uthreads at once (
 	QUELL_SOAK_SECONDS=$(SOAK_SECONDS) $(SOAK) --test preemption -- --nocapture --exact the_soak_finds_no_corruption_no_deadlock_and_no_leak
 
 FUZZ_SECONDS ?= 300
-FUZZ_TARGETS := perfetto ftrace wasted_cores decisions hints runtime requests updates
+FUZZ_TARGETS := perfetto ftrace wasted_cores decisions hints runtime requests replies updates
 fuzz: ## Feed random input to every parser of traces, shared pages and subscriptions, FUZZ_SECONDS each (needs nightly Rust and cargo-fuzz)
 	@for target in $(FUZZ_TARGETS); do \
 		mkdir -p fuzz/target/corpus/$$target; \

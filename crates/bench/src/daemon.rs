@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use crate::host::{Program, directory};
+use crate::host::{Program, directory, pin};
 use quell_terminal::Stop;
 
 /// How long a daemon may take until it manages its tasks.
@@ -200,6 +200,20 @@ impl Daemon {
         pids.filter(|&pid| pid.cast_unsigned() != std::process::id())
             .filter(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program))
             .collect()
+    }
+
+    /// Puts all of its threads on these cores.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn pin(&self, cores: &CoreSet) -> Result<()> {
+        for pid in self.processes() {
+            for thread in procs::threads(pid).unwrap_or_default() {
+                let tid = thread.tid.0;
+                pin(tid, cores).with_context(|| format!("move thread {tid} of Quell"))?;
+            }
+        }
+        Ok(())
     }
 
     /// What `quell status --json` says.

@@ -32,6 +32,13 @@ const MARKED: [&str; 5] = [
 const OPEN: &str = "<!-- bench: ";
 const CLOSE: &str = "<!-- /bench -->";
 
+/// A report with the name of its file: its benchmark, or `BENCHMARK-PART` where a benchmark that takes hours was run in
+/// parts, each one whole.
+struct Filed {
+    name: String,
+    report: BenchReport,
+}
+
 /// Writes `docs/results.md`, the page of each benchmark, the plots, and the marked figures. Returns what it wrote.
 ///
 /// # Errors
@@ -40,9 +47,9 @@ pub fn generate(root: &Path) -> Result<Vec<PathBuf>> {
     let reports = reports(root)?;
     refuse_distrusted(root, &reports)?;
     let mut written = Vec::new();
-    for report in &reports {
+    for filed in &reports {
         let folder = root.join(PLOTS);
-        for picture in &report.plots {
+        for picture in &filed.report.plots {
             plot::panels(picture, &folder)?;
             written.push(folder.join(format!("{}.svg", picture.name)));
         }
@@ -93,14 +100,25 @@ pub fn stale(root: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Stops at reports whose figures may not be quoted, and names each with the reason.
-fn refuse_distrusted(root: &Path, reports: &[BenchReport]) -> Result<()> {
+fn refuse_distrusted(root: &Path, reports: &[Filed]) -> Result<()> {
     let mut refused = Vec::new();
-    for report in reports {
-        let path = format!("{RESULTS}/{}.json", report.bench);
+    for Filed { name, report } in reports {
+        let path = format!("{RESULTS}/{name}.json");
         let text = fs::read_to_string(root.join(&path)).with_context(|| format!("read {path}"))?;
         let leads = |commit: &str| provenance::is_ancestor(root, commit);
         if let Err(distrust) = provenance::judge(&text, report, leads) {
             refused.push(format!("{path} ({}): {distrust}", report.commit));
+        }
+        let is_part =
+            |whole: &str| name.strip_prefix(whole).is_some_and(|part| part.starts_with('-'));
+        if *name != report.bench && !is_part(&report.bench) {
+            refused.push(format!("{path}: holds a report of {}: name it after that", report.bench));
+        }
+        let mut others = reports.iter().filter(|other| other.report.bench == report.bench);
+        if let Some(other) = others.find(|other| other.report.commit != report.commit) {
+            let (own, other) = (&report.commit, &other.name);
+            refused
+                .push(format!("{path} ({own}): {other} is of another commit: measure one again"));
         }
     }
     if refused.is_empty() {
@@ -110,7 +128,7 @@ fn refuse_distrusted(root: &Path, reports: &[BenchReport]) -> Result<()> {
 }
 
 /// All reports, by name.
-fn reports(root: &Path) -> Result<Vec<BenchReport>> {
+fn reports(root: &Path) -> Result<Vec<Filed>> {
     let folder = root.join(RESULTS);
     let mut paths: Vec<PathBuf> = match fs::read_dir(&folder) {
         Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
@@ -120,30 +138,35 @@ fn reports(root: &Path) -> Result<Vec<BenchReport>> {
     // A first look is not for quoting.
     paths.retain(|path| path.file_name().is_some_and(|name| name != "demo.json"));
     paths.sort_unstable();
-    paths.iter().map(|path| BenchReport::read(path)).collect()
+    let filed = |path: &PathBuf| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Filed { name, report: BenchReport::read(path)? })
+    };
+    paths.iter().map(filed).collect()
 }
 
 /// The generated pages: the path of each below the repository's root, and its text.
-fn pages(reports: &[BenchReport]) -> Vec<(String, String)> {
-    let of_reports = reports.iter().map(|report| {
-        let text = match report.bench == validation::BENCH {
-            true => validation::page(report),
-            false => page(report),
+fn pages(reports: &[Filed]) -> Vec<(String, String)> {
+    let of_reports = reports.iter().map(|filed| {
+        let text = match filed.report.bench == validation::BENCH {
+            true => validation::page(&filed.report),
+            false => page(filed),
         };
-        (format!("{PAGES}/{}.md", report.bench), text)
+        (format!("{PAGES}/{}.md", filed.name), text)
     });
     std::iter::once((INDEX.to_owned(), index(reports))).chain(of_reports).collect()
 }
 
 /// The index as Markdown: a row for each benchmark.
-fn index(reports: &[BenchReport]) -> String {
+fn index(reports: &[Filed]) -> String {
     let mut table = Table::new(["benchmark", "subject", "processor", "commit"]);
-    let measured = reports.iter().map(|report| {
-        let link = format!("[{}](results/{}.md)", report.bench, report.bench);
+    let measured = reports.iter().map(|Filed { name, report }| {
+        let link = format!("[{name}](results/{name}.md)");
         let commit = format!("`{}`", report.commit);
-        (report.bench.clone(), [link, subject(report), report.machine.cpu.clone(), commit])
+        (name.clone(), [link, subject(report), report.machine.cpu.clone(), commit])
     });
-    let first = reports.iter().find(|report| report.bench == services::BENCH).map(first_page);
+    let first = of_bench(reports, services::BENCH);
+    let first = (!first.is_empty()).then(|| first_page(&first));
     let mut rows: Vec<(String, [String; 4])> = measured.collect();
     rows.sort_unstable();
     rows.into_iter().for_each(|(_, row)| table.row(row));
@@ -158,21 +181,39 @@ fn index(reports: &[BenchReport]) -> String {
     )
 }
 
+/// All reports of a benchmark: one, or its parts.
+fn of_bench<'a>(reports: &'a [Filed], bench: &str) -> Vec<&'a Filed> {
+    reports.iter().filter(|filed| filed.report.bench == bench).collect()
+}
+
 /// What the services come to, in one page.
-fn first_page(report: &BenchReport) -> String {
+fn first_page(parts: &[&Filed]) -> String {
+    let pages = parts.iter().map(|Filed { name, report }| {
+        let (cpu, commit) = (&report.machine.cpu, &report.commit);
+        format!("[{name}](results/{name}.md), measured on {cpu} at `{commit}`")
+    });
     format!(
         "## In one page\n\n\
          Real services with their defaults beside batch work on one core, at a part of their peak load in percent: tails as multiples of \
          the service alone on a core that is kept awake (95 % interval), without what stops of the hypervisor met and raw; and what \
          batch work gets of what it does alone. The best by hand is the setting of plain Linux with the lowest raw tail that leaves \
          batch work at least nine tenths of what Quell does. An interval that reaches beyond 25 % proves nothing. All systems and \
-         services of each case: [services](results/services.md), measured on {} at `{}`.\n\n{}\nWhat Quell loses:\n\n{}\n\
+         services of each case: {}.\n\n{}\nWhat Quell loses:\n\n{}\n\
          ## All benchmarks\n\n",
-        report.machine.cpu,
-        report.commit,
-        services::headline(report).markdown(),
-        list(&services::losses(report))
+        pages.collect::<Vec<_>>().join("; "),
+        headline(parts),
+        losses(parts)
     )
+}
+
+fn headline(parts: &[&Filed]) -> String {
+    let reports: Vec<&BenchReport> = parts.iter().map(|part| &part.report).collect();
+    services::headline(&reports).markdown()
+}
+
+fn losses(parts: &[&Filed]) -> String {
+    let lost: Vec<String> = parts.iter().flat_map(|part| services::losses(&part.report)).collect();
+    list(&lost)
 }
 
 /// The subject of a report: what its command says of itself, and the service.
@@ -186,14 +227,12 @@ fn subject(report: &BenchReport) -> String {
 }
 
 /// The page of a benchmark as Markdown.
-fn page(report: &BenchReport) -> String {
+fn page(Filed { name, report }: &Filed) -> String {
     let mut out = format!(
-        "# Results of {}\n\n\
-         <!-- Generated from {RESULTS}/{}.json by `quell bench report`; do not edit. -->\n\n\
+        "# Results of {name}\n\n\
+         <!-- Generated from {RESULTS}/{name}.json by `quell bench report`; do not edit. -->\n\n\
          {}. Every figure is a median over interleaved rounds ([all results](../results.md)). \
          Make it again: `{}` (measured at commit `{}`).\n\n{}",
-        report.bench,
-        report.bench,
         subject(report),
         report.command,
         report.commit,
@@ -255,7 +294,7 @@ fn machine(report: &BenchReport) -> Table {
 /// * `notes BENCH`: the notes of the run.
 ///
 /// A benchmark without a report is `not measured yet`; a report without the figure is an error.
-fn fill(text: &str, reports: &[BenchReport]) -> Result<String> {
+fn fill(text: &str, reports: &[Filed]) -> Result<String> {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(OPEN) {
@@ -273,10 +312,23 @@ fn fill(text: &str, reports: &[BenchReport]) -> Result<String> {
     Ok(out + rest)
 }
 
-fn figure(what: &str, reports: &[BenchReport]) -> Result<String> {
+fn figure(what: &str, reports: &[Filed]) -> Result<String> {
     let words: Vec<&str> = what.split_whitespace().collect();
     let missing = || format!("no report under {RESULTS} has the figure `{what}`");
-    let report = |name: &str| reports.iter().find(|report| report.bench == name);
+    let report = |name: &str| {
+        let filed = reports.iter().find(|filed| filed.name == name)?;
+        Some(&filed.report)
+    };
+    let parts = of_bench(reports, services::BENCH);
+    match words[..] {
+        ["table", services::BENCH] if !parts.is_empty() => {
+            return Ok(format!("\n{}", headline(&parts)));
+        }
+        ["losses", services::BENCH] if !parts.is_empty() => {
+            return Ok(format!("\n\n{}\n", losses(&parts)));
+        }
+        _ => {}
+    }
     if let [_, bench, ..] = words[..]
         && report(bench).is_none()
     {
@@ -303,15 +355,6 @@ fn figure(what: &str, reports: &[BenchReport]) -> Result<String> {
             let section = sections.find(|section| section.title == case).with_context(missing)?;
             Ok(format!("\n{}", section.table.markdown()))
         }
-        ["table", bench] => {
-            let report = report(bench).with_context(missing)?;
-            let table = summary::headline(report).with_context(missing)?;
-            Ok(format!("\n{}", table.markdown()))
-        }
-        ["losses", bench] => {
-            let losses = services::losses(report(bench).with_context(missing)?);
-            Ok(format!("\n\n{}\n", list(&losses)))
-        }
         ["notes", bench] => Ok(format!("\n\n{}\n", notes(report(bench).with_context(missing)?))),
         _ => {
             bail!(
@@ -333,19 +376,37 @@ mod tests {
         report
     }
 
+    fn filed(report: BenchReport) -> Filed {
+        Filed { name: report.bench.clone(), report }
+    }
+
     #[test]
     fn figures_are_filled_in_and_stay_filled_in() {
         let text = "p99.9 is <!-- bench: ratio reaction stream quell lc_p999_us -->?<!-- /bench --> \
                     of alone, BE <!-- bench: percent reaction stream quell be_share_of_leftover --><!-- /bench -->.";
-        let filled = fill(text, &[sample()]).unwrap();
+        let filled = fill(text, &[filed(sample())]).unwrap();
         assert!(filled.contains("-->1.25 (1.25 to 1.25)<!--"), "{filled}");
         assert!(filled.contains("-->93 %<!--"), "{filled}");
-        assert_eq!(fill(&filled, &[sample()]).unwrap(), filled);
+        assert_eq!(fill(&filled, &[filed(sample())]).unwrap(), filled);
 
         let noted =
             BenchReport { notes: vec!["seen".to_owned(), "not seen".to_owned()], ..sample() };
-        let list = fill("<!-- bench: notes reaction --><!-- /bench -->", &[noted]).unwrap();
+        let list = fill("<!-- bench: notes reaction --><!-- /bench -->", &[filed(noted)]).unwrap();
         assert!(list.contains("-->\n\n- seen\n- not seen\n\n<!--"), "{list}");
+    }
+
+    #[test]
+    fn parts_of_a_benchmark_make_one_table() {
+        let part = |service: &str| {
+            let mut report = BenchReport::new(services::BENCH, "quell bench services");
+            report.push(&format!("{service}-50-hog"), "quell", "tail_us_raw", vec![100.0]);
+            Filed { name: format!("services-{service}"), report }
+        };
+        let parts = [part("go"), part("redis")];
+        let table = fill("<!-- bench: table services --><!-- /bench -->", &parts).unwrap();
+        assert!(table.contains("go-50-hog") && table.contains("redis-50-hog"), "{table}");
+        let index = index(&parts);
+        assert!(index.contains("(results/services-go.md)"), "{index}");
     }
 
     #[test]
@@ -356,7 +417,7 @@ mod tests {
             "<!-- bench: table reaction stream -->",
             "<!-- bench: table reaction stream",
         ] {
-            assert!(fill(text, &[sample()]).is_err(), "{text}");
+            assert!(fill(text, &[filed(sample())]).is_err(), "{text}");
         }
     }
 
@@ -386,6 +447,11 @@ mod tests {
         };
         let dirty = refusal(&BenchReport { commit: format!("{commit}-dirty"), ..sample() });
         assert!(dirty.contains("reaction.json") && dirty.contains("no commit has"), "{dirty}");
+        let renamed = root.path().join(RESULTS).join("reactions.json");
+        fs::rename(&path, &renamed).unwrap();
+        let named = generate(root.path()).unwrap_err().to_string();
+        assert!(named.contains("name it after that"), "{named}");
+        fs::rename(&renamed, &path).unwrap();
         let foreign = refusal(&BenchReport { commit: "0123456789ab".into(), ..sample() });
         assert!(foreign.contains("no ancestor"), "{foreign}");
         BenchReport { commit, ..sample() }.write(&path).unwrap();

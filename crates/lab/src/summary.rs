@@ -20,11 +20,6 @@ pub fn sections(report: &BenchReport) -> Vec<Section> {
     sections
 }
 
-/// The one table that a benchmark comes to, where it has such.
-pub fn headline(report: &BenchReport) -> Option<Table> {
-    (report.bench == services::BENCH).then(|| services::headline(report))
-}
-
 /// The report for a terminal.
 pub fn text(report: &BenchReport) -> String {
     let mut out = String::new();

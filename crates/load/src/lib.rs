@@ -11,6 +11,7 @@
 pub mod be;
 pub mod go;
 pub mod protocol;
+pub mod rests;
 pub mod serve;
 
 mod arrivals;

@@ -65,7 +65,7 @@ pub fn run(spec: &ClientSpec, progress: &mut dyn Progress, stop: &Stop) -> Resul
             continue;
         }
         let service = Service::start(&Definition::named(name)?, &spec.managed, stop)?;
-        let _awake = PauseProgram::start(&spec.antagonist, &service.group, &spec.managed)?;
+        let _awake = PauseProgram::start(&spec.antagonist, &service.group, &spec.managed, None)?;
         let case = Case { spec, service: &service, peers: &peers, peer, rate_rps };
         let mut rounds = Vec::new();
         for round in 0..spec.rounds {

@@ -29,7 +29,7 @@ pub fn run(
 ) -> Result<()> {
     let lc = Service::start(&Definition::named("memcached")?, &spec.managed, stop)?;
     let programs = Programs { antagonist: spec.antagonist.clone(), go_gc: None };
-    let be = BatchWork::start(Kind::Hog, &programs, &spec.managed, stop)?;
+    let be = BatchWork::start(Kind::Hog, &programs, None, &spec.managed, stop)?;
     let protocol = lc.protocol().context("memcached has a protocol")?.clone();
     let duration = Nanos(spec.duration.as_nanos() as u64);
     let mut load = LoadSpec::new(lc.addr, protocol, spec.rate_rps, duration);

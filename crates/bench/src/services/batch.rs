@@ -87,6 +87,18 @@ pub struct Programs {
     pub go_gc: Option<PathBuf>,
 }
 
+impl Programs {
+    /// `quell-antagonist` with words for it. It rests at the times of a seed, if there is one.
+    pub fn antagonist(antagonist: &Path, words: &[&str], rests: Option<u64>) -> Command {
+        let mut command = Command::new(antagonist);
+        command.args(words);
+        if let Some(seed) = rests {
+            command.args(["--rests", &seed.to_string()]);
+        }
+        command
+    }
+}
+
 /// Batch work under way, until dropped.
 pub struct BatchWork {
     /// Which.
@@ -129,21 +141,22 @@ pub struct Rates {
 }
 
 impl BatchWork {
-    /// Starts it on these cores and waits until it works.
+    /// Starts it on these cores and waits until it works. It rests at the times of a seed, if there is one; `make` never.
     ///
     /// # Errors
     /// When a program cannot be started or reports no work in time.
     pub fn start(
         kind: Kind,
         programs: &Programs,
+        rests: Option<u64>,
         managed: &CoreSet,
         stop: &Stop,
     ) -> Result<BatchWork> {
         let directory = directory()?;
         let group = Group::create(kind.name())?;
         let mut parts = Vec::new();
-        for (at, mut command) in commands(kind, programs, directory.path())?.into_iter().enumerate()
-        {
+        let commands = commands(kind, programs, rests, directory.path())?;
+        for (at, mut command) in commands.into_iter().enumerate() {
             command.stdout(Stdio::null()).stderr(Stdio::null());
             let program = Program::start_in(kind.name(), &mut command, &group)?;
             group.pin(managed)?;
@@ -228,7 +241,12 @@ fn progress_file(directory: &Path, at: usize) -> PathBuf {
     directory.join(format!("progress-{at}"))
 }
 
-fn commands(kind: Kind, programs: &Programs, directory: &Path) -> Result<Vec<Command>> {
+fn commands(
+    kind: Kind,
+    programs: &Programs,
+    rests: Option<u64>,
+    directory: &Path,
+) -> Result<Vec<Command>> {
     let progress = |mut command: Command, at: usize| {
         command.arg("--progress").arg(progress_file(directory, at));
         command
@@ -243,13 +261,13 @@ fn commands(kind: Kind, programs: &Programs, directory: &Path) -> Result<Vec<Com
         }
         Kind::GoGc => {
             let program = programs.go_gc.as_ref().context("the Go program was not built")?;
-            Ok(vec![progress(Command::new(program), 0)])
+            let mut command = Command::new(program);
+            rests.iter().for_each(|seed| _ = command.args(["-rests", &seed.to_string()]));
+            Ok(vec![progress(command, 0)])
         }
         _ => {
             let of = |(at, words): (usize, &&[&str])| {
-                let mut command = Command::new(&programs.antagonist);
-                command.args(*words);
-                progress(command, at)
+                progress(Programs::antagonist(&programs.antagonist, words, rests), at)
             };
             Ok(kind.modes().iter().enumerate().map(of).collect())
         }

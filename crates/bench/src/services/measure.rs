@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use quell_load::rests::Rests;
 use quell_load::{Idle, LoadReport, LoadSpec, Step};
 use quell_model::{CoreId, CoreSet, Nanos};
 use quell_report::stats;
@@ -90,6 +91,8 @@ pub struct Offer {
     pub preload: bool,
     /// The rate in each third of the time, as multiples of the one above.
     pub shape: [f64; 3],
+    /// The seed of the rests of batch work, where it rests.
+    pub rests: Option<u64>,
 }
 
 /// The instruments of a measurement.
@@ -166,12 +169,18 @@ pub fn measure(
     let mut values = Values::new();
     let mut put = |name: &str, value: f64| _ = values.insert(name.to_owned(), value);
     let Offered { requests, scheduled, start, end, late, client_stalls, client_sleep } = offered;
-    let latencies = Windows::of(&stops, &requests).sort(&requests);
+    let excluded = Windows::of(&stops, &requests).sort(&requests).excluded_share();
+    let mut unusual = stops.clone();
+    unusual.extend(offer.rests.into_iter().flat_map(|seed| rests(seed, offer.client, start, end)));
+    let latencies = Windows::of(&unusual, &requests).sort(&requests);
     quantiles(&latencies, service.definition.load.quantile, &mut put);
     second_service(&second, &stops, &mut put);
     put("offered_rps", scheduled as f64 / (end - start).0.max(1) as f64 * 1e9);
     put("served_share", requests.len() as f64 / (scheduled as f64).max(1.0));
-    put("excluded_share", latencies.excluded_share());
+    put("excluded_share", excluded);
+    if offer.rests.is_some() {
+        put("rest_share", latencies.excluded_share() - excluded);
+    }
     put("stopped_share", stopped_share(&stops, start, end));
     put("stops_per_s", stops.len() as f64 / passed);
     put("late_share", late as f64 / (scheduled as f64).max(1.0));
@@ -202,6 +211,12 @@ pub fn measure(
     let rates = after.work.rates_since(&before.work);
     put("batch_cpu", rates.cpu);
     Ok((values, rates))
+}
+
+/// Rests of batch work, which end starvation and let the core halt: what they meet is left out as what a stop met.
+fn rests(seed: u64, core: CoreId, start: Nanos, end: Nanos) -> Vec<CoreStop> {
+    let rests = Rests::new(seed).between(start, end).into_iter();
+    rests.map(|(start, end)| CoreStop { core, start, end }).collect()
 }
 
 /// Latencies in microseconds, with and without what stops met.

@@ -320,7 +320,9 @@ impl Session<'_> {
         let mut order = planned.systems.clone();
         order.shuffle(&mut rng);
         let spec = self.spec;
-        let mut batch = BatchWork::start(planned.kind, self.programs, &spec.managed, self.stop)?;
+        let (programs, managed) = (self.programs, &spec.managed);
+        let rests = offer.rests;
+        let mut batch = BatchWork::start(planned.kind, programs, rests, managed, self.stop)?;
         self.stop.sleep(SETTLE)?;
         let alone = self.batch_alone(&batch)?;
         let mut measured = Vec::new();
@@ -360,6 +362,8 @@ impl Session<'_> {
             rate_rps,
             duration: planned.case.map_or(duration, |case| case.duration(duration)),
             shape: planned.case.map_or([1.0; 3], LoopCase::shape),
+            // The Go program takes 0 for none.
+            rests: planned.rests.then_some(seed | 1),
             ..self.plain_offer(seed)
         }
     }
@@ -374,6 +378,7 @@ impl Session<'_> {
             client: self.spec.client,
             preload: false,
             shape: [1.0; 3],
+            rests: None,
         }
     }
 
@@ -396,6 +401,7 @@ impl Session<'_> {
             quell: &self.spec.quell,
             antagonist: &self.spec.antagonist,
             bursts,
+            rests: offer.rests,
         };
         let mut entered = enter(system, &scene, self.stop)?;
         for text in std::mem::take(&mut entered.notes) {

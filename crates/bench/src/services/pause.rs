@@ -1,7 +1,7 @@
 //! A PAUSE loop at SCHED_IDLE beside a service: it keeps the core from halting and steps aside for anything.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -9,6 +9,7 @@ use quell_load::be::Progress;
 use quell_model::{CoreSet, Nanos};
 use tempfile::TempDir;
 
+use super::batch::Programs;
 use crate::host::{Group, Policy, Program, directory};
 
 /// How long it may take until it turns.
@@ -23,15 +24,21 @@ pub struct PauseProgram {
 }
 
 impl PauseProgram {
-    /// Starts it on these cores. `antagonist` is the `quell-antagonist` program.
+    /// Starts it on these cores. `antagonist` is the `quell-antagonist` program; it rests at the times of a seed, if
+    /// there is one.
     ///
     /// # Errors
     /// When it cannot be started, or refuses to be SCHED_IDLE.
-    pub fn start(antagonist: &Path, group: &Group, managed: &CoreSet) -> Result<PauseProgram> {
+    pub fn start(
+        antagonist: &Path,
+        group: &Group,
+        managed: &CoreSet,
+        rests: Option<u64>,
+    ) -> Result<PauseProgram> {
         let directory = directory()?;
         let file = directory.path().join("progress");
-        let mut command = Command::new(antagonist);
-        command.arg("pause").arg("--progress").arg(&file);
+        let mut command = Programs::antagonist(antagonist, &["pause"], rests);
+        command.arg("--progress").arg(&file);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let program = Program::start_in("pause loop", &mut command, group)?;
         program.set_policy(Policy::Idle, 0)?;

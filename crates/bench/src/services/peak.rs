@@ -18,6 +18,11 @@ const PRECISION: f64 = 0.08;
 const ATTEMPTS: u32 = 4;
 
 impl Session<'_> {
+    fn awake(&self) -> Result<PauseProgram> {
+        let spec = self.spec;
+        PauseProgram::start(&spec.antagonist, &self.service.group, &spec.managed, None)
+    }
+
     /// As the log or the service's definition has it, or searched for.
     pub(super) fn peak(&mut self) -> Result<f64> {
         let definition = &self.service.definition;
@@ -26,8 +31,7 @@ impl Session<'_> {
         }
         let name = definition.name.clone();
         self.progress.note(&format!("{name}: searching for the peak load"));
-        let _awake =
-            PauseProgram::start(&self.spec.antagonist, &self.service.group, &self.spec.managed)?;
+        let _awake = self.awake()?;
         let offer = Offer { preload: true, ..self.plain_offer(self.spec.seed) };
         let load =
             load(&self.service, &offer).context("only a protocol has its peak searched for")?;

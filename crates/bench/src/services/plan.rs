@@ -21,6 +21,8 @@ pub const ROUNDS_MIN: usize = 10;
 pub const ROUNDS_MAX: usize = 60;
 /// A rival leaves batch work at least this part of what Quell does.
 pub const BATCH_PART: f64 = 0.9;
+/// What is added to the name of batch work that rests.
+const RESTING: &str = "-rests";
 /// Services of which every rival is measured, beside these kinds of batch work.
 const ALL_RIVALS: [&str; 2] = ["memcached", "java"];
 const HEADLINE: [Kind; 2] = [Kind::Hog, Kind::Make];
@@ -41,6 +43,8 @@ pub struct Planned {
     pub headline: bool,
     /// Two services at once.
     pub case: Option<LoopCase>,
+    /// Whether batch work and the loop that keeps the core awake rest ([`quell_load::rests`]).
+    pub rests: bool,
 }
 
 /// What a run is asked for.
@@ -80,11 +84,27 @@ pub fn cells(service: &str, wanted: &Wanted, rivals: &[System]) -> Vec<Planned> 
                 (systems, _) => with_base(systems),
             };
             let cell = Cell { service: service.to_owned(), load, batch: kind.name().to_owned() };
-            planned.push(Planned { cell, kind, systems, headline: is_first, case: None });
+            let planned_cell =
+                Planned { cell, kind, systems, headline: is_first, case: None, rests: false };
+            if every && is_first && kind != Kind::Make && wanted.batch.is_empty() {
+                planned.push(resting(&planned_cell, wanted, rivals));
+            }
+            planned.push(planned_cell);
         }
     }
     planned.extend(wanted.cases.iter().map(|case| of_case(service, wanted, rivals, *case)));
     planned
+}
+
+/// A cell once more with batch work that rests: where its ratios differ from those without rests, the latter count.
+fn resting(planned: &Planned, wanted: &Wanted, rivals: &[System]) -> Planned {
+    let systems = match &wanted.systems[..] {
+        [] => with_rivals(rivals, true),
+        systems => with_base(systems),
+    };
+    let batch = format!("{}{RESTING}", planned.cell.batch);
+    let cell = Cell { batch, ..planned.cell.clone() };
+    Planned { cell, systems, headline: false, rests: true, ..planned.clone() }
 }
 
 /// A case of two services beside busy loops.
@@ -92,21 +112,26 @@ fn of_case(service: &str, wanted: &Wanted, rivals: &[System], case: LoopCase) ->
     let systems = match &wanted.systems[..] {
         [] if ALL_RIVALS.contains(&service) => {
             let every = System::ALL.into_iter();
-            every.filter(|system| !matches!(system, System::Null | System::Bursts)).collect()
+            every
+                .filter(|system| {
+                    !matches!(system, System::Null | System::Bursts | System::QuellMoved)
+                })
+                .collect()
         }
         [] => with_rivals(rivals, false),
         systems => with_base(systems),
     };
     let (load, batch) = (case.load_percent(), case.name().to_owned());
     let cell = Cell { service: service.to_owned(), load, batch };
-    Planned { cell, kind: Kind::Hog, systems, headline: false, case: Some(case) }
+    let case = Some(case);
+    Planned { cell, kind: Kind::Hog, systems, headline: false, case, rests: false }
 }
 
 /// The null arm stands where sentences are built, the planted fault where every rival is.
 fn with_rivals(rivals: &[System], null: bool) -> Vec<System> {
     let left_out = |system: &System| match system {
         System::Null => !null,
-        System::Bursts => true,
+        System::Bursts | System::QuellMoved => true,
         other => other.is_rival(),
     };
     let fixed = System::ALL.into_iter().filter(|system| !left_out(system));
@@ -236,7 +261,8 @@ mod tests {
     fn all_rivals_are_measured_where_it_counts() {
         let of = |service| cells(service, &Wanted::default(), &[System::Fifo]);
         let memcached = of("memcached");
-        assert_eq!(memcached.len(), 5 + 2 * 2);
+        assert_eq!(memcached.len(), 5 + 2 * 2 + 1);
+        assert_eq!(memcached.iter().filter(|planned| planned.rests).count(), 1);
         let full = memcached.iter().filter(|planned| planned.systems.len() == System::ALL.len());
         assert_eq!(full.count(), 2);
         assert_eq!(of("redis").len(), 5);

@@ -69,11 +69,13 @@ pub enum System {
     Partition,
     /// Quell.
     Quell,
+    /// Quell with all of its threads on the cores that it manages: what they take from the client's core shows.
+    QuellMoved,
 }
 
 impl System {
     /// All of them; the first is the denominator of the ratios.
-    pub const ALL: [System; 15] = [
+    pub const ALL: [System; 16] = [
         System::AloneIdlePoll,
         System::Null,
         System::Bursts,
@@ -89,6 +91,7 @@ impl System {
         System::Deadline,
         System::Partition,
         System::Quell,
+        System::QuellMoved,
     ];
 
     /// Its name in reports.
@@ -109,6 +112,7 @@ impl System {
             System::Deadline => "deadline",
             System::Partition => "partition",
             System::Quell => "quell",
+            System::QuellMoved => "quell-moved",
         }
     }
 
@@ -125,8 +129,9 @@ impl System {
 
     /// Whether it is a setting by hand, with which Quell competes.
     pub fn is_rival(self) -> bool {
-        use System::{Alone, AloneIdlePoll, Bursts, LinuxDefault, Null, Quell};
-        !matches!(self, AloneIdlePoll | Null | Bursts | Alone | LinuxDefault | Quell)
+        use System::{Alone, AloneIdlePoll, Bursts, LinuxDefault, Null, Quell, QuellMoved};
+        let alone = matches!(self, AloneIdlePoll | Null | Bursts | Alone);
+        !alone && !matches!(self, LinuxDefault | Quell | QuellMoved)
     }
 }
 
@@ -144,6 +149,8 @@ pub struct Scene<'a> {
     pub antagonist: &'a std::path::Path,
     /// The fault that [`System::Bursts`] plants, with a seed.
     pub bursts: Option<(Bursts, u64)>,
+    /// When the loop that keeps a core awake rests, by a seed.
+    pub rests: Option<u64>,
 }
 
 /// A system in force, until [`Entered::leave`].
@@ -183,8 +190,9 @@ pub fn enter(system: System, scene: &Scene, stop: &Stop) -> Result<Entered> {
         System::Alone | System::LinuxDefault => {}
         System::AloneIdlePoll | System::Null | System::Bursts => {
             let first = scene.services.first().context("no service")?;
-            entered.pause =
-                Some(PauseProgram::start(scene.antagonist, &first.group, &scene.managed)?);
+            let (group, managed) = (&first.group, &scene.managed);
+            let pause = PauseProgram::start(scene.antagonist, group, managed, scene.rests)?;
+            entered.pause = Some(pause);
             if system == System::Bursts {
                 let (bursts, seed) =
                     scene.bursts.context("the length of the bursts is not known")?;
@@ -231,6 +239,11 @@ pub fn enter(system: System, scene: &Scene, stop: &Stop) -> Result<Entered> {
             entered.quiet = Some(quiet);
         }
         System::Quell => entered.daemon = Some(Daemon::start(&configuration(scene), stop)?),
+        System::QuellMoved => {
+            let daemon = Daemon::start(&configuration(scene), stop)?;
+            daemon.pin(&scene.managed)?;
+            entered.daemon = Some(daemon);
+        }
     }
     Ok(entered)
 }

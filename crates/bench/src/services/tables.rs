@@ -25,7 +25,7 @@ enum Column {
 }
 
 /// Columns of the table of a cell with their headings: raw beside filtered.
-const COLUMNS: [(&str, Column); 16] = [
+const COLUMNS: [(&str, Column); 17] = [
     ("p50 µs", Column::Value("p50_us_raw")),
     ("tail µs", Column::Value("tail_us")),
     ("raw", Column::Value("tail_us_raw")),
@@ -39,6 +39,7 @@ const COLUMNS: [(&str, Column); 16] = [
     ("service CPU", Column::Share("service_cpu")),
     ("served", Column::Share("served_share")),
     ("left out", Column::Share("excluded_share")),
+    ("rests", Column::Share("rest_share")),
     ("stopped", Column::Share("stopped_share")),
     ("client lost", Column::Share("client_lost_share")),
     ("sent late", Column::Share("late_share")),
@@ -127,8 +128,8 @@ fn best_rival(report: &BenchReport, cell: &str) -> Option<System> {
     tails.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, system)| system)
 }
 
-/// One line for each cell: tails as multiples of the service alone, raw beside filtered, and what batch work got.
-pub fn headline(report: &BenchReport) -> Table {
+/// One line for each cell of the parts of a run: tails as multiples of the service alone, raw beside filtered, and what batch work got.
+pub fn headline(parts: &[&BenchReport]) -> Table {
     let mut table = Table::new([
         "service, load, batch work",
         "alone µs",
@@ -142,7 +143,9 @@ pub fn headline(report: &BenchReport) -> Table {
         "raw",
         "batch",
     ]);
-    for cell in cells(report) {
+    let cells =
+        parts.iter().flat_map(|report| cells(report).into_iter().map(move |cell| (*report, cell)));
+    for (report, cell) in cells {
         let of = |system: Option<System>, metric: &str| {
             system.map_or_else(dash, |system| ratio(report, cell, system.name(), metric))
         };
@@ -318,7 +321,7 @@ mod tests {
 
     #[test]
     fn the_headline_has_every_cell_with_raw_ratios() {
-        let table = headline(&report(0.0)).text();
+        let table = headline(&[&report(0.0)]).text();
         assert_eq!(table.lines().filter(|line| line.starts_with(CELL)).count(), 1, "{table}");
         assert!(table.contains("1.20 (1.20 to 1.20)") && table.contains("rr"), "{table}");
     }

@@ -32,6 +32,11 @@ const (
 	// Entries replaced between two looks at the clock.
 	batch = 64
 
+	// Rests, as crates/load/src/rests.rs has them, in nanoseconds.
+	restPeriod = 300_000_000
+	restLength = 5_000_000
+	restJitter = 90_000_000
+
 	clockMonotonic      = 1
 	clockProcessCPUTime = 2
 )
@@ -42,14 +47,15 @@ func main() {
 	seconds := flag.Float64("seconds", 0, "stop so long after the start; 0: on SIGTERM or SIGINT")
 	liveMiB := flag.Int("live-mib", 128, "live data of all goroutines in MiB")
 	gogc := flag.Int("gogc", 50, "GOGC: how much the heap grows, in percent, until it is collected")
+	seed := flag.Uint64("rests", 0, "rest for 5 ms in each 300 ms, at times by this `seed`; 0: never")
 	flag.Parse()
-	if err := run(*progress, *threads, *seconds, *liveMiB, *gogc); err != nil {
+	if err := run(*progress, *threads, *seconds, *liveMiB, *gogc, *seed); err != nil {
 		fmt.Fprintln(os.Stderr, "go-gc:", err)
 		os.Exit(1)
 	}
 }
 
-func run(progress string, threads int, seconds float64, liveMiB, gogc int) error {
+func run(progress string, threads int, seconds float64, liveMiB, gogc int, seed uint64) error {
 	if threads < 1 || threads > slotsMax {
 		return fmt.Errorf("-threads %d: use 1 to %d", threads, slotsMax)
 	}
@@ -89,7 +95,7 @@ func run(progress string, threads int, seconds float64, liveMiB, gogc int) error
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			total.Add(work(c, &slot{file: file, index: i}, &stop))
+			total.Add(work(c, &slot{file: file, index: i}, &stop, seed))
 		}()
 	}
 	all.Wait()
@@ -100,13 +106,34 @@ func run(progress string, threads int, seconds float64, liveMiB, gogc int) error
 	return nil
 }
 
-func work(c *churn, s *slot, stop *atomic.Bool) uint64 {
+func work(c *churn, s *slot, stop *atomic.Bool, seed uint64) uint64 {
 	for !stop.Load() {
 		c.replace(batch)
 		s.add(batch)
+		if seed != 0 {
+			rest(seed)
+		}
 	}
 	s.publish()
 	return s.ops
+}
+
+// rest sleeps while a rest is on.
+func rest(seed uint64) {
+	now := clock(clockMonotonic)
+	start := restStart(seed, now/restPeriod)
+	if start <= now && now < start+restLength {
+		time.Sleep(time.Duration(start + restLength - now))
+	}
+}
+
+// restStart says when the rest of a period begins, by SplitMix64 (Steele et al., OOPSLA 2014).
+func restStart(seed, period uint64) uint64 {
+	word := (seed ^ period) + 0x9e3779b97f4a7c15
+	word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9
+	word = (word ^ (word >> 27)) * 0x94d049bb133111eb
+	word ^= word >> 31
+	return period*restPeriod + word%restJitter
 }
 
 // entry is what the collector must follow: a map value that points to a slice of pointers.

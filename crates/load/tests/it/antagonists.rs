@@ -90,6 +90,11 @@ fn stream() {
 }
 
 #[test]
+fn work_that_rests_goes_on_after_it() {
+    works_and_ends(&program(), &["hog", "--threads", "3", "--rests", "1"], "1,024 random steps");
+}
+
+#[test]
 fn hog() {
     works_and_ends(&program(), &["hog", "--threads", "3"], "1,024 random steps");
 }
@@ -123,8 +128,13 @@ fn pause_records_its_own_gaps() {
 fn go_gc() {
     let dir = tempfile::tempdir().unwrap();
     let program = quell_load::go::build_gc(dir.path()).unwrap();
-    let arguments = ["-threads", "2", "-live-mib", "8"];
+    let arguments = ["-threads", "2", "-live-mib", "8", "-rests", "1"];
     works_and_ends(&program, &arguments, "map entry replaced");
+    // It rests when the other programs do.
+    let mut test = Command::new("go");
+    test.args(["test", "./..."]).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/go/gc"));
+    let output = test.envs([("GOTOOLCHAIN", "local"), ("GOPROXY", "off")]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]

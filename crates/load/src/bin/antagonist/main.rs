@@ -28,6 +28,9 @@ struct Args {
     /// Stop so long after the start; without it, on SIGTERM or SIGINT
     #[arg(long, global = true)]
     seconds: Option<f64>,
+    /// Rest for 5 ms in each 300 ms, at random times that all programs with the same number agree on
+    #[arg(long, global = true, value_name = "SEED")]
+    rests: Option<u64>,
     #[command(subcommand)]
     mode: Mode,
 }
@@ -50,7 +53,8 @@ enum Mode {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let work = Work::new(args.progress, args.seconds).context("set up the antagonist")?;
+    let work =
+        Work::new(args.progress, args.seconds, args.rests).context("set up the antagonist")?;
     match args.mode {
         Mode::Stream(options) => stream::run(&work, &options),
         Mode::Hog(options) => hog::run(&work, &options),

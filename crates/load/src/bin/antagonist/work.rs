@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use quell_load::be::{Publisher, Slot};
 use quell_load::now;
+use quell_load::rests::Rests;
 use quell_model::Nanos;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -16,10 +18,15 @@ pub struct Work {
     stop: Arc<AtomicBool>,
     deadline: Nanos,
     progress: Option<PathBuf>,
+    rests: Option<Rests>,
 }
 
 impl Work {
-    pub fn new(progress: Option<PathBuf>, seconds: Option<f64>) -> anyhow::Result<Work> {
+    pub fn new(
+        progress: Option<PathBuf>,
+        seconds: Option<f64>,
+        rests: Option<u64>,
+    ) -> anyhow::Result<Work> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGTERM, SIGINT] {
             signal_hook::flag::register(signal, stop.clone())?;
@@ -31,7 +38,7 @@ impl Work {
             Some(seconds) => bail!("--seconds {seconds}: use a time above 0"),
             None => Nanos::MAX,
         };
-        Ok(Work { stop, deadline, progress })
+        Ok(Work { stop, deadline, progress, rests: rests.map(Rests::new) })
     }
 
     /// Whether the work should end.
@@ -55,8 +62,18 @@ impl Work {
     ) -> anyhow::Result<u64> {
         while !self.over() {
             slot.add(turn()?);
+            self.rest();
         }
         Ok(slot.ops())
+    }
+
+    /// Sleeps while a rest is on.
+    fn rest(&self) {
+        let Some(rests) = self.rests else { return };
+        let at = now();
+        if let Some(end) = rests.end_of(at) {
+            thread::sleep(Duration::from_nanos((end - at).0));
+        }
     }
 
     /// One thread for each turn, until the work is over; prints the sum of their ops.
