@@ -17,4 +17,5 @@ pub mod services;
 pub mod stops;
 mod switch_cost;
 pub mod view;
+pub mod wake_cost;
 pub mod why;

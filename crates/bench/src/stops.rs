@@ -84,6 +84,35 @@ impl Latencies {
     }
 }
 
+/// What of these stops a request waited in without a sign of life: parts of at least [`STOP_MIN`] from when one was due,
+/// between the answers. An answer shows that the client's core and the service's ran. A halted core's timer may come
+/// milliseconds late, and finds the thread that a request woke rather than an idle core: all was well then.
+pub fn confirmed(stops: &[CoreStop], requests: &[Request]) -> Vec<CoreStop> {
+    let mut by_end: Vec<Request> = requests.to_vec();
+    by_end.sort_unstable_by_key(|request| request.done);
+    // The earliest of those that are not answered before the one at this place.
+    let mut waits_since: Vec<Nanos> = by_end.iter().map(|request| request.due).collect();
+    for at in (1..waits_since.len()).rev() {
+        waits_since[at - 1] = waits_since[at - 1].min(waits_since[at]);
+    }
+    let mut parts = Vec::new();
+    for stop in stops {
+        let first = by_end.partition_point(|request| request.done <= stop.start);
+        let mut from = stop.start;
+        for (request, waits_since) in by_end[first..].iter().zip(&waits_since[first..]) {
+            let (start, end) = (from.max(*waits_since), request.done.min(stop.end));
+            if end.0 >= start.0.saturating_add(STOP_MIN.0) {
+                parts.push(CoreStop { start, end, ..*stop });
+            }
+            if request.done >= stop.end {
+                break;
+            }
+            from = request.done;
+        }
+    }
+    parts
+}
+
 /// The share of the time from `start` to `end` in which at least one core was stopped.
 pub fn stopped_share(stops: &[CoreStop], start: Nanos, end: Nanos) -> f64 {
     let spans = merged(stops.iter().map(|stop| (stop.start, stop.end)).collect());
@@ -153,6 +182,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_answered_meanwhile_shows_that_the_core_ran() {
+        // A halted core whose timer came late: two requests were served at once.
+        let served = [request(1_200, 1_230), request(2_500, 2_540)];
+        assert_eq!(confirmed(&[stop(1_000, 3_000)], &served), []);
+        // It ran until 1,230 us; then a request waited for the end of the stop.
+        let waited = [request(1_200, 1_230), request(1_400, 3_050), request(2_900, 3_060)];
+        assert_eq!(confirmed(&[stop(1_000, 3_000)], &waited), [stop(1_400, 3_000)]);
+        // Outstanding as the stop began.
+        let before = [request(900, 3_010)];
+        assert_eq!(confirmed(&[stop(1_000, 3_000)], &before), [stop(1_000, 3_000)]);
+        assert_eq!(confirmed(&[stop(1_000, 3_000)], &[]), []);
+    }
+
+    #[test]
     fn cores_that_stop_together_count_once() {
         let stops = [stop(1_000, 3_000), CoreStop { core: CoreId(0), ..stop(2_000, 4_000) }];
         assert_eq!(stopped_share(&stops, us(0), us(10_000)), 0.3);
@@ -161,6 +204,24 @@ mod tests {
     }
 
     proptest! {
+        /// Parts lie within their stops, are long enough, and no request is answered within one.
+        #[test]
+        fn no_request_is_answered_within_a_confirmed_stop(
+            stops in proptest::collection::vec((0u64..9_000, 500u64..3_000), 0..5),
+            requests in proptest::collection::vec((0u64..9_000, 1u64..2_000), 0..60),
+        ) {
+            let stops: Vec<CoreStop> =
+                stops.into_iter().map(|(at, length)| stop(at, at + length)).collect();
+            let requests: Vec<Request> =
+                requests.into_iter().map(|(at, length)| request(at, at + length)).collect();
+            for part in confirmed(&stops, &requests) {
+                prop_assert!(stops.iter().any(|stop| stop.start <= part.start && part.end <= stop.end));
+                prop_assert!(part.end - part.start >= STOP_MIN);
+                let within = |one: &Request| part.start < one.done && one.done < part.end;
+                prop_assert!(!requests.iter().any(within));
+            }
+        }
+
         /// Whatever stops there are: a request counts if and only if no stop lies in its own busy period up to its end.
         #[test]
         fn what_counts_is_what_no_stop_could_have_met(

@@ -69,6 +69,8 @@ pub(crate) struct Generator<'a> {
     connections: Vec<Option<Connection>>,
     alive: usize,
     turn: usize,
+    /// Whether a connection may have several requests outstanding.
+    pipelines: bool,
     /// Something is due, and each connection has as much as it may.
     waits_for_room: bool,
     /// Connections that the server ended and that were opened again.
@@ -103,6 +105,7 @@ impl<'a> Generator<'a> {
         let mut rng = WorkloadRng::seed_from_u64(spec.seed);
         rng.set_stream(WORKLOAD_STREAM);
         Ok(Generator {
+            pipelines: spec.pipelining && protocol.pipelines(),
             protocol,
             addr: spec.addr,
             rng,
@@ -221,7 +224,7 @@ impl<'a> Generator<'a> {
             return false;
         };
         let waited = std::mem::take(&mut self.waits_for_room);
-        let batch_max = if self.protocol.pipelines() { BATCH_MAX } else { 1 };
+        let batch_max = if self.pipelines { BATCH_MAX } else { 1 };
         let Some(connection) = self.connections[index].as_mut() else { return false };
         let was_blocked = connection.blocked;
         let mut count = 0;
@@ -271,7 +274,7 @@ impl<'a> Generator<'a> {
 
     /// Whether a request may be sent on a connection now.
     fn takes(&self, connection: &Connection) -> bool {
-        connection.pending() == 0 || self.protocol.pipelines()
+        connection.pending() == 0 || self.pipelines
     }
 
     /// Takes what has come; whether anything had.

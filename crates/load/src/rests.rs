@@ -14,7 +14,7 @@ pub const LENGTH: Nanos = Nanos::from_millis(5);
 /// A rest begins at most so long after its period: the next one is 205 ms away at least.
 const JITTER: Nanos = Nanos::from_millis(90);
 
-/// The rests of a measurement: times of CLOCK_MONOTONIC that all who know the seed agree on.
+/// The rests of a measurement: times of CLOCK_MONOTONIC, the same for all programs with this seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rests {
     seed: u64,

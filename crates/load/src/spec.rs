@@ -53,6 +53,14 @@ pub struct LoadSpec {
     /// Whether replies are also timed by the kernel's stamps, which no delay of the generator changes.
     #[serde(default)]
     pub stamps: bool,
+    /// Whether a request may be sent on a connection that has one outstanding, where the protocol allows it. Servers then
+    /// answer many at once under load, and their peak says little of what a request costs at half of it.
+    #[serde(default = "pipelining")]
+    pub pipelining: bool,
+}
+
+fn pipelining() -> bool {
+    true
 }
 
 impl LoadSpec {
@@ -78,6 +86,7 @@ impl LoadSpec {
             preload: true,
             idle: Idle::Spin,
             stamps: false,
+            pipelining: pipelining(),
         }
     }
 

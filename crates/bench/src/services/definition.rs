@@ -94,7 +94,7 @@ pub enum Client {
 /// How much is asked, and what counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// Connections.
+    /// Connections, each with one request at a time: as many as real clients have outstanding.
     pub connections: usize,
     /// The quantile that is quoted (0 to 1).
     pub quantile: f64,
@@ -180,7 +180,7 @@ struct RawLoad {
 impl Default for RawLoad {
     fn default() -> RawLoad {
         RawLoad {
-            connections: 16,
+            connections: 64,
             quantile: 0.999,
             p99_max_ms: 5.0,
             start_rps: 1_000.0,
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn little_has_to_be_said() {
         let definition = Definition::parse(LEAST, "x.toml").unwrap();
-        assert_eq!((definition.load.quantile, definition.load.connections), (0.999, 16));
+        assert_eq!((definition.load.quantile, definition.load.connections), (0.999, 64));
         assert!(definition.ready.is_none() && definition.user.is_none());
     }
 

@@ -18,7 +18,7 @@ use super::second::{self, Asked};
 use super::service::Service;
 use super::wakeups::Wakeups;
 use crate::host::{Canary, Usage, set_nice};
-use crate::stops::{CoreStop, Latencies, Request, STOP_MIN, Windows, stopped_share};
+use crate::stops::{CoreStop, Latencies, Request, STOP_MIN, Windows, confirmed, stopped_share};
 
 /// Nice value of the client's thread: a foreign thread on its core would be measured as latency.
 /// Not FIFO: that would starve the core's softirq thread.
@@ -164,17 +164,18 @@ pub fn measure(
     });
     let (offered, second, commands) = offered?;
     let after = Account::read(service, batch, pause, quell)?;
-    let stops = instruments.canaries.end()?;
+    let seen = instruments.canaries.end()?;
     let passed = (after.at - before.at).as_secs_f64();
     let mut values = Values::new();
     let mut put = |name: &str, value: f64| _ = values.insert(name.to_owned(), value);
     let Offered { requests, scheduled, start, end, late, client_stalls, client_sleep } = offered;
+    let stops = confirmed(&seen, &requests);
     let excluded = Windows::of(&stops, &requests).sort(&requests).excluded_share();
     let mut unusual = stops.clone();
     unusual.extend(offer.rests.into_iter().flat_map(|seed| rests(seed, offer.client, start, end)));
     let latencies = Windows::of(&unusual, &requests).sort(&requests);
     quantiles(&latencies, service.definition.load.quantile, &mut put);
-    second_service(&second, &stops, &mut put);
+    second_service(&second, &seen, &mut put);
     put("offered_rps", scheduled as f64 / (end - start).0.max(1) as f64 * 1e9);
     put("served_share", requests.len() as f64 / (scheduled as f64).max(1.0));
     put("excluded_share", excluded);
@@ -244,6 +245,7 @@ fn second_service(asked: &[Asked], stops: &[CoreStop], put: &mut impl FnMut(&str
         return;
     }
     let requests: Vec<Request> = asked.iter().map(|one| one.request).collect();
+    let stops = &confirmed(stops, &requests);
     let latencies = Windows::of(stops, &requests).sort(&requests);
     let named = [("", &latencies.filtered), ("_raw", &latencies.raw)];
     for (suffix, ascending) in named {
@@ -296,6 +298,7 @@ pub fn load(service: &Service, offer: &Offer) -> Option<LoadSpec> {
     load.core = Some(offer.client);
     load.preload = offer.preload;
     load.idle = Idle::Sleep;
+    load.pipelining = false;
     Some(load)
 }
 

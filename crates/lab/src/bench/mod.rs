@@ -14,6 +14,7 @@ mod sim;
 mod sim_host;
 mod validation;
 mod view;
+mod wake_cost;
 mod why;
 
 use std::path::{Path, PathBuf};
@@ -39,6 +40,7 @@ enum Command {
     Services(services::Args),
     Client(client::Args),
     Mechanism(mechanism::Args),
+    WakeCost(wake_cost::Args),
     Reaction(reaction::Args),
     Overhead(overhead::Args),
     Check(check::Args),
@@ -58,6 +60,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Services(args) => services::run(args),
         Command::Client(args) => client::run(args),
         Command::Mechanism(args) => mechanism::run(args),
+        Command::WakeCost(args) => wake_cost::run(args),
         Command::Reaction(args) => reaction::run(args),
         Command::Overhead(args) => overhead::run(args),
         Command::Check(args) => check::run(args),

@@ -49,6 +49,9 @@ pub struct Common {
     /// Also show latencies until the kernel received each reply, by its time stamps
     #[arg(long)]
     stamps: bool,
+    /// Send one request at a time on a connection, as most clients do; give more --connections then
+    #[arg(long)]
+    no_pipelining: bool,
     /// Do not prepare the server first (memcached, Redis: store all keys)
     #[arg(long)]
     no_preload: bool,
@@ -161,6 +164,7 @@ impl Common {
             preload: !self.no_preload,
             idle: if self.sleep { Idle::Sleep } else { Idle::Spin },
             stamps: self.stamps,
+            pipelining: !self.no_pipelining,
             ..LoadSpec::new(resolve(addr)?, protocol, 0.0, Nanos::ZERO)
         })
     }
