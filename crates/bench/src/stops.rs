@@ -3,7 +3,8 @@
 //! A virtual core that its hypervisor does not run delays every request on it, and no scheduler inside can help. A timer
 //! interrupts each core all the time, the client's and the service's, in every system: it comes in user code, system
 //! calls and softirqs alike, so one that comes [`STOP_MIN`] late shows a stop, whichever thread had the core. One that finds the
-//! core idle shows none: a halted core takes its time to wake for a timer. What a scheduler does (a throttled SCHED_DEADLINE
+//! core idle shows none, for a halted core takes its time to wake for a timer; nor do times in which requests were answered
+//! ([`confirmed`]). What a scheduler does (a throttled SCHED_DEADLINE
 //! thread, a core that a thread of Quell keeps) delays no interrupt.
 //!
 //! Requests are left out from a stop until the service's queue is empty. Figures with all requests stand beside.

@@ -138,6 +138,7 @@ impl Case<'_> {
         load.connections = self.service.definition.load.connections;
         (load.core, load.seed) = (Some(self.spec.client), seed);
         (load.idle, load.stamps) = (Idle::Sleep, true);
+        load.pipelining = false;
         // The generator's thread inherits the value.
         set_nice(0, CLIENT_NICE).context("favour the client")?;
         let report = quell_load::run(&load, &mut Silent);

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use quell_act::Setting;
@@ -69,6 +70,8 @@ impl Drop for Cpuset {
             if fs::remove_dir(&self.directory).is_ok() {
                 return;
             }
+            // What ended a moment ago may still hold it.
+            std::thread::sleep(Duration::from_millis(2));
         }
         eprintln!("{} could not be removed", self.directory.display());
     }

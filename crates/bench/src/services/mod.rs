@@ -45,15 +45,18 @@ pub use self::definition::{Definition, DefinitionError, FILE_BYTES_MAX};
 use self::log::{Cell, Header, Line, Log, Phase, Run};
 pub use self::loop_case::LoopCase;
 use self::loop_case::{Second, start_second};
-use self::measure::{Canaries, Instruments, Offer, measure};
+use self::measure::{Canaries, Instruments, measure};
+pub(crate) use self::measure::{Offer, load};
 pub use self::pause::PauseProgram;
 use self::plan::Planned;
 pub use self::plan::Wanted;
 pub use self::service::Service;
 pub use self::system::System;
+pub(crate) use self::system::set_roles;
 use self::system::{Scene, enter};
 pub use self::tables::{BENCH, five_lines, headline, losses, sections};
 use self::wakeups::Wakeups;
+pub(crate) use self::wakeups::{SERVICE, passive_observer};
 use crate::host::{self, PauseLoop};
 
 /// What batch work needs after its start until it works as it will.

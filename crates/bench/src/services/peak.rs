@@ -10,7 +10,7 @@ use super::log::Line;
 use super::measure::{Canaries, Offer, load, requests};
 use super::pause::PauseProgram;
 use super::{Session, note};
-use crate::stops::Windows;
+use crate::stops::{Windows, confirmed};
 
 /// How narrow the search becomes.
 const PRECISION: f64 = 0.08;
@@ -85,6 +85,7 @@ fn probe(
     // Once is enough: the keys stay.
     load.preload = false;
     let requests = requests(&report);
+    let stops = confirmed(&stops, &requests);
     let counted = Windows::of(&stops, &requests).sort(&requests).filtered;
     let p99 = stats::quantile(&counted, 0.99).unwrap_or(Nanos::MAX);
     Ok(Probe::of(&report, rate_rps, p99.0 as f64 / 1e3, search.p99_bound))

@@ -254,16 +254,23 @@ fn by_role(scene: &Scene, policy: fn(i32) -> Policy) -> Result<Quiet> {
     let mut quiet = Quiet::keep()?;
     quiet.allow_real_time()?;
     for (at, service) in scene.services.iter().enumerate() {
-        let rank = at as i32;
-        service.group.each_thread(|tid| {
-            let priority = match is_background(&service.definition, tid) {
-                true => BACKGROUND_PRIORITY - rank,
-                false => PRIORITY - rank,
-            };
-            set_policy_with(tid, policy(priority), Inherit::Yes)
-        })?;
+        set_roles(service, policy, at as i32)?;
     }
     Ok(quiet)
+}
+
+/// Gives a service's threads a priority by their role, lower by `rank`.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn set_roles(service: &Service, policy: fn(i32) -> Policy, rank: i32) -> Result<()> {
+    service.group.each_thread(|tid| {
+        let priority = match is_background(&service.definition, tid) {
+            true => BACKGROUND_PRIORITY - rank,
+            false => PRIORITY - rank,
+        };
+        set_policy_with(tid, policy(priority), Inherit::Yes)
+    })
 }
 
 /// The threads in a request's way at SCHED_DEADLINE, which takes a root domain of its own.

@@ -7,7 +7,8 @@ use quell_observe::{Observer, procs};
 
 use crate::host::Group;
 
-const SERVICE: TaskId = TaskId { index: 0, generation: 0 };
+/// The one task that is observed.
+pub(crate) const SERVICE: TaskId = TaskId { index: 0, generation: 0 };
 /// Quantiles of the waits that are reported, in permille.
 const TOLD: [u32; 3] = [500, 990, 999];
 
@@ -17,17 +18,25 @@ pub struct Wakeups {
     before: Option<Histogram>,
 }
 
+/// An observer that sees threads of [`SERVICE`] on these cores and changes nothing.
+///
+/// # Errors
+/// Without the right to load BPF programs, or where the kernel lacks what they need.
+pub(crate) fn passive_observer(managed: &CoreSet) -> Result<BpfObserver> {
+    let config = BpfConfig { max_threads: 4_096, ..BpfConfig::default() };
+    let mut observer = BpfObserver::new(&config).context("load the BPF observer")?;
+    observer.manage(managed);
+    observer.allow(SERVICE, managed);
+    Ok(observer)
+}
+
 impl Wakeups {
     /// Loads it.
     ///
     /// # Errors
     /// Without the right to load BPF programs, or where the kernel lacks what they need.
     pub fn start(managed: &CoreSet) -> Result<Wakeups> {
-        let config = BpfConfig { max_threads: 4_096, ..BpfConfig::default() };
-        let mut observer = BpfObserver::new(&config).context("load the BPF observer")?;
-        observer.manage(managed);
-        observer.allow(SERVICE, managed);
-        Ok(Wakeups { observer, before: None })
+        Ok(Wakeups { observer: passive_observer(managed)?, before: None })
     }
 
     /// A measurement begins: threads that the service has now, and their children from now on.

@@ -3,18 +3,16 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use quell_load::{Idle, LoadSpec, Probe, SearchSpec, Silent, search_peak};
+use quell_load::{LoadSpec, Probe, SearchSpec, Silent, search_peak};
 use quell_model::{CoreId, CoreSet, Nanos};
 use quell_terminal::{Progress, Stop};
 
 use super::account::{Account, Seen, Used};
 use super::hog::Hog;
-use crate::host::{Inherit, PauseLoop, Policy, set_nice, set_policy_with};
-use crate::services::{Definition, Service};
+use crate::host::{PauseLoop, Policy, set_nice};
+use crate::services::{self, Definition, Offer, Service, set_roles};
 
-/// As in `quell bench services`: priorities of threads in a request's way and of the others, and the client's nice value.
-const PRIORITY: i32 = 20;
-const BACKGROUND_PRIORITY: i32 = 10;
+/// As in `quell bench services`.
 const CLIENT_NICE: i32 = -10;
 /// How the peak is searched for.
 const SEARCH_RUN: Nanos = Nanos::from_secs(1);
@@ -45,14 +43,7 @@ impl Memcached {
     ) -> Result<Memcached> {
         let service =
             Service::start(&Definition::named("memcached")?, &CoreSet::of(managed), stop)?;
-        service.group.each_thread(|tid| {
-            let name = crate::host::comm(tid).unwrap_or_default();
-            let priority = match service.definition.is_background(&name) {
-                true => BACKGROUND_PRIORITY,
-                false => PRIORITY,
-            };
-            set_policy_with(tid, Policy::Fifo(priority), Inherit::Yes)
-        })?;
+        set_roles(&service, Policy::Fifo, 0)?;
         let mut memcached = Memcached { service, client, rate_rps: 0.0 };
         let peak_rps = match peak_rps {
             Some(peak_rps) => peak_rps,
@@ -63,7 +54,7 @@ impl Memcached {
         };
         progress.note(&format!("memcached: peak {peak_rps:.0} requests/s"));
         memcached.rate_rps = peak_rps / 2.0;
-        let mut fill = memcached.load(Duration::from_millis(100), 1)?;
+        let mut fill = memcached.load(MARGIN, MARGIN, 1)?;
         fill.preload = true;
         quell_load::run(&fill, &mut Silent).context("fill memcached")?;
         memcached.service.group.pause()?;
@@ -103,8 +94,7 @@ impl Memcached {
         time: Duration,
         seed: u64,
     ) -> Result<(Seen, [Nanos; 2])> {
-        let mut load = self.load(time + 2 * MARGIN, seed)?;
-        load.warmup = Nanos(warmup.as_nanos() as u64);
+        let load = self.load(time + 2 * MARGIN, warmup, seed)?;
         let account = || Account::read(hog, || self.used());
         std::thread::scope(|scope| {
             let accounts = std::thread::Builder::new().name("accounts".into());
@@ -134,20 +124,25 @@ impl Memcached {
         Ok(Used { cpu, sleeps: usage.sleeps })
     }
 
-    fn load(&self, time: Duration, seed: u64) -> Result<LoadSpec> {
-        let protocol = self.service.protocol().context("memcached has no protocol")?.clone();
-        let time = Nanos(time.as_nanos() as u64);
-        let mut load = LoadSpec::new(self.service.addr, protocol, self.rate_rps, time);
-        load.connections = self.service.definition.load.connections;
-        (load.core, load.seed, load.preload) = (Some(self.client), seed, false);
-        load.idle = Idle::Sleep;
-        Ok(load)
+    /// The very client of `quell bench services`.
+    fn load(&self, duration: Duration, warmup: Duration, seed: u64) -> Result<LoadSpec> {
+        let offer = Offer {
+            rate_rps: self.rate_rps,
+            duration,
+            warmup,
+            seed,
+            client: self.client,
+            preload: false,
+            shape: [1.0; 3],
+            rests: None,
+        };
+        services::load(&self.service, &offer).context("memcached has no protocol")
     }
 
     /// The highest load that it sustains while nothing but a PAUSE loop is beneath it.
     fn search(&self, managed: CoreId, stop: &Stop) -> Result<f64> {
         let _awake = PauseLoop::start(managed)?;
-        let mut load = self.load(Duration::from_secs(1), 1)?;
+        let mut load = self.load(Duration::from_secs(1), MARGIN, 1)?;
         load.preload = true;
         let definition = &self.service.definition.load;
         let mut search = SearchSpec::new(load);

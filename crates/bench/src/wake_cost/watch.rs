@@ -1,15 +1,15 @@
 //! The instruments that cost something themselves: the BPF observer and the timer that sees stops of the hypervisor.
 
 use anyhow::{Context as _, Result};
-use quell_model::{Children, CoreId, CoreSet, Nanos, TaskId};
-use quell_observe::bpf::{BpfConfig, BpfObserver};
+use quell_model::{Children, CoreId, CoreSet, Nanos};
+use quell_observe::bpf::BpfObserver;
 use quell_observe::{Observer as _, procs};
 
 use super::account::Seen;
 use crate::host::Canary;
+use crate::services::{SERVICE, passive_observer};
 use crate::stops::{CoreStop, STOP_MIN, stopped_share};
 
-const TASK: TaskId = TaskId { index: 0, generation: 0 };
 /// As in `quell bench services`.
 const PERIOD: Nanos = Nanos::from_millis(1);
 
@@ -18,13 +18,10 @@ const PERIOD: Nanos = Nanos::from_millis(1);
 /// # Errors
 /// Without the right to load BPF programs, or where the kernel lacks what they need.
 pub fn observe(core: CoreId, tids: impl Iterator<Item = i32>) -> Result<BpfObserver> {
-    let config = BpfConfig { max_threads: 4_096, ..BpfConfig::default() };
-    let mut observer = BpfObserver::new(&config).context("load the BPF observer")?;
-    observer.manage(&CoreSet::of(core));
-    observer.allow(TASK, &CoreSet::of(core));
+    let mut observer = passive_observer(&CoreSet::of(core))?;
     for tid in tids {
         let thread = procs::thread(tid).with_context(|| format!("find thread {tid}"))?;
-        observer.watch(thread, TASK, true, Children::Adopt).context("watch a thread")?;
+        observer.watch(thread, SERVICE, true, Children::Adopt).context("watch a thread")?;
     }
     Ok(observer)
 }
