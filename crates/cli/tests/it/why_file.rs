@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{Ground, QUELL, eventually, start_bound};
 use flate2::read::GzDecoder;
@@ -91,6 +91,8 @@ impl SleepingHog {
 struct Service {
     program: crate::common::Program,
     client: TcpStream,
+    /// About when its clock ticked, as it does each second from then on.
+    began: Instant,
     requests: Vec<(Nanos, Nanos)>,
 }
 
@@ -98,8 +100,11 @@ impl Service {
     fn start() -> Service {
         let addr = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let port = addr.port().to_string();
-        let memcached = ["memcached", "-u", "root", "-t", "1", "-U", "0", "-l", "127.0.0.1", "-p"];
-        let program = start_bound(&[&["taskset", "-c", "1"][..], &memcached, &[&port]].concat());
+        // No threads that wake by themselves, but for its clock.
+        let alone = ["-t", "1", "-o", "no_lru_maintainer,no_lru_crawler"];
+        let memcached = ["memcached", "-u", "root", "-U", "0", "-l", "127.0.0.1", "-p"];
+        let command = [&["taskset", "-c", "1"][..], &memcached, &[&port], &alone].concat();
+        let program = start_bound(&command);
         let mut client = None;
         eventually("memcached listens", || {
             client = TcpStream::connect(addr).ok();
@@ -107,7 +112,7 @@ impl Service {
         });
         let client = client.unwrap();
         client.set_nodelay(true).unwrap();
-        Service { program, client, requests: Vec::new() }
+        Service { program, client, began: Instant::now(), requests: Vec::new() }
     }
 
     fn ask(&mut self, times: usize) {
@@ -129,6 +134,15 @@ impl Service {
         });
         self.requests.push((sent, answered));
         (sent, answered)
+    }
+
+    /// Waits until its clock does not tick in the next half of a second: a thread that runs between an answer and its
+    /// reading is taken for the one that answered.
+    fn leave_its_clock_behind(&self) {
+        let phase = self.began.elapsed().subsec_millis();
+        if !(200..400).contains(&phase) {
+            std::thread::sleep(Duration::from_millis(u64::from((1_200 - phase) % 1_000)));
+        }
     }
 
     /// Stops all its threads: the signal reaches one of them, and the others may answer until that one runs.
@@ -162,6 +176,7 @@ fn recorded_stop_and_hog_are_named_in_their_seconds() {
     });
     service.ask(20);
     let pid = Pid::from_raw(service.program.pid()).unwrap();
+    service.leave_its_clock_behind();
     service.stop();
     let stopped = service.ask_while(|| {
         std::thread::sleep(DELAY);
@@ -169,6 +184,7 @@ fn recorded_stop_and_hog_are_named_in_their_seconds() {
     });
     service.ask(20);
     let hog = SleepingHog::start(ground.path());
+    service.leave_its_clock_behind();
     hog.wake();
     let preempted = service.ask_while(|| {
         std::thread::sleep(DELAY);
