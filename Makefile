@@ -100,7 +100,11 @@ miri: ## Run the lock-free protocols, timers and layouts of shared memory under 
 	$(MIRI) -p quell-runtime -- with_threads:: queue::tests::a_ timers_that load::
 	$(MIRI) -p quell-shm -- a_grant_holds a_header_reads
 
-bench: setup build test-peers ## Run every benchmark at full length into bench/results/
+# Without it `quell bench client` says what it leaves out.
+target/peers/vegeta:
+	-GOBIN=$(CURDIR)/target/peers go install github.com/tsenart/vegeta/v12@v12.12.0
+
+bench: setup build test-peers target/peers/vegeta ## Run every benchmark at full length into bench/results/
 	$(CARGO) build --release -p quell-runtime --example keyvalue $(CARGO_LOCK)
 	@mkdir -p bench/results
 	@for name in $(BENCHES); do \

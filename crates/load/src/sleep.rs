@@ -3,6 +3,8 @@
 //! It sleeps only while no answer is outstanding and nothing is due for longer than twice the time that nearly all of
 //! its own wake-ups take, which it measures as it goes; it wakes early by as much and spins.
 
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::num::NonZeroU64;
 
 use quell_model::Nanos;
@@ -42,6 +44,33 @@ pub(crate) struct Sleeper {
     pub wake_up_p99: Nanos,
     /// Time slept.
     pub slept: Nanos,
+    warmth: Option<Warmth>,
+}
+
+/// A connection to itself. A byte over it after a sleep takes the way of the next request through the kernel, which finds
+/// caches then as those of a client that spins.
+struct Warmth {
+    near: TcpStream,
+    far: TcpStream,
+}
+
+impl Warmth {
+    fn open() -> io::Result<Warmth> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let near = TcpStream::connect(listener.local_addr()?)?;
+        let (far, _) = listener.accept()?;
+        for end in [&near, &far] {
+            end.set_nodelay(true)?;
+            end.set_nonblocking(true)?;
+        }
+        Ok(Warmth { near, far })
+    }
+
+    /// What fails here is of no account: the next request finds colder caches.
+    fn pass(&self) {
+        let _ = (&self.near).write(&[0]);
+        let _ = (&self.far).read(&mut [0; 16]);
+    }
 }
 
 impl Sleeper {
@@ -50,7 +79,8 @@ impl Sleeper {
         // Without it the kernel may be 50 us late with each timer. A refusal shows in what is measured next.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let (wake_ups, wake_up_p99) = (Recorder::new(), WAKE_UP_MAX);
-        let mut sleeper = Sleeper { wake_ups, wake_up_p99, slept: Nanos::ZERO };
+        let warmth = Warmth::open().ok();
+        let mut sleeper = Sleeper { wake_ups, wake_up_p99, slept: Nanos::ZERO, warmth };
         for _ in 0..FIRST_SLEEPS {
             sleeper.sleep_until(now() + FIRST_SLEEP);
         }
@@ -64,6 +94,9 @@ impl Sleeper {
         let until = wake_at(at, due, self.wake_up_p99)?;
         let woken = self.sleep_until(until);
         self.slept += woken.since(at);
+        if let Some(warmth) = &self.warmth {
+            warmth.pass();
+        }
         if self.wake_ups.count() >= SLEEPS_PER_LOOK {
             self.look();
         }
@@ -118,6 +151,16 @@ mod tests {
                 None => prop_assert!(ahead <= 2 * wake_up.0),
             }
         }
+    }
+
+    #[test]
+    fn what_warms_the_way_leaves_nothing_behind() {
+        let warmth = Warmth::open().unwrap();
+        (0..10_000).for_each(|_| warmth.pass());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let _ = (&warmth.far).read(&mut [0; 16]);
+        let rest = (&warmth.far).read(&mut [0; 16]);
+        assert_eq!(rest.unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

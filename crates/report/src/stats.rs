@@ -82,10 +82,13 @@ pub struct PairedRatio {
 
 /// Fewer pairs say nothing of their own spread.
 pub const PAIRS_MIN: usize = 5;
+/// 97.5 % quantiles of Student's t for [`PAIRS_MIN`] pairs, one more, and so on: from so few, a resample that draws one
+/// value nearly throughout is common, and would widen the interval without bound.
+const T_OF_FEW: [f64; 5] = [2.776, 2.571, 2.447, 2.365, 2.306];
 
 /// The geometric mean of ratios with its studentised bootstrap interval (Efron and Tibshirani, chapter 12.5), which
-/// holds its 95 % for a handful of pairs, where the percentile interval is too narrow. `None` of fewer than
-/// [`PAIRS_MIN`] and of ratios that are not positive.
+/// holds its 95 % for ten pairs, where the percentile interval is too narrow; of fewer with Student's interval of the
+/// logarithms. `None` of fewer than [`PAIRS_MIN`] and of ratios that are not positive.
 pub fn paired_ratio(ratios: &[f64]) -> Option<PairedRatio> {
     resampled(ratios, RESAMPLES)
 }
@@ -97,6 +100,16 @@ fn resampled(ratios: &[f64], resamples: usize) -> Option<PairedRatio> {
     let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
     let (mean, sd) = mean_and_sd(&logs);
     let error = |sd: f64| sd / (logs.len() as f64).sqrt();
+    let interval = |low: f64, high: f64| PairedRatio {
+        ratio: rounded(mean.exp()),
+        low: rounded(low.exp()),
+        high: rounded(high.exp()),
+        log_sd: rounded(sd),
+        pairs: ratios.len(),
+    };
+    if let Some(t) = T_OF_FEW.get(logs.len() - PAIRS_MIN) {
+        return Some(interval(mean - t * error(sd), mean + t * error(sd)));
+    }
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let mut resample = vec![0.0; logs.len()];
     let mut scores: Vec<f64> = (0..resamples)
@@ -111,14 +124,7 @@ fn resampled(ratios: &[f64], resamples: usize) -> Option<PairedRatio> {
         .collect();
     scores.sort_unstable_by(f64::total_cmp);
     let score = |part: f64| quantile(&scores, part).unwrap_or_default();
-    let (low, high) = (mean - score(1.0 - TAIL) * error(sd), mean - score(TAIL) * error(sd));
-    Some(PairedRatio {
-        ratio: rounded(mean.exp()),
-        low: rounded(low.exp()),
-        high: rounded(high.exp()),
-        log_sd: rounded(sd),
-        pairs: ratios.len(),
-    })
+    Some(interval(mean - score(1.0 - TAIL) * error(sd), mean - score(TAIL) * error(sd)))
 }
 
 /// Resamples of each interval of [`null_coverage`], which makes many.
@@ -254,7 +260,7 @@ mod tests {
     #[test]
     fn the_interval_of_pairs_holds_the_truth_as_often_as_it_says() {
         let mut rng = ChaCha8Rng::seed_from_u64(7);
-        for (pairs, log_sd) in [(10, 0.2), (10, 0.6), (17, 0.4), (40, 0.6)] {
+        for (pairs, log_sd) in [(5, 0.4), (9, 0.4), (10, 0.2), (10, 0.6), (17, 0.4), (40, 0.6)] {
             let held = (0..400)
                 .filter(|_| {
                     let interval = paired_ratio(&spread(&mut rng, pairs, 1.2, log_sd)).unwrap();
@@ -273,6 +279,12 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(8);
         let interval = paired_ratio(&spread(&mut rng, pairs_needed(0.4, 0.1), 1.0, 0.4)).unwrap();
         assert!(interval.high / interval.ratio < 1.14 && interval.ratio / interval.low < 1.14);
+    }
+
+    #[test]
+    fn one_odd_pair_of_five_does_not_widen_the_interval_without_bound() {
+        let interval = paired_ratio(&[1.2, 1.25, 1.3, 1.28, 1.5]).unwrap();
+        assert!(interval.low > 1.15 && interval.high < 1.5, "{interval:?}");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use quell_load::{Idle, LoadReport, LoadSpec, Silent};
+use quell_load::protocol::keyvalue::KeyValueSpec;
+use quell_load::{Idle, LoadReport, LoadSpec, ProtocolSpec, Silent};
 use quell_model::{CoreId, CoreSet, Nanos};
 use quell_report::{BenchReport, stats};
 use quell_terminal::{Progress, Stop};
@@ -35,7 +36,7 @@ const CLIENT_NICE: i32 = -10;
 pub struct ClientSpec {
     /// The command that makes the report again.
     pub command: String,
-    /// Rounds; in each both clients have their turn.
+    /// Rounds; in each both clients have their turn, ours once more with the kernel's stamps.
     pub rounds: usize,
     /// Length of a turn.
     pub duration: Duration,
@@ -90,11 +91,22 @@ struct Case<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Round {
     own: [f64; 2],
-    /// Until the kernel had the replies.
-    received: [f64; 2],
+    /// From when the kernel had the replies until they were read, at both quantiles: in a turn of its own, for stamps cost time.
+    beyond: [f64; 2],
     /// From when a request was due until it was written.
     late_p99: f64,
     peer: [f64; 2],
+}
+
+/// Whose turn it is in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Quell's client, as `quell bench services` uses it.
+    Own,
+    /// The same with the kernel's stamps.
+    Stamped,
+    /// The other client.
+    Peer,
 }
 
 const QUANTILES: [f64; 2] = [0.5, 0.99];
@@ -104,17 +116,19 @@ impl Case<'_> {
         let mut rng = ChaCha8Rng::seed_from_u64(round as u64);
         let seed = rng.random::<u32>();
         let mut seen = Round::default();
-        let mut order = [true, false];
+        let mut order = [Turn::Own, Turn::Stamped, Turn::Peer];
         order.shuffle(&mut rng);
-        for own in order {
+        for turn in order {
             stop.check()?;
-            if own {
-                let report = self.own(u64::from(seed))?;
-                let overall = &report.overall;
+            if turn == Turn::Own {
+                let overall = self.own(u64::from(seed), false)?.overall;
                 seen.own = [overall.latency.p50_us, overall.latency.p99_us];
-                let received = overall.received.as_ref().context("the kernel stamps nothing")?;
-                seen.received = [received.p50_us, received.p99_us];
                 seen.late_p99 = overall.lateness.p99_us;
+            } else if turn == Turn::Stamped {
+                let overall = self.own(u64::from(seed), true)?.overall;
+                let (read, received) = (overall.latency, overall.received);
+                let received = received.context("the kernel stamps nothing")?;
+                seen.beyond = [read.p50_us - received.p50_us, read.p99_us - received.p99_us];
             } else {
                 let asked = Asked {
                     rate_rps: self.rate_rps,
@@ -131,19 +145,30 @@ impl Case<'_> {
         Ok(seen)
     }
 
-    fn own(&self, seed: u64) -> Result<LoadReport> {
-        let protocol = self.service.protocol().context("the service has no protocol")?.clone();
+    fn own(&self, seed: u64, stamps: bool) -> Result<LoadReport> {
+        let protocol = self.service.protocol().context("the service has no protocol")?;
+        let protocol = if self.peer == Peer::Spin { only_gets(protocol) } else { protocol.clone() };
         let duration = Nanos(self.spec.duration.as_nanos() as u64);
         let mut load = LoadSpec::new(self.service.addr, protocol, self.rate_rps, duration);
         load.connections = self.service.definition.load.connections;
         (load.core, load.seed) = (Some(self.spec.client), seed);
-        (load.idle, load.stamps) = (Idle::Sleep, true);
+        (load.idle, load.stamps) = (Idle::Sleep, stamps);
         load.pipelining = false;
         // The generator's thread inherits the value.
         set_nice(0, CLIENT_NICE).context("favour the client")?;
         let report = quell_load::run(&load, &mut Silent);
         set_nice(0, 0).context("favour the client no longer")?;
         report.context("offer load")
+    }
+}
+
+/// What the spinning client asks for: GETs of one key of three bytes with five bytes of value.
+fn only_gets(protocol: &ProtocolSpec) -> ProtocolSpec {
+    let gets = KeyValueSpec { keys: 1, key_bytes: vec![3], value_bytes: 5, get_permille: 1_000 };
+    match protocol {
+        ProtocolSpec::Memcached(_) => ProtocolSpec::Memcached(gets),
+        ProtocolSpec::Redis(_) => ProtocolSpec::Redis(gets),
+        other => other.clone(),
     }
 }
 
@@ -154,11 +179,15 @@ fn tell(report: &mut BenchReport, case: &str, peer: &str, rounds: &[Round]) {
         report.compare(case, (QUELL, &own), (peer, &others), metric);
         report.push(case, QUELL, metric, own);
         report.push(case, peer, metric, others);
-        let beyond = column(&|round| round.own[at] - round.received[at]);
-        report.push(case, QUELL, &format!("beyond_stamps_{metric}"), beyond);
+        report.push(
+            case,
+            QUELL,
+            &format!("beyond_stamps_{metric}"),
+            column(&|round| round.beyond[at]),
+        );
     }
     // Late to send, and late to read.
-    let error = |round: &Round| (round.late_p99 + round.own[1] - round.received[1]) / round.own[1];
+    let error = |round: &Round| (round.late_p99 + round.beyond[1]) / round.own[1];
     report.push(case, QUELL, "error_share_of_p99", column(&error));
 }
 
@@ -170,7 +199,7 @@ mod tests {
     fn both_clients_and_the_kernels_stamps_are_reported() {
         let mut report = BenchReport::new("client", "quell bench client");
         let round =
-            Round { own: [20.0, 50.0], received: [19.0, 47.0], late_p99: 1.0, peer: [40.0, 100.0] };
+            Round { own: [20.0, 50.0], beyond: [1.0, 3.0], late_p99: 1.0, peer: [40.0, 100.0] };
         tell(&mut report, "memcached", "vegeta", &[round; 3]);
         let value = |metric| report.row("memcached", QUELL, metric).unwrap().median;
         assert_eq!((value("beyond_stamps_p50_us"), value("beyond_stamps_p99_us")), (1.0, 3.0));

@@ -130,7 +130,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	is_redis = strcmp(argv[1], "redis") == 0;
-	get = is_redis ? "GET key\r\n" : "get key\r\n";
+	get = is_redis ? "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n" : "get key\r\n";
 	rate = atof(argv[4]);
 	count = (unsigned)atoi(argv[6]);
 	srand48(atol(argv[7]));

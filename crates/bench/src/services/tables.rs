@@ -117,9 +117,14 @@ fn is_overloaded(report: &BenchReport, cell: &str, system: &str) -> bool {
 
 /// The rival with the lowest raw tail among those that leave batch work nearly what Quell does.
 fn best_rival(report: &BenchReport, cell: &str) -> Option<System> {
+    let quell = report.row(cell, System::Quell.name(), "batch_of_alone");
+    lowest_tail(report, cell, quell.map_or(0.0, |row| row.median) * BATCH_PART)
+}
+
+/// The rival with the lowest raw tail among those that leave batch work at least this part of what it does alone.
+fn lowest_tail(report: &BenchReport, cell: &str, least: f64) -> Option<System> {
     let value =
         |system: System, metric| report.row(cell, system.name(), metric).map(|row| row.median);
-    let least = value(System::Quell, "batch_of_alone").unwrap_or_default() * BATCH_PART;
     let rivals = System::ALL.into_iter().filter(|system| {
         let leaves = value(*system, "batch_of_alone").unwrap_or_default();
         system.is_rival() && leaves >= least && !is_overloaded(report, cell, system.name())
@@ -230,14 +235,20 @@ pub fn losses(report: &BenchReport) -> Vec<String> {
 }
 
 fn verdict(report: &BenchReport, cell: &str) -> Vec<String> {
+    let fair = best_rival(report, cell);
+    // Where none is fair, the lowest tail shows what its price is.
+    let best = fair.or_else(|| lowest_tail(report, cell, 0.0));
     let line = |title: &str, system: Option<System>| {
-        let Some(system) = system else {
-            return format!("  {title:<12} none leaves batch work as much as Quell does");
-        };
+        let Some(system) = system else { return format!("  {title:<12} not measured") };
         let value = |metric| report.row(cell, system.name(), metric).map(|row| row.median);
         let tail = |metric| value(metric).map_or_else(dash, number);
-        let name =
-            if title.starts_with("best") { format!(" ({})", system.name()) } else { "".into() };
+        let name = match (title.starts_with("best"), fair.is_some()) {
+            (false, _) => String::new(),
+            (true, true) => format!(" ({})", system.name()),
+            (true, false) => {
+                format!(" ({}; none leaves batch work as much as Quell)", system.name())
+            }
+        };
         format!(
             "  {title:<12} tail {} us, raw {} us, {} of alone{name}",
             tail("tail_us"),
@@ -245,7 +256,6 @@ fn verdict(report: &BenchReport, cell: &str) -> Vec<String> {
             ratio(report, cell, system.name(), "tail_us_raw")
         )
     };
-    let best = best_rival(report, cell);
     let batch = [Some(System::LinuxDefault), best, Some(System::Quell)].into_iter().flatten();
     let batch: Vec<String> = batch
         .filter_map(|system| {
@@ -310,6 +320,19 @@ mod tests {
         assert_eq!(lines.len(), 6, "a heading and five lines: {lines:?}");
         assert!(lines[3].contains("tail 130 us, raw 260 us") && lines[3].ends_with("(rr)"));
         assert!(lines[5].contains("40 % under rr, 42 % under quell"), "{}", lines[5]);
+    }
+
+    #[test]
+    fn where_every_setting_starves_batch_work_the_lowest_tail_is_shown_with_its_price() {
+        let mut report = report(0.0);
+        let starved = |row: &&mut quell_report::Row| {
+            row.metric == "batch_of_alone" && !["quell", "linux-default"].contains(&&*row.system)
+        };
+        report.rows.iter_mut().filter(starved).for_each(|row| row.median = 0.01);
+        assert_eq!(best_rival(&report, CELL), None);
+        let lines = five_lines(&report);
+        assert!(lines[3].ends_with("(fifo; none leaves batch work as much as Quell)"), "{lines:?}");
+        assert!(lines[5].contains("1.0 % under fifo"), "{}", lines[5]);
     }
 
     #[test]
