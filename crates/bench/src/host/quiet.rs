@@ -1,8 +1,11 @@
 //! Keeps a kernel thread that samples memory out of a measurement.
 //!
-//! `kdamond` (Documentation/mm/damon) wakes when mappings change, which is what starting a daemon does, and then
-//! holds a core for several ticks. On the client's core that looks like a service that is milliseconds late, in
-//! whichever system happened to start something. At SCHED_IDLE it waits for a core that nobody uses.
+//! `kdamond` (Documentation/mm/damon) wakes for each sample, here two a second, and when mappings change, which is what
+//! starting a daemon does. It then holds a core for milliseconds, within the kernel, where nobody preempts it: more than
+//! a thousandth of the time, so that a p99.9 would be its doing. What user space started through sysfs is off meanwhile;
+//! others wait at SCHED_IDLE for a core that nobody uses.
+
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use quell_act::{Executor, Setting};
@@ -14,6 +17,8 @@ use tempfile::TempDir;
 
 use super::changes::executor;
 
+/// Where user space starts them.
+const DAMON: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 /// Kernel threads that are held back.
 const NAMES: [&str; 1] = ["kdamond."];
 
@@ -31,6 +36,13 @@ impl Quiet {
     /// When the journal cannot be made.
     pub fn keep() -> Result<Quiet> {
         let (mut executor, directory) = executor()?;
+        for state in damon_states() {
+            let setting = Setting::File(state);
+            if executor.read_setting(&setting).is_ok_and(|state| state == "on") {
+                // One that cannot be stopped is held back below.
+                let _ = executor.write_setting(&setting, "off");
+            }
+        }
         for thread in named() {
             if executor.read_sched(&thread).is_ok_and(|attr| attr.policy == Policy::Other) {
                 // One that ends meanwhile needs nothing.
@@ -96,6 +108,12 @@ impl Drop for Quiet {
     }
 }
 
+/// The switches of what user space started.
+fn damon_states() -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(DAMON).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path().join("state")).filter(|state| state.is_file())
+}
+
 /// The kernel threads of these names.
 fn named() -> impl Iterator<Item = ThreadRef> {
     let processes = procs::all().unwrap_or_default().into_iter();
@@ -118,13 +136,18 @@ mod tests {
     #[test]
     fn what_was_held_back_is_given_back() {
         let _lock = host_lock().unwrap();
-        let all = || named().map(|thread| (thread, policy(thread.tid.0).unwrap().0)).collect();
-        let before: Vec<(ThreadRef, i32)> = all();
+        let states = || -> Vec<String> {
+            damon_states().map(|state| std::fs::read_to_string(state).unwrap()).collect()
+        };
+        // One that was off is another thread afterwards.
+        let policies =
+            || -> Vec<i32> { named().map(|thread| policy(thread.tid.0).unwrap().0).collect() };
+        let before = (states(), policies());
         let quiet = Quiet::keep().unwrap();
-        let held: Vec<(ThreadRef, i32)> = all();
-        assert!(held.iter().all(|(_, number)| *number == libc::SCHED_IDLE));
+        assert!(states().iter().all(|state| state != "on\n"));
+        assert!(policies().iter().all(|number| *number == libc::SCHED_IDLE));
         drop(quiet);
-        assert_eq!(all(), before);
+        assert_eq!((states(), policies()), before);
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub(super) fn ask(service: &Service, offer: &Offer) -> Result<Offered> {
         start,
         end,
         late: 0,
-        client_stalls: Nanos::ZERO,
+        client_stalls: Vec::new(),
         client_sleep: None,
     })
 }

@@ -170,22 +170,26 @@ pub fn measure(
     let mut put = |name: &str, value: f64| _ = values.insert(name.to_owned(), value);
     let Offered { requests, scheduled, start, end, late, client_stalls, client_sleep } = offered;
     let stops = confirmed(&seen, &requests);
-    let excluded = Windows::of(&stops, &requests).sort(&requests).excluded_share();
-    let mut unusual = stops.clone();
-    unusual.extend(offer.rests.into_iter().flat_map(|seed| rests(seed, offer.client, start, end)));
-    let latencies = Windows::of(&unusual, &requests).sort(&requests);
+    let on_client = |&(start, end): &(Nanos, Nanos)| CoreStop { core: offer.client, start, end };
+    let stalls: Vec<CoreStop> = client_stalls.iter().map(on_client).collect();
+    let rests: Vec<CoreStop> =
+        offer.rests.map_or_else(Vec::new, |seed| rests(seed, offer.client, start, end));
+    let (latencies, [by_stops, by_client, by_rests]) =
+        sort_out(&requests, [&stops, &stalls, &rests]);
     quantiles(&latencies, service.definition.load.quantile, &mut put);
     second_service(&second, &seen, &mut put);
     put("offered_rps", scheduled as f64 / (end - start).0.max(1) as f64 * 1e9);
     put("served_share", requests.len() as f64 / (scheduled as f64).max(1.0));
-    put("excluded_share", excluded);
+    put("excluded_share", by_stops);
+    put("client_excluded_share", by_client);
     if offer.rests.is_some() {
-        put("rest_share", latencies.excluded_share() - excluded);
+        put("rest_share", by_rests);
     }
     put("stopped_share", stopped_share(&stops, start, end));
     put("stops_per_s", stops.len() as f64 / passed);
     put("late_share", late as f64 / (scheduled as f64).max(1.0));
-    put("client_lost_share", client_stalls.0 as f64 / (end - start).0.max(1) as f64);
+    let lost = client_stalls.iter().fold(Nanos::ZERO, |sum, (from, to)| sum + (*to - *from));
+    put("client_lost_share", lost.0 as f64 / (end - start).0.max(1) as f64);
     if let Some((slept, wake_up)) = client_sleep {
         put("client_slept_share", slept);
         put("client_wake_up_p99_us", wake_up.0 as f64 / 1e3);
@@ -212,6 +216,20 @@ pub fn measure(
     let rates = after.work.rates_since(&before.work);
     put("batch_cpu", rates.cpu);
     Ok((values, rates))
+}
+
+/// Latencies without what these met, and which share of the requests each adds to those that are left out.
+fn sort_out(requests: &[Request], causes: [&[CoreStop]; 3]) -> (Latencies, [f64; 3]) {
+    let (mut unusual, mut latencies) = (Vec::new(), Latencies::default());
+    let mut before = 0.0;
+    let shares = causes.map(|cause| {
+        unusual.extend_from_slice(cause);
+        latencies = Windows::of(&unusual, requests).sort(requests);
+        let share = latencies.excluded_share() - before;
+        before += share;
+        share
+    });
+    (latencies, shares)
 }
 
 /// Rests of batch work, which end starvation and let the core halt: what they meet is left out as what a stop met.
@@ -267,8 +285,8 @@ pub(super) struct Offered {
     pub end: Nanos,
     /// Sent late by the client's own fault.
     pub late: u64,
-    /// How long its loop was stopped.
-    pub client_stalls: Nanos,
+    /// When its loop did not run: another program or the hypervisor had its core, which no service is to blame for.
+    pub client_stalls: Vec<(Nanos, Nanos)>,
     /// Share of the time that it slept, and what 99 % of its wake-ups took; none where the client is a program.
     pub client_sleep: Option<(f64, Nanos)>,
 }
@@ -319,7 +337,7 @@ fn offered(report: &LoadReport) -> Offered {
         start: report.overall.start_ns,
         end: report.overall.end_ns,
         late: report.overall.totals.late,
-        client_stalls: stalls.fold(Nanos::ZERO, |sum, one| sum + (one.end_ns - one.start_ns)),
+        client_stalls: stalls.map(|one| (one.start_ns, one.end_ns)).collect(),
         client_sleep: Some((report.generator.slept_share, report.generator.wake_up_p99_ns)),
     }
 }
@@ -339,4 +357,23 @@ fn cpu_by_thread(pids: &[i32]) -> BTreeMap<String, Nanos> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_client_missed_is_left_out_and_counted_apart_from_stops() {
+        let us = Nanos::from_micros;
+        let request = |due, done| Request { due: us(due), done: us(done) };
+        let at = |start, end| CoreStop { core: CoreId(0), start: us(start), end: us(end) };
+        let requests: Vec<Request> = (0..10).map(|n| request(n * 1_000, n * 1_000 + 20)).collect();
+        // The third meets a stop, the third and the fourth a stall of the client.
+        let (latencies, shares) =
+            sort_out(&requests, [&[at(2_010, 2_600)], &[at(2_900, 3_010), at(2_015, 2_100)], &[]]);
+        assert_eq!(latencies.raw.len(), 10);
+        assert_eq!(latencies.filtered.len(), 8);
+        assert_eq!(shares.map(|share| (share * 1e3).round()), [100.0, 100.0, 0.0]);
+    }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use quell_load::{LimitedBy, LoadSpec, Probe, SearchSpec, Silent, search_peak_by};
-use quell_model::Nanos;
+use quell_model::{CoreId, Nanos};
 use quell_report::stats;
 
 use super::during::Meanwhile;
@@ -10,7 +10,7 @@ use super::log::Line;
 use super::measure::{Canaries, Offer, load, requests};
 use super::pause::PauseProgram;
 use super::{Session, note};
-use crate::stops::{Windows, confirmed};
+use crate::stops::{CoreStop, Windows, confirmed};
 
 /// How narrow the search becomes.
 const PRECISION: f64 = 0.08;
@@ -85,7 +85,10 @@ fn probe(
     // Once is enough: the keys stay.
     load.preload = false;
     let requests = requests(&report);
-    let stops = confirmed(&stops, &requests);
+    let mut stops = confirmed(&stops, &requests);
+    let stalls = report.stalls.windows.iter();
+    let core = load.core.unwrap_or(CoreId(0));
+    stops.extend(stalls.map(|one| CoreStop { core, start: one.start_ns, end: one.end_ns }));
     let counted = Windows::of(&stops, &requests).sort(&requests).filtered;
     let p99 = stats::quantile(&counted, 0.99).unwrap_or(Nanos::MAX);
     Ok(Probe::of(&report, rate_rps, p99.0 as f64 / 1e3, search.p99_bound))

@@ -25,7 +25,7 @@ enum Column {
 }
 
 /// Columns of the table of a cell with their headings: raw beside filtered.
-const COLUMNS: [(&str, Column); 17] = [
+const COLUMNS: [(&str, Column); 18] = [
     ("p50 µs", Column::Value("p50_us_raw")),
     ("tail µs", Column::Value("tail_us")),
     ("raw", Column::Value("tail_us_raw")),
@@ -39,6 +39,7 @@ const COLUMNS: [(&str, Column); 17] = [
     ("service CPU", Column::Share("service_cpu")),
     ("served", Column::Share("served_share")),
     ("left out", Column::Share("excluded_share")),
+    ("by client", Column::Share("client_excluded_share")),
     ("rests", Column::Share("rest_share")),
     ("stopped", Column::Share("stopped_share")),
     ("client lost", Column::Share("client_lost_share")),
