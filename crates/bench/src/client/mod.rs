@@ -91,7 +91,7 @@ struct Case<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Round {
     own: [f64; 2],
-    /// From when the kernel had the replies until they were read, at both quantiles: in a turn of its own, for stamps cost time.
+    /// From when the kernel had the replies until they were read: in a turn of its own, for stamps cost time.
     beyond: [f64; 2],
     /// From when a request was due until it was written.
     late_p99: f64,
@@ -120,29 +120,36 @@ impl Case<'_> {
         order.shuffle(&mut rng);
         for turn in order {
             stop.check()?;
-            if turn == Turn::Own {
-                let overall = self.own(u64::from(seed), false)?.overall;
-                seen.own = [overall.latency.p50_us, overall.latency.p99_us];
-                seen.late_p99 = overall.lateness.p99_us;
-            } else if turn == Turn::Stamped {
-                let overall = self.own(u64::from(seed), true)?.overall;
-                let (read, received) = (overall.latency, overall.received);
-                let received = received.context("the kernel stamps nothing")?;
-                seen.beyond = [read.p50_us - received.p50_us, read.p99_us - received.p99_us];
-            } else {
-                let asked = Asked {
-                    rate_rps: self.rate_rps,
-                    duration: self.spec.duration,
-                    connections: self.service.definition.load.connections,
-                    core: self.spec.client,
-                    seed: u64::from(seed),
-                };
-                let latencies = self.peers.run(self.peer, self.service, &asked, stop)?;
-                let at = |part| stats::quantile(&latencies, part).unwrap_or_default().0 as f64;
-                seen.peer = QUANTILES.map(|part| at(part) / 1e3);
+            match turn {
+                Turn::Own => {
+                    let overall = self.own(u64::from(seed), false)?.overall;
+                    seen.own = [overall.latency.p50_us, overall.latency.p99_us];
+                    seen.late_p99 = overall.lateness.p99_us;
+                }
+                Turn::Stamped => {
+                    let overall = self.own(u64::from(seed), true)?.overall;
+                    let (read, received) = (overall.latency, overall.received);
+                    let received = received.context("the kernel stamps nothing")?;
+                    seen.beyond = [read.p50_us - received.p50_us, read.p99_us - received.p99_us];
+                }
+                Turn::Peer => seen.peer = self.peer(u64::from(seed), stop)?,
             }
         }
         Ok(seen)
+    }
+
+    /// What the other client saw, in microseconds.
+    fn peer(&self, seed: u64, stop: &Stop) -> Result<[f64; 2]> {
+        let asked = Asked {
+            rate_rps: self.rate_rps,
+            duration: self.spec.duration,
+            connections: self.service.definition.load.connections,
+            core: self.spec.client,
+            seed,
+        };
+        let latencies = self.peers.run(self.peer, self.service, &asked, stop)?;
+        let at = |part| stats::quantile(&latencies, part).unwrap_or_default().0 as f64;
+        Ok(QUANTILES.map(|part| at(part) / 1e3))
     }
 
     fn own(&self, seed: u64, stamps: bool) -> Result<LoadReport> {
@@ -179,12 +186,8 @@ fn tell(report: &mut BenchReport, case: &str, peer: &str, rounds: &[Round]) {
         report.compare(case, (QUELL, &own), (peer, &others), metric);
         report.push(case, QUELL, metric, own);
         report.push(case, peer, metric, others);
-        report.push(
-            case,
-            QUELL,
-            &format!("beyond_stamps_{metric}"),
-            column(&|round| round.beyond[at]),
-        );
+        let beyond = column(&|round| round.beyond[at]);
+        report.push(case, QUELL, &format!("beyond_stamps_{metric}"), beyond);
     }
     // Late to send, and late to read.
     let error = |round: &Round| (round.late_p99 + round.beyond[1]) / round.own[1];

@@ -36,8 +36,7 @@ impl Quiet {
     /// When the journal cannot be made.
     pub fn keep() -> Result<Quiet> {
         let (mut executor, directory) = executor()?;
-        for state in damon_states() {
-            let setting = Setting::File(state);
+        for setting in damon_states().map(Setting::File) {
             if executor.read_setting(&setting).is_ok_and(|state| state == "on") {
                 // One that cannot be stopped is held back below.
                 let _ = executor.write_setting(&setting, "off");

@@ -220,8 +220,7 @@ pub fn measure(
 
 /// Latencies without what these met, and which share of the requests each adds to those that are left out.
 fn sort_out(requests: &[Request], causes: [&[CoreStop]; 3]) -> (Latencies, [f64; 3]) {
-    let (mut unusual, mut latencies) = (Vec::new(), Latencies::default());
-    let mut before = 0.0;
+    let (mut unusual, mut latencies, mut before) = (Vec::new(), Latencies::default(), 0.0);
     let shares = causes.map(|cause| {
         unusual.extend_from_slice(cause);
         latencies = Windows::of(&unusual, requests).sort(requests);

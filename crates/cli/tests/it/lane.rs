@@ -276,13 +276,14 @@ fn the_lane_goes_on_without_who_exits_is_stopped_or_changes_its_own_scheduling()
     eventually("the lane knows that it ended", || lanes.count("threads") == 3);
     lanes.go_on(&[0, 1, 2]);
 
-    // As it might do itself: its wish is respected. No call compares a policy and sets it, so a wish that meets the
-    // very moment of a switch is written over: who means it asks again.
-    eventually("it left the lane", || {
-        let own = Command::new("chrt").args(["--batch", "-p", "0", &pids[2]]).status().unwrap();
-        assert!(own.success());
-        lanes.count("threads") == 2
-    });
+    // As it might do itself: its wish is respected. While it has no turn: no call looks at a policy and sets it, so one that
+    // falls into a switch would be written over.
+    signal(&members[2], Signal::STOP);
+    lanes.go_on(&[0, 1]);
+    let own = Command::new("chrt").args(["--batch", "-p", "0", &pids[2]]).status().unwrap();
+    assert!(own.success());
+    signal(&members[2], Signal::CONT);
+    eventually("it left the lane", || lanes.count("threads") == 2);
     let kept = scheduling(members[2].pid());
     assert!(kept.iter().all(|(policy, _, cores)| *policy == BATCH && cores == "0-1"), "{kept:?}");
     assert!(lanes.lane()["notes"][0].as_str().unwrap().contains(&pids[2]), "{}", lanes.lane());

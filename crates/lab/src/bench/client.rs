@@ -15,7 +15,7 @@ use super::{Common, beside, command_line, split};
 /// Servers that are idle nearly all the time are asked by both in turn, in an order drawn anew in each round. The kernel's time
 /// stamps show how long after a reply came it was read.
 #[derive(clap::Args)]
-#[command(after_help = "vegeta is not packaged; with Go it is installed by\n    \
+#[command(after_help = "vegeta is not packaged; `make bench` installs it, as does\n    \
     GOBIN=$PWD/target/peers go install github.com/tsenart/vegeta/v12@v12.12.0")]
 pub struct Args {
     #[command(flatten)]
