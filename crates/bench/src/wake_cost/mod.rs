@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use quell_model::{CoreId, CoreSet, Nanos};
 use quell_os::{Tid, clock};
 use quell_report::BenchReport;
@@ -149,7 +149,12 @@ impl Session<'_> {
             hog_cpu: (before[at].hog_cpu + after[at].hog_cpu) / 2.0,
             ..before[at]
         };
-        Ok(Round { alone: [mean(0), mean(1)], arms })
+        let alone = [mean(0), mean(1)];
+        if alone.iter().any(|seen| seen.ops == 0.0) {
+            let core = self.spec.managed;
+            bail!("other programs keep core {core} busy: the hog got none of it; stop them");
+        }
+        Ok(Round { alone, arms })
     }
 
     fn alone(&mut self) -> Result<[Seen; 2]> {
@@ -269,8 +274,13 @@ mod tests {
             peak_rps: None,
         };
         let own = host::affinity(0).unwrap();
-        let report = run(&spec, &mut Silent, &Stop::default()).unwrap();
+        let measured = run(&spec, &mut Silent, &Stop::default());
         assert_eq!(host::affinity(0).unwrap(), own);
+        let report = match measured {
+            Ok(report) => report,
+            // The hog is at SCHED_IDLE; what the report has then is tested in `tell`.
+            Err(err) => return assert!(err.to_string().contains("keep core 1 busy"), "{err:#}"),
+        };
         let values = |metric: &str| report.rows.iter().filter(|row| row.metric == metric).count();
         assert_eq!((values("loss_us_per_wake"), values("loss_us_per_interrupt")), (6, 2));
         assert_eq!((values("hog_share_of_alone"), values("stopped_share")), (8, 2));

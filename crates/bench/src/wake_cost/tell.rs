@@ -72,3 +72,28 @@ fn parts(report: &mut BenchReport, rounds: &[Round]) {
         report.push(PARTS_CASE, name, "us_per_wake", rounds.iter().filter_map(of).collect());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::account::Seen;
+    use super::*;
+
+    #[test]
+    fn each_arm_and_each_part_is_told() {
+        let seen = Seen { ops: 500.0, hog_cpu: 0.5, events: 1e4, requests: 1e4, ..Seen::default() };
+        let alone = Seen { ops: 1_000.0, hog_cpu: 1.0, ..Seen::default() };
+        let of = |arm: Arm| {
+            let stopped_share = arm.has_timer().then_some(0.0);
+            (arm, Seen { stopped_share, ..seen })
+        };
+        let arms = Arm::ALL.into_iter().filter(|arm| *arm != Arm::Memcached).map(of).collect();
+        let mut report = BenchReport::new("wake-cost", "quell bench wake-cost");
+        tell(&mut report, &[Round { alone: [alone, alone], arms }]);
+        let values = |metric: &str| report.rows.iter().filter(|row| row.metric == metric).count();
+        assert_eq!((values("loss_us_per_wake"), values("loss_us_per_interrupt")), (6, 2));
+        assert_eq!((values("hog_share_of_alone"), values("stopped_share")), (8, 2));
+        assert_eq!((values("us_per_wake"), values("us_per_interrupt")), (7, 1));
+        let loss = report.row(CASE, "packet", "loss_us_per_wake").unwrap();
+        assert_eq!(loss.raw, [50.0]);
+    }
+}
