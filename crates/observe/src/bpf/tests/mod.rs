@@ -16,7 +16,7 @@ use quell_model::{
 };
 
 use super::{BpfConfig, BpfObserver, lineage};
-use crate::workers::{Worker, crowded};
+use crate::workers::{Worker, crowded, pin};
 use crate::{HostEvent, Observer, ThreadState, ThreadView, procs, topology};
 use quell_os::{ThreadRef, Tid};
 use quell_testkit::host_lock;
