@@ -171,7 +171,13 @@ impl Case<'_> {
 
 /// What the spinning client asks for: GETs of one key of three bytes with five bytes of value.
 fn only_gets(protocol: &ProtocolSpec) -> ProtocolSpec {
-    let gets = KeyValueSpec { keys: 1, key_bytes: vec![3], value_bytes: 5, get_permille: 1_000 };
+    let gets = KeyValueSpec {
+        keys: 1,
+        key_bytes: vec![3],
+        value_bytes: 5,
+        get_permille: 1_000,
+        keys_per_get: 1,
+    };
     match protocol {
         ProtocolSpec::Memcached(_) => ProtocolSpec::Memcached(gets),
         ProtocolSpec::Redis(_) => ProtocolSpec::Redis(gets),

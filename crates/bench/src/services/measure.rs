@@ -237,9 +237,9 @@ fn rests(seed: u64, core: CoreId, start: Nanos, end: Nanos) -> Vec<CoreStop> {
     rests.map(|(start, end)| CoreStop { core, start, end }).collect()
 }
 
-/// Latencies in microseconds, with and without what stops met.
+/// Latencies in microseconds, of those that count and of all.
 fn quantiles(latencies: &Latencies, quoted: f64, put: &mut impl FnMut(&str, f64)) {
-    for (suffix, ascending) in [("", &latencies.filtered), ("_raw", &latencies.raw)] {
+    for (suffix, ascending) in [("", latencies.counted()), ("_raw", &latencies.raw)] {
         let named = [
             ("min", 0.0),
             ("p50", 0.5),
@@ -264,8 +264,7 @@ fn second_service(asked: &[Asked], stops: &[CoreStop], put: &mut impl FnMut(&str
     let requests: Vec<Request> = asked.iter().map(|one| one.request).collect();
     let stops = &confirmed(stops, &requests);
     let latencies = Windows::of(stops, &requests).sort(&requests);
-    let named = [("", &latencies.filtered), ("_raw", &latencies.raw)];
-    for (suffix, ascending) in named {
+    for (suffix, ascending) in [("", latencies.counted()), ("_raw", &latencies.raw)] {
         if let Some(at) = stats::quantile(ascending, SECOND_QUANTILE) {
             put(&format!("second_tail_us{suffix}"), at.0 as f64 / 1e3);
         }

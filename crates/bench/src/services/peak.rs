@@ -10,7 +10,7 @@ use super::log::Line;
 use super::measure::{Canaries, Offer, load, requests};
 use super::pause::PauseProgram;
 use super::{Session, note};
-use crate::stops::{CoreStop, Request, Windows, confirmed};
+use crate::stops::{CoreStop, Windows, confirmed};
 
 /// How narrow the search becomes.
 const PRECISION: f64 = 0.08;
@@ -70,9 +70,6 @@ impl Session<'_> {
     }
 }
 
-/// Stops leave out a few requests in a hundred where the queue empties soon.
-const EXCLUDED_MAX: f64 = 0.1;
-
 /// A run at a rate. What a stop of the hypervisor met says nothing of the service: where one request in a hundred did, no
 /// rate would be sustained.
 fn probe(
@@ -92,35 +89,7 @@ fn probe(
     let stalls = report.stalls.windows.iter();
     let core = load.core.unwrap_or(CoreId(0));
     stops.extend(stalls.map(|one| CoreStop { core, start: one.start_ns, end: one.end_ns }));
-    let p99 = p99(&stops, &requests);
+    let latencies = Windows::of(&stops, &requests).sort(&requests);
+    let p99 = stats::quantile(latencies.counted(), 0.99).unwrap_or(Nanos::MAX);
     Ok(Probe::of(&report, rate_rps, p99.0 as f64 / 1e3, search.p99_bound))
-}
-
-/// The p99 without what stops met. Where that is much, the queue does not empty after a stop: the doing of the rate, and all
-/// requests count.
-fn p99(stops: &[CoreStop], requests: &[Request]) -> Nanos {
-    let sorted = Windows::of(stops, requests).sort(requests);
-    let much = sorted.excluded_share() > EXCLUDED_MAX;
-    let counted = if much { &sorted.raw } else { &sorted.filtered };
-    stats::quantile(counted, 0.99).unwrap_or(Nanos::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_at_which_the_queue_never_empties_is_judged_by_all_requests() {
-        let us = Nanos::from_micros;
-        let stop = CoreStop { core: CoreId(1), start: us(10_000), end: us(10_600) };
-        let requests = |wait: u64| -> Vec<Request> {
-            let latency = |due: u64| if due < 10_000 { 20 } else { wait };
-            let at = |due| Request { due: us(due), done: us(due + latency(due)) };
-            (0..1_000).map(|n| at(n * 100)).collect()
-        };
-        // Six requests meet the stop; each of the others is alone.
-        assert_eq!(p99(&[stop], &requests(20)), us(20));
-        // From the stop on there is always one that waits.
-        assert_eq!(p99(&[stop], &requests(5_000)), us(5_000));
-    }
 }

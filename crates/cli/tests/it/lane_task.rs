@@ -5,7 +5,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::common::lanes::{all, elevated, spinner};
 use crate::common::{Daemon, Ground, OTHER, Program, eventually, scheduling};
@@ -20,30 +20,32 @@ fn memcached() -> Program {
     memcached
 }
 
-/// Asks again and again until dropped.
-struct Client(Arc<AtomicBool>, Option<std::thread::JoinHandle<u64>>);
+/// Asks again and again until it is ended.
+struct Client {
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicU64>,
+    thread: std::thread::JoinHandle<()>,
+}
 
 impl Client {
     fn start() -> Client {
-        let stop = Arc::new(AtomicBool::new(false));
-        let own = Arc::clone(&stop);
+        let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let own = (Arc::clone(&stop), Arc::clone(&answered));
         let thread = std::thread::spawn(move || {
             let mut stream = TcpStream::connect(format!("127.0.0.1:{PORT}")).unwrap();
-            let mut answered = 0;
-            while !own.load(Ordering::Relaxed) {
+            while !own.0.load(Ordering::Relaxed) {
                 stream.write_all(b"version\r\n").unwrap();
                 let mut answer = [0; 64];
                 assert!(stream.read(&mut answer).unwrap() > 0);
-                answered += 1;
+                own.1.fetch_add(1, Ordering::Relaxed);
             }
-            answered
         });
-        Client(stop, Some(thread))
+        Client { stop, answered, thread }
     }
 
-    fn end(mut self) -> u64 {
-        self.0.store(true, Ordering::Relaxed);
-        self.1.take().unwrap().join().unwrap()
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
     }
 }
 
@@ -99,9 +101,11 @@ fn service_takes_the_core_of_a_lane_and_returns_it() {
     let client = Client::start();
     eventually("the service takes the core, and returns it", || {
         let status = daemon.status();
-        handed_over(&status, "lane", "web") > 0 && handed_over(&status, "web", "lane") > 0
+        let answered = client.answered.load(Ordering::Relaxed);
+        let over = |from, to| handed_over(&status, from, to) > 0;
+        answered > 0 && over("lane", "web") && over("web", "lane")
     });
-    assert!(client.end() > 0);
+    client.end();
     eventually("the lane has it again", || core(&daemon) == ("lane".into(), "lane".into()));
 
     // The table: A has as many slices as B and C together, but for those that a wake-up of the service cut short.

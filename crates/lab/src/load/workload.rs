@@ -77,6 +77,9 @@ pub struct Keys {
     /// GETs in a thousand requests, the rest SETs
     #[arg(long, default_value_t = 998)]
     get_permille: u16,
+    /// Keys that one GET asks for; more than one with memcached's text protocol only
+    #[arg(long, default_value_t = 1)]
+    keys_per_get: usize,
 }
 
 /// Flags of a PostgreSQL workload: a database that `pgbench -i` made.
@@ -134,6 +137,7 @@ impl Keys {
             key_bytes: self.key_bytes.clone(),
             value_bytes: self.value_bytes,
             get_permille: self.get_permille,
+            keys_per_get: self.keys_per_get,
         })
     }
 }

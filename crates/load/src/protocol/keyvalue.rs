@@ -14,6 +14,8 @@ use super::WorkloadRng;
 pub(super) const KEY_BYTES_MAX: usize = 250;
 /// memcached's default limit on an item; a larger value cannot be stored.
 pub(super) const VALUE_BYTES_MAX: usize = 1 << 20;
+/// Most keys in a GET.
+const KEYS_PER_GET_MAX: usize = 100;
 /// Digits that hold every key index of u64.
 const INDEX_DIGITS: usize = 20;
 
@@ -29,12 +31,21 @@ pub struct KeyValueSpec {
     pub value_bytes: usize,
     /// GETs in a thousand requests; the rest are SETs.
     pub get_permille: u16,
+    /// Keys that one GET asks for, as far as the protocol can: memcached's text protocol. A web server of Facebook asks for
+    /// 24 on average (Nishtala et al., NSDI 2013, section 3.2.2).
+    pub keys_per_get: usize,
 }
 
 impl Default for KeyValueSpec {
     /// Facebook USR-like, with 100,000 keys.
     fn default() -> Self {
-        KeyValueSpec { keys: 100_000, key_bytes: vec![16, 21], value_bytes: 2, get_permille: 998 }
+        KeyValueSpec {
+            keys: 100_000,
+            key_bytes: vec![16, 21],
+            value_bytes: 2,
+            get_permille: 998,
+            keys_per_get: 1,
+        }
     }
 }
 
@@ -75,14 +86,38 @@ impl KeyValue {
         if spec.get_permille > 1_000 {
             return Err("get_permille is above 1000".into());
         }
+        if !(1..=KEYS_PER_GET_MAX).contains(&spec.keys_per_get) {
+            return Err(format!("keys_per_get is not in 1..={KEYS_PER_GET_MAX}"));
+        }
         Ok(KeyValue { spec: spec.clone(), value: vec![b'v'; spec.value_bytes] })
+    }
+
+    /// The same, for a protocol whose GET asks for one key.
+    ///
+    /// # Errors
+    /// Says which number is out of range.
+    pub fn of_single_keys(spec: &KeyValueSpec) -> Result<KeyValue, String> {
+        if spec.keys_per_get > 1 {
+            return Err("keys_per_get is above 1, which only memcached's text protocol can".into());
+        }
+        KeyValue::new(spec)
     }
 
     /// The next request of the mix, and the index of its key.
     pub fn draw(&self, rng: &mut WorkloadRng) -> (Op, u64) {
-        let index = rng.random_range(0..self.spec.keys);
+        let index = self.draw_key(rng);
         let is_get = rng.random_range(0..1_000u16) < self.spec.get_permille;
         (if is_get { Op::Get } else { Op::Set }, index)
+    }
+
+    /// The index of one more key, for the same request.
+    pub fn draw_key(&self, rng: &mut WorkloadRng) -> u64 {
+        rng.random_range(0..self.spec.keys)
+    }
+
+    /// Keys that one GET asks for.
+    pub fn keys_per_get(&self) -> usize {
+        self.spec.keys_per_get
     }
 
     /// Whether the preload has to store a key of this index.
@@ -159,5 +194,8 @@ mod tests {
         assert!(refused(KeyValueSpec { key_bytes: vec![], ..usr() }));
         assert!(refused(KeyValueSpec { value_bytes: VALUE_BYTES_MAX + 1, ..usr() }));
         assert!(refused(KeyValueSpec { get_permille: 1_001, ..usr() }));
+        assert!(refused(KeyValueSpec { keys_per_get: 0, ..usr() }));
+        let two = KeyValueSpec { keys_per_get: 2, ..usr() };
+        assert!(KeyValue::new(&two).is_ok() && KeyValue::of_single_keys(&two).is_err());
     }
 }

@@ -24,11 +24,35 @@ impl Memcached {
         Ok(Memcached { workload: KeyValue::new(spec)? })
     }
 
-    fn push_get(&self, index: u64, out: &mut Vec<u8>) -> Token {
+    fn push_get(&self, index: u64, rng: &mut WorkloadRng, out: &mut Vec<u8>) -> Token {
         out.extend_from_slice(b"get ");
         self.workload.push_key(index, out);
+        for _ in 1..self.workload.keys_per_get() {
+            out.push(b' ');
+            self.workload.push_key(self.workload.draw_key(rng), out);
+        }
         out.extend_from_slice(b"\r\n");
         GET
+    }
+
+    /// One value for each key that is there, then `END`.
+    fn parse_values(&self, input: &[u8]) -> Result<Parsed, Malformed> {
+        let mut at = 0;
+        for values in 0..=self.workload.keys_per_get() {
+            let rest = &input[at..];
+            let Some(line) = first_line(rest, LINE_BYTES_MAX)? else {
+                return Ok(Parsed::Incomplete);
+            };
+            if line == b"END" && values > 0 {
+                let len = at + b"END\r\n".len();
+                return Ok(Parsed::Reply { len, status: Status::Ok });
+            }
+            match value_end(rest, line)? {
+                Some(end) => at += end,
+                None => return Ok(Parsed::Incomplete),
+            }
+        }
+        Err(Malformed("more values than keys were asked for"))
     }
 
     fn push_set(&self, index: u64, out: &mut Vec<u8>) -> Token {
@@ -47,7 +71,7 @@ impl Memcached {
 impl Protocol for Memcached {
     fn encode(&mut self, rng: &mut WorkloadRng, out: &mut Vec<u8>) -> Token {
         match self.workload.draw(rng) {
-            (Op::Get, index) => self.push_get(index, out),
+            (Op::Get, index) => self.push_get(index, rng, out),
             (Op::Set, index) => self.push_set(index, out),
         }
     }
@@ -67,13 +91,14 @@ impl Protocol for Memcached {
             (SET, b"STORED") => whole(Status::Ok),
             (SET, b"NOT_STORED") => whole(Status::Error),
             (GET, b"END") => whole(Status::Miss),
-            (GET, _) => parse_value(input, line, line_len),
+            (GET, _) => self.parse_values(input),
             _ => Err(Malformed("not a reply of memcached to this request")),
         }
     }
 
     fn reply_bytes_max(&self) -> usize {
-        LINE_BYTES_MAX + VALUE_BYTES_MAX + b"\r\nEND\r\n".len()
+        (LINE_BYTES_MAX + VALUE_BYTES_MAX + b"\r\n".len()) * self.workload.keys_per_get()
+            + b"END\r\n".len()
     }
 }
 
@@ -81,8 +106,8 @@ fn is_error(line: &[u8]) -> bool {
     line == b"ERROR" || line.starts_with(b"SERVER_ERROR") || line.starts_with(b"CLIENT_ERROR")
 }
 
-/// `VALUE <key> <flags> <bytes>[ <cas>]\r\n<data>\r\nEND\r\n`
-fn parse_value(input: &[u8], line: &[u8], line_len: usize) -> Result<Parsed, Malformed> {
+/// Behind `VALUE <key> <flags> <bytes>[ <cas>]\r\n<data>\r\n`, where `line` is the first of it; none: there is more to come.
+fn value_end(input: &[u8], line: &[u8]) -> Result<Option<usize>, Malformed> {
     let mut words = line.split(|&byte| byte == b' ');
     if words.next() != Some(b"VALUE") {
         return Err(Malformed("neither VALUE nor END"));
@@ -91,17 +116,14 @@ fn parse_value(input: &[u8], line: &[u8], line_len: usize) -> Result<Parsed, Mal
         .nth(2)
         .and_then(|word| decimal(word, VALUE_BYTES_MAX))
         .ok_or(Malformed("VALUE without a valid length"))?;
-    const TAIL: &[u8] = b"\r\nEND\r\n";
-    let tail_start = line_len + bytes;
+    const TAIL: &[u8] = b"\r\n";
+    let tail_start = line.len() + TAIL.len() + bytes;
     let tail = input.get(tail_start..).unwrap_or_default();
     let tail = &tail[..tail.len().min(TAIL.len())];
     if !TAIL.starts_with(tail) {
         return Err(Malformed("value does not end where its length says"));
     }
-    if tail.len() < TAIL.len() {
-        return Ok(Parsed::Incomplete);
-    }
-    Ok(Parsed::Reply { len: tail_start + TAIL.len(), status: Status::Ok })
+    Ok((tail.len() == TAIL.len()).then_some(tail_start + TAIL.len()))
 }
 
 #[cfg(test)]
@@ -109,6 +131,7 @@ mod tests {
     use super::super::testing::replies_split_anywhere;
     use super::*;
     use proptest::prelude::*;
+    use rand::SeedableRng as _;
 
     fn usr() -> Memcached {
         Memcached::new(&KeyValueSpec::default()).unwrap()
@@ -135,6 +158,30 @@ mod tests {
         assert!(refused(b"VALUE k 0 2\r\nabc", GET), "data longer than announced");
         assert!(refused(b"END\n", GET));
         assert!(refused(&[b'x'; LINE_BYTES_MAX], GET), "endless line");
+        assert!(refused(b"VALUE k 0 1\r\na\r\nVALUE l 0 1\r\nb\r\n", GET), "one was asked for");
+    }
+
+    #[test]
+    fn one_get_may_ask_for_several_keys() {
+        let mut several = Memcached::new(&KeyValueSpec {
+            keys_per_get: 3,
+            get_permille: 1_000,
+            ..KeyValueSpec::default()
+        })
+        .unwrap();
+        let mut sent = Vec::new();
+        several.encode(&mut WorkloadRng::seed_from_u64(1), &mut sent);
+        assert_eq!(sent.iter().filter(|&&byte| byte == b'k').count(), 3);
+        let replies: [(&[u8], Token, Status); 3] = [
+            (b"VALUE k 0 1\r\na\r\nVALUE l 0 2\r\nab\r\nEND\r\n", GET, Status::Ok),
+            (
+                b"VALUE k 0 3\r\nEND\r\nVALUE l 0 0\r\n\r\nVALUE m 0 1\r\n\n\r\nEND\r\n",
+                GET,
+                Status::Ok,
+            ),
+            (b"END\r\n", GET, Status::Miss),
+        ];
+        replies_split_anywhere(&several, &replies);
     }
 
     #[test]

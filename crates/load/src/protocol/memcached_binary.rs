@@ -32,7 +32,7 @@ impl MemcachedBinary {
     /// # Errors
     /// Says which number is out of range.
     pub fn new(spec: &KeyValueSpec) -> Result<MemcachedBinary, String> {
-        Ok(MemcachedBinary { workload: KeyValue::new(spec)?, next_opaque: 0 })
+        Ok(MemcachedBinary { workload: KeyValue::of_single_keys(spec)?, next_opaque: 0 })
     }
 
     fn push(&mut self, op: Op, index: u64, out: &mut Vec<u8>) -> Token {

@@ -29,7 +29,7 @@ impl Resp {
     /// # Errors
     /// Says which number is out of range.
     pub fn new(spec: &KeyValueSpec) -> Result<Resp, String> {
-        Ok(Resp { workload: KeyValue::new(spec)? })
+        Ok(Resp { workload: KeyValue::of_single_keys(spec)? })
     }
 
     fn push_get(&self, index: u64, out: &mut Vec<u8>) -> Token {
