@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use quell_model::{Children, CoreSet, Nanos, TaskId};
 use quell_observe::bpf::{BpfConfig, BpfObserver, Histogram};
-use quell_observe::{Observer, procs};
+use quell_observe::{ObserveError, Observer, procs};
 
 use crate::host::Group;
 
@@ -47,6 +47,9 @@ impl Wakeups {
         for pid in group.processes()? {
             for thread in procs::threads(pid).unwrap_or_default() {
                 match self.observer.watch(thread, SERVICE, true, Children::Adopt) {
+                    // A zombie still has its files.
+                    Err(ObserveError::Kernel { source, .. })
+                        if source.raw_os_error() == Some(libc::ESRCH) => {}
                     Err(_) if procs::thread(thread.tid.0).is_err() => {}
                     other => other?,
                 }
