@@ -183,6 +183,14 @@ impl Program {
     /// # Errors
     /// When waiting fails.
     pub fn end(mut self, signal: Signal, patience: Duration) -> Result<Option<ExitStatus>> {
+        self.ask_to_end(signal, patience)
+    }
+
+    /// The same, where it is killed later, when dropped.
+    ///
+    /// # Errors
+    /// When waiting fails.
+    pub fn ask_to_end(&mut self, signal: Signal, patience: Duration) -> Result<Option<ExitStatus>> {
         if self.child.try_wait()?.is_none() {
             let _ = self.signal(signal);
         }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use quell_load::ProtocolSpec;
 use quell_model::CoreSet;
 use quell_terminal::Stop;
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::definition::{Client, Definition};
@@ -19,6 +20,8 @@ use crate::host::{Group, Program};
 const START_MAX: Duration = Duration::from_secs(60);
 /// How long each command that prepares or fills it may take.
 const COMMAND_MAX: Duration = Duration::from_secs(300);
+/// How long it may take to end before it is killed.
+const END_MAX: Duration = Duration::from_secs(5);
 /// How many bytes of the output of a command an error quotes.
 const SAID_BYTES_MAX: usize = 2_000;
 
@@ -165,6 +168,13 @@ fn start(definition: &Definition, managed: &CoreSet, stop: &Stop) -> Result<Serv
     }
     service.group.pin(managed)?;
     Ok(service)
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // One that is killed leaves its shared memory behind, as PostgreSQL does.
+        let _ = self.program.ask_to_end(Signal::TERM, END_MAX);
+    }
 }
 
 impl Service {

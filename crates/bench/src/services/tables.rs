@@ -1,7 +1,7 @@
 //! The report of `quell bench services` as tables. Pure.
 
 use quell_report::table::{Section, Table, number};
-use quell_report::{BenchReport, LOAD_CASE};
+use quell_report::{BenchReport, LOAD_CASE, stats};
 
 use super::plan::BATCH_PART;
 use super::system::System;
@@ -138,7 +138,7 @@ fn lowest_tail(report: &BenchReport, cell: &str, least: f64) -> Option<System> {
 pub fn headline(parts: &[&BenchReport]) -> Table {
     let mut table = Table::new([
         "service, load, batch work",
-        "alone µs",
+        "alone, raw µs",
         "Linux",
         "raw",
         "best by hand",
@@ -227,12 +227,21 @@ pub fn losses(report: &BenchReport) -> Vec<String> {
                 format!("{} × that of {}", number(times), best.name())
             })
         });
+        let batch = best_rival(report, cell).and_then(|best| batch_loss(report, cell, best));
         let overloaded = is_overloaded(report, cell, quell).then(|| "overloaded".to_owned());
-        let all = against_alone.into_iter().chain([against_best, overloaded]);
+        let all = against_alone.into_iter().chain([against_best, batch, overloaded]);
         let lost: Vec<String> = all.flatten().collect();
         (!lost.is_empty()).then(|| format!("{cell}: {}", lost.join(", ")))
     };
     cells(report).into_iter().filter_map(loss).collect()
+}
+
+/// How much less batch work does under Quell than under this rival, where pairs of rounds show it.
+fn batch_loss(report: &BenchReport, cell: &str, rival: System) -> Option<String> {
+    let rounds = |system: System| Some(&report.row(cell, system.name(), "batch_of_alone")?.raw);
+    let pairs = stats::paired_ratios(rounds(System::Quell)?, rounds(rival)?);
+    let times = stats::median_interval(&pairs).filter(|times| times.high < 1.0)?;
+    Some(format!("batch work {} × what it does under {}", number(times.median), rival.name()))
 }
 
 fn verdict(report: &BenchReport, cell: &str) -> Vec<String> {
@@ -359,6 +368,14 @@ mod tests {
         (ratio.median, ratio.low, ratio.high) = (2.6, 2.5, 2.7);
         let told = losses(&report);
         assert_eq!(told, ["memcached-50-hog: 2.60 × the tail alone, 2.00 × that of rr"]);
+        let quell =
+            |row: &&mut quell_report::Row| row.metric == "batch_of_alone" && row.system == "quell";
+        report.rows.iter_mut().filter(quell).for_each(|row| row.raw = vec![0.3]);
+        let told = losses(&report);
+        assert!(
+            told[0].ends_with("that of rr, batch work 0.75 × what it does under rr"),
+            "{told:?}"
+        );
     }
 
     #[test]

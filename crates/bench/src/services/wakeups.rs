@@ -47,10 +47,9 @@ impl Wakeups {
         for pid in group.processes()? {
             for thread in procs::threads(pid).unwrap_or_default() {
                 match self.observer.watch(thread, SERVICE, true, Children::Adopt) {
-                    // A zombie still has its files.
+                    // Gone since it was listed, or a zombie, which still has its files.
                     Err(ObserveError::Kernel { source, .. })
                         if source.raw_os_error() == Some(libc::ESRCH) => {}
-                    Err(_) if procs::thread(thread.tid.0).is_err() => {}
                     other => other?,
                 }
             }

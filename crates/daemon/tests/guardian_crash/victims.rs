@@ -24,8 +24,9 @@ impl Victims {
             ("exec chrt -i 0 nice -n 3 sleep infinity", "sleep"),
         ];
         let victims = commands.map(|(command, _)| {
+            // They end with the test, however it ends.
             Command::new("setsid")
-                .args(["sh", "-c", command])
+                .args(["setpriv", "--pdeathsig", "KILL", "sh", "-c", command])
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
