@@ -31,6 +31,7 @@ static __always_inline void slot_retask(struct slot *s, __u64 handle, struct wat
 	s->children = args->children;
 	s->guest = 0;
 	s->member = args->member;
+	s->role = QUELL_EVENT_THREAD;
 	count_lane_change(s);
 	if (s->state == QUELL_WAITING)
 		gains = set_of(s);
@@ -203,6 +204,39 @@ int unwatch(struct watch_args *args)
 		args->core = s->core;
 		slot_release(s, handle, bpf_ktime_get_ns());
 	}
+	bpf_task_release(p);
+	return 0;
+}
+
+/* A thread gets another role (`args->role`), and has to prove itself anew. */
+static __always_inline void slot_set_role(struct slot *s, __u64 handle, struct watch_args *args)
+{
+	__u32 seq;
+
+	if (!slot_lock(s, handle, &seq))
+		return;
+	s->role = args->role;
+	s->needs = args->needs;
+	s->proved = 0;
+	s->proved_sent = 0;
+	slot_unlock(s, seq);
+	mark_dirty(handle);
+}
+
+SEC("syscall")
+int set_role(struct watch_args *args)
+{
+	struct task_struct *p = find(args);
+	__u64 handle;
+	struct slot *s;
+
+	if (!p)
+		return -ESRCH;
+	handle = handle_of(p);
+	s = slot_of(handle);
+	if (s)
+		slot_set_role(s, handle, args);
+	args->state = s ? s->state : QUELL_UNKNOWN;
 	bpf_task_release(p);
 	return 0;
 }

@@ -52,13 +52,15 @@ pub enum LadderError {
 }
 
 /// The rungs that have a priority, highest first, with their defaults.
-const DEFAULTS: [(Rung, u8); 8] = [
+const DEFAULTS: [(Rung, u8); 10] = [
     (Rung::Guardian, 96),
     (Rung::Scheduler, 90),
     (Rung::Softirq, 80),
     (Rung::Switcher, 40),
     (Rung::Lc, 30),
+    (Rung::LcLong, 26),
     (Rung::LcOverflow, 20),
+    (Rung::LcOverflowLong, 14),
     (Rung::Dispatcher, 10),
     (Rung::FifoLow, 2),
 ];

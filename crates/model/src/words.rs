@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::{Absence, CoreDecision, CoreMode, Estimate, Outcome, Reason, Rung, TaskId, TaskReason};
+use crate::{
+    Absence, CoreDecision, CoreMode, Estimate, Outcome, Reason, Role, Rung, TaskId, TaskReason,
+};
 
 impl fmt::Display for CoreMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,11 +49,24 @@ impl fmt::Display for Rung {
             Rung::Softirq => "softirq",
             Rung::Switcher => "switcher",
             Rung::Lc => "lc",
+            Rung::LcLong => "lc-long",
             Rung::LcOverflow => "lc-overflow",
+            Rung::LcOverflowLong => "lc-overflow-long",
             Rung::Dispatcher => "dispatcher",
             Rung::FifoLow => "fifo-low",
             Rung::Original => "original",
             Rung::SchedIdle => "sched-idle",
+        })
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Event => "event",
+            Role::LongEvent => "long-event",
+            Role::Background => "background",
+            Role::Fair => "fair",
         })
     }
 }

@@ -5,7 +5,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quell_model::{Absence, CoreId, Nanos, Signal, Snapshot, TaskId};
+use quell_model::{
+    Absence, Burst, BurstState, CoreId, Nanos, Role, Signal, Snapshot, TaskId, ThreadId,
+};
 
 use super::abi::{RUNNING, SLEEPING, Slot, SlotCopy, WAITING};
 use super::lane::SlotPlace;
@@ -26,6 +28,9 @@ struct Private {
     waited: Nanos,
     /// It ran since it woke up.
     has_run: bool,
+    /// `ran` when its burst began.
+    burst_ran: Nanos,
+    role: Role,
     /// A process of an LC task that is treated as BE: not one of the task's threads.
     guest: bool,
 }
@@ -51,6 +56,8 @@ pub(super) struct Views {
     before: Vec<Before>,
     /// Threads whose number or start time changed when they replaced their program.
     renamed: Vec<ThreadRef>,
+    /// Threads below [`Role::Event`] that exited, and their tasks.
+    exited: Vec<(ThreadId, TaskId)>,
     /// The word of `awake` where the last look at long waits ended.
     asked: usize,
     /// Where the next look at long sleeps begins.
@@ -70,6 +77,7 @@ impl Views {
             members: vec![0; tasks],
             before: vec![Before::default(); tasks],
             renamed: Vec::new(),
+            exited: Vec::new(),
             asked: 0,
             asked_asleep: 0,
             retries: 0,
@@ -122,13 +130,15 @@ impl Views {
             self.remove(slot);
             return;
         };
-        let view = view(thread, copy);
+        let view = view(slot, thread, copy);
         let private = Private {
             slot,
             used: copy.used,
             ran: copy.ran,
             waited: copy.waited,
             has_run: !copy.woken,
+            burst_ran: copy.burst_ran,
+            role: Role::ALL.get(usize::from(copy.role)).copied().unwrap_or_default(),
             guest: copy.guest,
         };
         match self.at[slot as usize] {
@@ -168,6 +178,9 @@ impl Views {
         let view = self.views.swap_remove(at as usize);
         let private = self.private.swap_remove(at as usize);
         self.count(view.task, private.guest, -1);
+        if private.role != Role::Event {
+            self.exited.push((view.id, view.task));
+        }
         if let Some(moved) = self.private.get(at as usize) {
             self.at[moved.slot as usize] = at;
         }
@@ -236,7 +249,10 @@ impl Views {
                 let stretch = now.since(view.since);
                 waits |= view.state == ThreadState::Waiting;
                 match view.state {
-                    ThreadState::Running => view.ran = private.ran + stretch,
+                    ThreadState::Running => {
+                        view.ran = private.ran + stretch;
+                        view.burst = view.ran.since(private.burst_ran);
+                    }
                     _ => view.waited = private.waited + stretch,
                 }
                 let task = seen.tasks.get_mut(view.task.at());
@@ -263,6 +279,60 @@ impl Views {
         waits
     }
 
+    /// The thread of this slot, unless the slot was reused.
+    pub fn view_of(&self, thread: ThreadId) -> Option<&ThreadView> {
+        let index = *self.at.get(thread.index as usize)?;
+        self.views.get(index as usize).filter(|view| view.id == thread)
+    }
+
+    /// The burst of a thread that was seen to exceed its budget, if it still runs and an LC thread waits for its core:
+    /// the one with the highest role, of those the one that waits longest.
+    pub fn overrun(&self, thread: ThreadId) -> Option<Burst> {
+        let view = self.view_of(thread).filter(|view| view.state == ThreadState::Running)?;
+        let waits = |index: &usize| {
+            let (other, private) = (&self.views[*index], &self.private[*index]);
+            other.state == ThreadState::Waiting
+                && other.lc
+                && !private.guest
+                && other.core == view.core
+        };
+        let first = self
+            .awake()
+            .filter(waits)
+            .min_by_key(|index| (self.private[*index].role, self.views[*index].since))?;
+        let (waiter, waiter_task) = (self.views[first].id, self.views[first].task);
+        let state = BurstState::Overran { waiter, waiter_task };
+        Some(Burst { state, ..burst(view) })
+    }
+
+    /// The present burst of a thread, with another state than an overrun.
+    pub fn burst_of(&self, thread: ThreadId, state: BurstState) -> Option<Burst> {
+        self.view_of(thread).map(|view| Burst { state, ..burst(view) })
+    }
+
+    /// Demoted threads that exited since the last call.
+    pub fn drain_exited(&mut self) -> impl Iterator<Item = Burst> + '_ {
+        self.exited.drain(..).map(|(thread, task)| Burst {
+            thread,
+            task,
+            core: CoreId(0),
+            length: Nanos::ZERO,
+            state: BurstState::Exited,
+        })
+    }
+
+    /// Positions of threads that do not sleep.
+    fn awake(&self) -> impl Iterator<Item = usize> + '_ {
+        self.awake.iter().enumerate().flat_map(move |(word, &bits)| {
+            let mut bits = bits;
+            std::iter::from_fn(move || {
+                let slot = (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)?;
+                bits &= bits - 1;
+                Some(self.at[slot] as usize)
+            })
+        })
+    }
+
     fn tell_crossings(&mut self, seen: &mut Snapshot) {
         for (at, task) in seen.tasks.iter().enumerate() {
             let Some(before) = self.before.get_mut(at) else { break };
@@ -283,12 +353,23 @@ fn longer(known: Signal<Nanos>, found: Nanos) -> Signal<Nanos> {
     Signal::Measured(known.value().map_or(found, |known| known.max(found)))
 }
 
-fn view(thread: ThreadRef, copy: &SlotCopy) -> ThreadView {
+fn burst(view: &ThreadView) -> Burst {
+    Burst {
+        thread: view.id,
+        task: view.task,
+        core: view.core,
+        length: view.burst,
+        state: BurstState::Proved,
+    }
+}
+
+fn view(slot: u32, thread: ThreadRef, copy: &SlotCopy) -> ThreadView {
     ThreadView {
+        id: ThreadId { index: slot, generation: copy.used },
         thread,
         task: TaskId { index: copy.task, generation: copy.generation },
         lc: copy.lc,
-        member: copy.member as u8,
+        member: copy.member,
         state: match copy.state {
             RUNNING => ThreadState::Running,
             WAITING => ThreadState::Waiting,
@@ -300,6 +381,7 @@ fn view(thread: ThreadRef, copy: &SlotCopy) -> ThreadView {
         core: CoreId(copy.core as u16),
         ran: copy.ran,
         waited: copy.waited,
+        burst: copy.ran.since(copy.burst_ran),
         transitions: copy.transitions,
     }
 }
