@@ -15,6 +15,12 @@
 
 /* Least time between two events of one burst. */
 #define OVERRUN_GAP 1000000ULL
+/*
+ * Short bursts that a long one of a long event thread undoes: with less than a
+ * fifth of long bursts it is an event thread again. In the background one long
+ * burst undoes all.
+ */
+#define LONG_BURST_COSTS 4
 /* Shortest time of the timer, so that a mistaken look does not become a loop. */
 #define CHECK_MIN 20000ULL
 
@@ -43,6 +49,8 @@ static __always_inline bool burst_proves(struct slot *s, struct task_struct *p)
 	above = s->role == QUELL_LONG_EVENT ? QUELL_EVENT_THREAD : QUELL_LONG_EVENT;
 	if (length <= READ_ONCE(c->budgets[above]))
 		s->proved++;
+	else if (s->role == QUELL_LONG_EVENT && s->proved > LONG_BURST_COSTS)
+		s->proved -= LONG_BURST_COSTS;
 	else
 		s->proved = 0;
 	if (s->proved < s->needs)

@@ -52,11 +52,12 @@ pub enum LadderError {
 }
 
 /// The rungs that have a priority, highest first, with their defaults.
-const DEFAULTS: [(Rung, u8); 10] = [
+const DEFAULTS: [(Rung, u8); 11] = [
     (Rung::Guardian, 96),
     (Rung::Scheduler, 90),
     (Rung::Softirq, 80),
     (Rung::Switcher, 40),
+    (Rung::LcBoosted, 32),
     (Rung::Lc, 30),
     (Rung::LcLong, 26),
     (Rung::LcOverflow, 20),

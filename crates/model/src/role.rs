@@ -28,6 +28,9 @@ impl fmt::Display for ThreadId {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
+    /// A background thread above the event threads of its task for one budget: one of them may spin until this thread
+    /// releases a lock.
+    Boosted,
     /// Bursts of tens of microseconds, such as requests.
     #[default]
     Event,
@@ -42,34 +45,37 @@ pub enum Role {
 }
 
 impl Role {
-    /// All roles, highest first.
-    pub const ALL: [Role; 4] = [Role::Event, Role::LongEvent, Role::Background, Role::Fair];
+    /// The roles that bursts are judged by, in the order of `enum quell_role` in `bpf/quell.h`.
+    pub const JUDGED: [Role; 4] = [Role::Event, Role::LongEvent, Role::Background, Role::Fair];
 
-    /// Budget of a burst in this role while another LC thread waits for the core; `None`: no budget.
-    ///
-    /// 200 us: ten times the burst of a typical request, so that no thread queues behind bursts ten times its own.
-    /// 2 ms: below the shortest bursts of collectors (G1, Go) and above nearly all requests.
-    pub const fn budget(self) -> Option<Nanos> {
+    /// The index in [`Role::JUDGED`]: a boosted thread has the budget of an event thread.
+    pub const fn code(self) -> u32 {
         match self {
-            Role::Event => Some(Nanos::from_micros(200)),
-            Role::LongEvent => Some(Nanos::from_millis(2)),
-            Role::Background | Role::Fair => None,
+            Role::Boosted | Role::Event => 0,
+            Role::LongEvent => 1,
+            Role::Background => 2,
+            Role::Fair => 3,
         }
     }
 
-    /// The next lower role for longer bursts.
-    pub const fn below(self) -> Role {
+    /// Budget of a burst in this role while another LC thread waits for the core; `None`: no budget.
+    ///
+    /// 400 us: ten times the burst of a short request (memcached, Redis), and four times the mean of a Go HTTP server, of
+    /// which less than a fiftieth is longer; at 200 us its workers lost the rung so often that its `sysmon` thread, which
+    /// wakes each 60 us, preempted them at each wake-up and doubled the CPU time of a request.
+    /// 2 ms: below the shortest bursts of collectors (G1, Go) and above nearly all requests.
+    pub const fn budget(self) -> Option<Nanos> {
         match self {
-            Role::Event => Role::LongEvent,
-            Role::LongEvent | Role::Background => Role::Background,
-            Role::Fair => Role::Fair,
+            Role::Boosted | Role::Event => Some(Nanos::from_micros(400)),
+            Role::LongEvent => Some(Nanos::from_millis(2)),
+            Role::Background | Role::Fair => None,
         }
     }
 
     /// The next higher role for shorter bursts.
     pub const fn above(self) -> Role {
         match self {
-            Role::Event | Role::LongEvent => Role::Event,
+            Role::Boosted | Role::Event | Role::LongEvent => Role::Event,
             Role::Background | Role::Fair => Role::LongEvent,
         }
     }
@@ -101,6 +107,8 @@ pub enum BurstState {
         waiter: ThreadId,
         /// The task of the waiting thread.
         waiter_task: TaskId,
+        /// Whether both are threads of one process.
+        same_process: bool,
     },
     /// The thread sleeps after as many short bursts in a row as [`ThreadPlan::needs`] asks for.
     Proved,

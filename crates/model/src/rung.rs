@@ -20,6 +20,8 @@ pub enum Rung {
     Softirq,
     /// The switcher of a lane.
     Switcher,
+    /// A background thread of an LC task that owns a core, for one budget ([`crate::Role::Boosted`]).
+    LcBoosted,
     /// Event threads of an LC task that owns a core, also while they sleep.
     Lc,
     /// Threads of such a task with longer bursts ([`crate::Role::LongEvent`]).
@@ -43,6 +45,7 @@ impl Rung {
     pub const fn of_role(self, role: Role) -> Rung {
         match (self, role) {
             (Rung::Lc | Rung::LcOverflow, Role::Background | Role::Fair) => Rung::Original,
+            (Rung::Lc, Role::Boosted) => Rung::LcBoosted,
             (Rung::Lc, Role::LongEvent) => Rung::LcLong,
             (Rung::LcOverflow, Role::LongEvent) => Rung::LcOverflowLong,
             (rung, _) => rung,

@@ -48,6 +48,7 @@ impl fmt::Display for Rung {
             Rung::Scheduler => "scheduler",
             Rung::Softirq => "softirq",
             Rung::Switcher => "switcher",
+            Rung::LcBoosted => "lc-boosted",
             Rung::Lc => "lc",
             Rung::LcLong => "lc-long",
             Rung::LcOverflow => "lc-overflow",
@@ -63,6 +64,7 @@ impl fmt::Display for Rung {
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Role::Boosted => "boosted",
             Role::Event => "event",
             Role::LongEvent => "long-event",
             Role::Background => "background",

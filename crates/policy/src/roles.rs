@@ -6,6 +6,8 @@
 //!   no longer holds up, costs the role at once. A burst that delays no LC thread costs nothing, however long it is.
 //! - **Promotion.** The first demotion ends with the burst that caused it. Each relapse doubles how many short bursts
 //!   in a row earn the higher role back, and each second without a relapse halves that number.
+//! - **Locks.** A thread that exceeds the budget of an event thread may spin until a background thread of its process
+//!   releases a lock. If one waits, it goes before all for one budget.
 //! - **A tenth for others.** Where LC threads above the fair class hold a core for more than nine tenths of a window,
 //!   the running one spends some milliseconds in the fair class: kernel threads and foreign threads of the core run.
 //!   Likewise a guest goes before a demoted thread of the core's owner for at most a tenth of the time.
@@ -29,6 +31,11 @@ pub const THREADS_MAX: usize = 4_096;
 
 /// Relapses double the number of short bursts up to this: some seconds of the event rate of a busy worker.
 pub const NEEDS_MAX: u32 = 1 << 14;
+
+/// A long event thread needs no more than this: one whose bursts are mostly short is an event thread again within
+/// milliseconds, one whose bursts are long half of the time practically never. Without this bound a worker with rare long
+/// bursts would stay below helpers with short ones (Go's `sysmon`), which then preempt it at each wake-up.
+pub const NEEDS_LONG_MAX: u32 = 16;
 
 /// A relapse loses half of its weight in this time.
 pub const FORGIVE_AFTER: Nanos = Nanos::from_secs(1);
@@ -65,6 +72,14 @@ struct Demoted {
     lends_from: Nanos,
 }
 
+/// The LC thread that waits behind a burst.
+#[derive(Clone, Copy)]
+struct Waiter {
+    thread: ThreadId,
+    task: TaskId,
+    same_process: bool,
+}
+
 /// Decides the roles of threads. Remembers only those that exceeded a budget.
 #[derive(Debug, Default)]
 pub struct Roles {
@@ -79,8 +94,9 @@ impl Roles {
         for burst in seen.bursts.iter().filter(|burst| has_roles(seen, burst.task)) {
             self.forget_if_of_other_task(burst);
             match burst.state {
-                BurstState::Overran { waiter, waiter_task } => {
-                    self.demote(now, burst, plan, waiter, waiter_task);
+                BurstState::Overran { waiter, waiter_task, same_process } => {
+                    let waiter = Waiter { thread: waiter, task: waiter_task, same_process };
+                    self.demote(now, burst, plan, waiter);
                 }
                 BurstState::Proved => self.promote(now, burst),
                 BurstState::Exited => self.forget(burst.thread),
@@ -90,28 +106,27 @@ impl Roles {
         next = next.min(self.end_times(now));
         plan.roles.clear();
         let listed = self.demoted.iter().filter(|thread| thread.planned.role != Role::Event);
-        plan.roles.extend(listed.map(|thread| thread.planned));
+        plan.roles.extend(listed.map(Demoted::plan));
         debug_assert!(plan.roles.is_sorted_by(|a, b| a.thread < b.thread), "roles out of order");
         next
     }
 
     /// A burst exceeded its budget while `waiter` waits.
-    fn demote(
-        &mut self,
-        now: Nanos,
-        burst: &Burst,
-        plan: &Plan,
-        waiter: ThreadId,
-        waiter_task: TaskId,
-    ) {
+    fn demote(&mut self, now: Nanos, burst: &Burst, plan: &Plan, waiter: Waiter) {
         let known = self.find(burst.thread).ok();
         let role = known.map_or(Role::Event, |index| self.demoted[index].planned.role);
         let target = role_of(burst.length);
-        let (Some(own), Some(theirs)) = (rung_of(plan, burst.task), rung_of(plan, waiter_task))
+        let (Some(own), Some(theirs)) = (rung_of(plan, burst.task), rung_of(plan, waiter.task))
         else {
             return;
         };
-        let waiter_role = self.role(waiter);
+        if role == Role::Boosted {
+            return self.end_boost(burst.thread, now);
+        }
+        let waiter_role = self.role(waiter.thread);
+        if waiter_role == Role::Background && target == Role::LongEvent {
+            return self.boost(waiter, own, now);
+        }
         let (lowered, waiting) = (own.of_role(target), theirs.of_role(waiter_role));
         // Among equals the kernel shares the core in the fair class; above it they queue in their order.
         let helps = lowered >= waiting;
@@ -132,6 +147,24 @@ impl Roles {
         if lends {
             thread.until = Some(now + LEND_TIME);
             thread.lends_from = now + LEND_PERIOD;
+        }
+    }
+
+    /// A thread exceeds the budget of an event thread while a background thread of its process waits: it may spin until
+    /// that one releases a lock, so that one goes first for a budget.
+    fn boost(&mut self, waiter: Waiter, rung: Rung, now: Nanos) {
+        if !waiter.same_process || rung != Rung::Lc {
+            return;
+        }
+        if let Ok(index) = self.find(waiter.thread) {
+            self.demoted[index].become_role(Role::Boosted, now);
+            self.demoted[index].until = Some(now + LEND_TIME);
+        }
+    }
+
+    fn end_boost(&mut self, thread: ThreadId, now: Nanos) {
+        if let Ok(index) = self.find(thread) {
+            self.demoted[index].become_role(Role::Background, now);
         }
     }
 
@@ -163,7 +196,10 @@ impl Roles {
             }
             let Some(thread) = self.entry(thread, task, now) else { continue };
             if thread.planned.role != Role::Fair {
-                thread.earned = thread.planned.role;
+                thread.earned = match thread.planned.role {
+                    Role::Boosted => Role::Background,
+                    role => role,
+                };
                 thread.planned.burst = length;
                 thread.become_role(Role::Fair, now);
             }
@@ -185,6 +221,7 @@ impl Roles {
             if thread.until.is_some_and(|until| until <= now) {
                 let role = match thread.planned.role {
                     Role::Fair => thread.earned,
+                    Role::Boosted => Role::Background,
                     _ => Role::LongEvent,
                 };
                 thread.become_role(role, now);
@@ -277,6 +314,11 @@ impl Demoted {
         }
     }
 
+    fn plan(&self) -> ThreadPlan {
+        let most = if self.planned.role == Role::LongEvent { NEEDS_LONG_MAX } else { NEEDS_MAX };
+        ThreadPlan { needs: self.planned.needs.min(most), ..self.planned }
+    }
+
     fn become_role(&mut self, role: Role, now: Nanos) {
         (self.planned.role, self.planned.since, self.until) = (role, now, None);
     }
@@ -285,7 +327,7 @@ impl Demoted {
 /// The highest role whose budget a burst of this length keeps.
 fn role_of(length: Nanos) -> Role {
     let keeps = |role: &Role| role.budget().is_none_or(|budget| length < budget);
-    Role::ALL.into_iter().find(keeps).unwrap_or(Role::Background)
+    Role::JUDGED.into_iter().find(keeps).unwrap_or(Role::Background)
 }
 
 /// The rung of an LC task in this Plan.

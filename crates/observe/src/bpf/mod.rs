@@ -575,7 +575,7 @@ impl Observer for BpfObserver {
 
     fn set_role(&mut self, thread: ThreadId, role: Role, needs: u32) -> bool {
         let Some(view) = self.views.view_of(thread) else { return false };
-        let args = WatchArgs { role: role as u32, needs, ..Self::args(view.thread) };
+        let args = WatchArgs { role: role.code(), needs, ..Self::args(view.thread) };
         // A thread that is gone has no role.
         let Ok((state, _)) = self.programs.call("set_role", args) else { return false };
         // The burst that cost the role ended before BPF had the role: no event will report that end.

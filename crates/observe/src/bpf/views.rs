@@ -138,7 +138,7 @@ impl Views {
             waited: copy.waited,
             has_run: !copy.woken,
             burst_ran: copy.burst_ran,
-            role: Role::ALL.get(usize::from(copy.role)).copied().unwrap_or_default(),
+            role: Role::JUDGED.get(usize::from(copy.role)).copied().unwrap_or_default(),
             guest: copy.guest,
         };
         match self.at[slot as usize] {
@@ -286,7 +286,7 @@ impl Views {
     }
 
     /// The burst of a thread that was seen to exceed its budget, if it still runs and an LC thread waits for its core:
-    /// the one with the highest role, of those the one that waits longest.
+    /// the one with the highest role, of those one of the same process, of those the one that waits longest.
     pub fn overrun(&self, thread: ThreadId) -> Option<Burst> {
         let view = self.view_of(thread).filter(|view| view.state == ThreadState::Running)?;
         let waits = |index: &usize| {
@@ -296,12 +296,15 @@ impl Views {
                 && !private.guest
                 && other.core == view.core
         };
-        let first = self
-            .awake()
-            .filter(waits)
-            .min_by_key(|index| (self.private[*index].role, self.views[*index].since))?;
-        let (waiter, waiter_task) = (self.views[first].id, self.views[first].task);
-        let state = BurstState::Overran { waiter, waiter_task };
+        let is_foreign = |index: usize| self.views[index].thread.tgid != view.thread.tgid;
+        let first = self.awake().filter(waits).min_by_key(|index| {
+            (self.private[*index].role, is_foreign(*index), self.views[*index].since)
+        })?;
+        let state = BurstState::Overran {
+            waiter: self.views[first].id,
+            waiter_task: self.views[first].task,
+            same_process: !is_foreign(first),
+        };
         Some(Burst { state, ..burst(view) })
     }
 

@@ -62,7 +62,8 @@ impl Bench {
 
     fn overrun(&mut self, thread: ThreadId, length: Nanos, waiter: ThreadId) {
         let waiter_task = if waiter == GUEST_THREAD { GUEST } else { OWNER };
-        self.burst(thread, length, BurstState::Overran { waiter, waiter_task });
+        let same_process = thread != GUEST_THREAD && waiter != GUEST_THREAD;
+        self.burst(thread, length, BurstState::Overran { waiter, waiter_task, same_process });
     }
 
     fn proved(&mut self, thread: ThreadId) {
@@ -83,9 +84,9 @@ impl Bench {
 #[test]
 fn long_burst_behind_which_a_thread_waits_loses_its_role_step_by_step() {
     let mut bench = Bench::new();
-    bench.overrun(HELPER, Nanos::from_micros(150), MAIN);
+    bench.overrun(HELPER, Nanos::from_micros(350), MAIN);
     assert_eq!(bench.plan.role(HELPER), Role::Event, "within its budget");
-    bench.overrun(HELPER, Nanos::from_micros(250), MAIN);
+    bench.overrun(HELPER, Nanos::from_micros(450), MAIN);
     assert_eq!(bench.plan.role(HELPER), Role::LongEvent);
     bench.overrun(HELPER, Nanos::from_millis(3), MAIN);
     // The waiting thread is above the long event rung already.
@@ -131,6 +132,20 @@ fn demotion_that_lets_no_waiting_thread_pass_is_left_out() {
     );
     bench.overrun(MAIN, Nanos::from_millis(5), HELPER);
     assert_eq!(bench.plan.role(MAIN), Role::Background, "both share the core from here on");
+}
+
+#[test]
+fn background_thread_goes_first_for_one_budget_where_an_event_thread_may_spin() {
+    let mut bench = Bench::new();
+    bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
+    bench.overrun(MAIN, Nanos::from_micros(500), HELPER);
+    assert_eq!((bench.plan.role(MAIN), bench.plan.role(HELPER)), (Role::Event, Role::Boosted));
+    // BPF reports it after the budget of an event thread.
+    bench.overrun(HELPER, Nanos::from_millis(6), MAIN);
+    assert_eq!((bench.plan.role(HELPER), bench.needs(HELPER)), (Role::Background, 0));
+    bench.overrun(MAIN, Nanos::from_micros(1_300), HELPER);
+    bench.wait(LEND_TIME);
+    assert_eq!(bench.plan.role(HELPER), Role::Background, "or it slept, or waits elsewhere");
 }
 
 #[test]
@@ -182,6 +197,7 @@ fn any_state() -> impl Strategy<Value = BurstState> {
         3 => (0u32..6).prop_map(|index| BurstState::Overran {
             waiter: ThreadId { index, generation: 1 },
             waiter_task: if index % 2 == 0 { OWNER } else { GUEST },
+            same_process: index < 3,
         }),
         3 => Just(BurstState::Proved),
         1 => Just(BurstState::Exited),

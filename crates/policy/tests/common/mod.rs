@@ -184,7 +184,11 @@ fn burst(dice: &mut Dice, tasks: usize) -> Burst {
     let state = match dice.below(4) {
         0 => BurstState::Proved,
         1 => BurstState::Exited,
-        _ => BurstState::Overran { waiter: thread(dice), waiter_task },
+        _ => BurstState::Overran {
+            waiter: thread(dice),
+            waiter_task,
+            same_process: dice.below(2) == 1,
+        },
     };
     Burst {
         thread: thread(dice),

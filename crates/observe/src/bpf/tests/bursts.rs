@@ -43,9 +43,10 @@ fn burst_is_reported_only_while_an_lc_thread_waits_behind_it() {
     let mut reported = [false; 2];
     eventually("each is reported while the other waits", || {
         for burst in bursts(&mut observer) {
-            let BurstState::Overran { waiter, waiter_task } = burst.state else {
+            let BurstState::Overran { waiter, waiter_task, same_process } = burst.state else {
                 panic!("{burst:?}")
             };
+            assert!(same_process, "both are threads of this test");
             let at = pair.iter().position(|id| *id == burst.thread).unwrap();
             assert_eq!((waiter, waiter_task), (pair[1 - at], LC));
             assert!(burst.length >= Role::Event.budget().unwrap(), "{burst:?}");
