@@ -13,8 +13,9 @@
 
 #include "cores.h"
 
-/* Least time between two events of one burst. */
+/* Least time between two events of one burst, which grows with its length. */
 #define OVERRUN_GAP 1000000ULL
+#define OVERRUN_GAP_MAX 10000000ULL
 /*
  * Short bursts that a long one of a long event thread undoes: with less than a
  * fifth of long bursts it is an event thread again. In the background one long
@@ -61,13 +62,13 @@ static __always_inline bool burst_proves(struct slot *s, struct task_struct *p)
 
 /* ---- events ---- */
 
-static __always_inline void send_burst(__u32 kind, struct slot *s, __u64 handle, __u64 length,
+static __always_inline bool send_burst(__u32 kind, struct slot *s, __u64 handle, __u64 length,
 				       __u64 now)
 {
 	struct event *e = event_new(kind);
 
 	if (!e)
-		return;
+		return false;
 	e->core = s->core;
 	e->task = s->task;
 	e->generation = s->generation;
@@ -75,16 +76,19 @@ static __always_inline void send_burst(__u32 kind, struct slot *s, __u64 handle,
 	e->reuse_count = handle_use(handle);
 	e->length = length;
 	event_send(e, WAKE_NOW, now);
+	return true;
 }
 
 /* ---- the timer of a core ---- */
 
-/* Whether an LC thread waits in a set to which this core belongs. */
+/* Whether a kernel thread waits for this core, or an LC thread in a set to which it belongs. */
 static __always_inline bool is_crowded(struct core *core)
 {
 	__u32 mask = READ_ONCE(core->sets), set;
 	struct core_set *s;
 
+	if (READ_ONCE(core->kthread_since))
+		return true;
 	for (set = 0; set < QUELL_SETS && mask >> set; set++) {
 		if (!(mask >> set & 1))
 			continue;
@@ -95,12 +99,19 @@ static __always_inline bool is_crowded(struct core *core)
 	return false;
 }
 
-static __always_inline void check_after(struct burst_check *check, __u64 delay)
+/*
+ * Arms the timer, or brings it forward. Two CPUs that do so at once may leave
+ * the later time: then the look comes late by one budget.
+ */
+static __always_inline void check_after(struct burst_check *check, __u64 delay, __u64 now)
 {
-	if (atomic_xchg(&check->armed, 1))
+	if (delay < CHECK_MIN)
+		delay = CHECK_MIN;
+	if (READ_ONCE(check->due) && READ_ONCE(check->due) <= now + delay)
 		return;
-	if (bpf_timer_start(&check->timer, delay < CHECK_MIN ? CHECK_MIN : delay, 0))
-		WRITE_ONCE(check->armed, 0);
+	WRITE_ONCE(check->due, now + delay);
+	if (bpf_timer_start(&check->timer, delay, 0))
+		WRITE_ONCE(check->due, 0);
 }
 
 /*
@@ -110,13 +121,13 @@ static __always_inline void check_after(struct burst_check *check, __u64 delay)
  */
 static int check_burst(void *map, __u32 *cpu, struct burst_check *check)
 {
-	__u64 now = bpf_ktime_get_ns(), length, budget, handle;
+	__u64 now = bpf_ktime_get_ns(), length, budget, handle, gap;
 	struct control *c = control_page();
 	struct core *core;
 	struct slot *s;
 	__u32 role, at = *cpu;
 
-	atomic_xchg(&check->armed, 0);
+	WRITE_ONCE(check->due, 0);
 	core = bpf_map_lookup_elem(&cores, &at);
 	if (!core || !c || READ_ONCE(core->kind) != QUELL_LC || !is_crowded(core))
 		return 0;
@@ -132,14 +143,18 @@ static int check_burst(void *map, __u32 *cpu, struct burst_check *check)
 	if (now > s->since)
 		length += now - s->since;
 	if (length < budget) {
-		check_after(check, budget - length);
+		check_after(check, budget - length, now);
 		return 0;
 	}
-	if (now - s->overrun_sent >= OVERRUN_GAP) {
+	/* User space may let a burst go on for long: fewer and fewer events. */
+	gap = length > OVERRUN_GAP ? length : OVERRUN_GAP;
+	if (gap > OVERRUN_GAP_MAX)
+		gap = OVERRUN_GAP_MAX;
+	if (now - s->overrun_sent >= gap) {
 		WRITE_ONCE(s->overrun_sent, now);
 		send_burst(QUELL_EVENT_OVERRAN, s, handle, length, now);
 	}
-	check_after(check, OVERRUN_GAP);
+	check_after(check, gap, now);
 	return 0;
 }
 
@@ -153,12 +168,27 @@ static __noinline int arm_check(__u32 cpu, __u64 now)
 
 	if (!check || !core || !c || READ_ONCE(core->kind) != QUELL_LC)
 		return 0;
-	if (READ_ONCE(check->armed))
-		return 0;
 	budget = READ_ONCE(c->budgets[QUELL_EVENT_THREAD]);
 	ran = now > core->since ? now - core->since : 0;
-	check_after(check, ran < budget ? budget - ran : 0);
+	check_after(check, ran < budget ? budget - ran : 0, now);
 	return 0;
+}
+
+/* A thread that is not watched is woken: kernel threads of the fair class wait behind LC. */
+static __always_inline void note_kthread(struct task_struct *p)
+{
+	__u32 cpu = p->thread_info.cpu;
+	struct core *core;
+	__u64 now;
+
+	if (!(p->flags & PF_KTHREAD) || p->prio < MAX_RT_PRIO)
+		return;
+	core = bpf_map_lookup_elem(&cores, &cpu);
+	if (!core || READ_ONCE(core->kind) != QUELL_LC || READ_ONCE(core->kthread_since))
+		return;
+	now = bpf_ktime_get_ns();
+	WRITE_ONCE(core->kthread_since, now);
+	arm_check(cpu, now);
 }
 
 /* Run once for each possible core (`args->core`) before the programs are attached. */

@@ -23,7 +23,7 @@ static __always_inline __u64 weight(__u32 kind)
 {
 	if (kind == QUELL_IDLE)
 		return QUELL_IDLE_ONE;
-	return kind == QUELL_LC ? QUELL_LC_RUNNING_ONE : 0;
+	return kind == QUELL_LC || kind == QUELL_LC_FAIR ? QUELL_LC_RUNNING_ONE : 0;
 }
 
 /*

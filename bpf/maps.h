@@ -112,8 +112,8 @@ struct bpf_timer {
 /* The timer that looks at the burst in progress on a core. */
 struct burst_check {
 	struct bpf_timer timer;
-	__u32 armed;
-	__u32 reserved;
+	/* When it fires; 0: it is not armed. */
+	__u64 due;
 };
 
 struct {

@@ -30,8 +30,10 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	struct slot *s = slot_of(handle);
 	__u32 seq, gains = 0, task, generation;
 
-	if (!s)
+	if (!s) {
+		note_kthread(p);
 		return 0;
+	}
 	now = bpf_ktime_get_ns();
 	if (!slot_lock(s, handle, &seq))
 		return 0;
@@ -160,8 +162,9 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 	task = s->task;
 	slot_unlock(s, seq);
 	mark_dirty(handle);
-	if (proved)
-		send_burst(QUELL_EVENT_PROVED, s, handle, 0, now);
+	/* If the ring is full, the next sleep reports it. */
+	if (proved && !send_burst(QUELL_EVENT_PROVED, s, handle, 0, now))
+		WRITE_ONCE(s->proved_sent, 0);
 	if (sleeps)
 		tell_lane(task, QUELL_LANE_SLEEPS);
 	return gains;
@@ -213,6 +216,8 @@ static __always_inline void switch_in(struct slot *s, __u64 handle, struct core 
 		turn->loses = wait_end(s, now);
 	} else if (state == QUELL_SLEEPING) {
 		s->awake_since = now;
+		s->burst_ran = s->ran;
+		s->overrun_sent = 0;
 		count_lane_change(s);
 		if (t)
 			atomic_add(&t->missed_wakes, 1);
@@ -350,8 +355,14 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	if (s)
 		switch_in(s, handle_next, core, &turn, false, cpu, now);
 	crowded = core_turn(core, cpu, sets_now, &turn, now);
+	/* The fair class has the core: the kernel lets its threads take turns. */
+	if (turn.kind != QUELL_LC && core->kthread_since)
+		WRITE_ONCE(core->kthread_since, 0);
 	if (crowded && turn.kind == QUELL_LC)
 		arm_check(cpu, now);
+	/* A thread that was woken while it fell asleep may wait elsewhere. */
+	if (turn.gains && prev->thread_info.cpu != cpu)
+		arm_check(prev->thread_info.cpu, now);
 	if (turn.gains)
 		tell_if_queued(turn.gains - 1, task, generation, now);
 	if (turn.kind == QUELL_IDLE)

@@ -138,7 +138,8 @@ struct core {
 	/* The thread that has it, watched or not; 0: idle. */
 	__s32 running;
 	__u32 reserved0;
-	__u64 reserved;
+	/* Since when a kernel thread of the fair class waits behind LC; 0: none. */
+	__u64 kthread_since;
 };
 
 /* What user space wants of a core. */

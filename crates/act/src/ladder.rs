@@ -134,10 +134,10 @@ impl Ladder {
         Ok(Ladder { priorities })
     }
 
-    /// Policy and priority of a rung; `None` for [`Rung::Original`], which is whatever was found.
+    /// Policy and priority of a rung; `None` for [`Rung::Original`] and [`Rung::LcFair`], which depend on what was found.
     pub fn attr(&self, rung: Rung) -> Option<SchedAttr> {
         match rung {
-            Rung::Original => None,
+            Rung::Original | Rung::LcFair => None,
             Rung::SchedIdle => Some(SchedAttr::IDLE),
             _ => self.priority(rung).map(SchedAttr::fifo),
         }

@@ -93,6 +93,8 @@ pub struct Burst {
     pub core: CoreId,
     /// The length of the burst so far.
     pub length: Nanos,
+    /// Whether the thread has slept often enough that its role says something of it. A new thread has no record.
+    pub has_record: bool,
     /// What happened.
     pub state: BurstState,
 }
@@ -101,19 +103,26 @@ pub struct Burst {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BurstState {
-    /// The burst goes on beyond the budget of the thread's role, while this LC thread waits for the same core.
-    Overran {
-        /// The waiting thread.
-        waiter: ThreadId,
-        /// The task of the waiting thread.
-        waiter_task: TaskId,
-        /// Whether both are threads of one process.
-        same_process: bool,
-    },
+    /// The burst goes on beyond the budget of the thread's role, while this LC thread waits for the same core; `None`: a
+    /// kernel thread of the fair class.
+    Overran(Option<Waiter>),
     /// The thread sleeps after as many short bursts in a row as [`ThreadPlan::needs`] asks for.
     Proved,
     /// The thread exited.
     Exited,
+}
+
+/// An LC thread that waits behind a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiter {
+    /// The waiting thread.
+    pub thread: ThreadId,
+    /// Its task.
+    pub task: TaskId,
+    /// Whether both are threads of one process.
+    pub same_process: bool,
+    /// As [`Burst::has_record`].
+    pub has_record: bool,
 }
 
 /// The role of one thread. Threads that the Plan does not list are [`Role::Event`].

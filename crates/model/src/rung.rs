@@ -34,6 +34,8 @@ pub enum Rung {
     Dispatcher,
     /// Lane threads that must not run, and BE by configuration: the lowest SCHED_FIFO priority.
     FifoLow,
+    /// The fair class, with the nice value that the thread had: background threads of LC tasks.
+    LcFair,
     /// The policy and priority that the thread had before Quell changed it.
     Original,
     /// SCHED_IDLE: BE on cores that an LC task owns.
@@ -44,7 +46,7 @@ impl Rung {
     /// The rung of a thread with this role in a task on this rung. Only the rungs of LC tasks have roles.
     pub const fn of_role(self, role: Role) -> Rung {
         match (self, role) {
-            (Rung::Lc | Rung::LcOverflow, Role::Background | Role::Fair) => Rung::Original,
+            (Rung::Lc | Rung::LcOverflow, Role::Background | Role::Fair) => Rung::LcFair,
             (Rung::Lc, Role::Boosted) => Rung::LcBoosted,
             (Rung::Lc, Role::LongEvent) => Rung::LcLong,
             (Rung::LcOverflow, Role::LongEvent) => Rung::LcOverflowLong,

@@ -55,6 +55,7 @@ impl fmt::Display for Rung {
             Rung::LcOverflowLong => "lc-overflow-long",
             Rung::Dispatcher => "dispatcher",
             Rung::FifoLow => "fifo-low",
+            Rung::LcFair => "lc-fair",
             Rung::Original => "original",
             Rung::SchedIdle => "sched-idle",
         })

@@ -177,9 +177,16 @@ pub trait Observer {
     /// Tells the role of a thread, and how many short bursts in a row earn it a higher one
     /// ([`quell_model::ThreadPlan::needs`]). Returns whether the next [`Observer::read`] reports the end of the burst that
     /// cost the thread its role, which ended meanwhile. Observers that see no bursts ignore it.
-    fn set_role(&mut self, thread: ThreadId, role: Role, needs: u32) -> bool {
-        let _ = (thread, role, needs);
+    fn set_role(&mut self, thread: ThreadId, task: TaskId, role: Role, needs: u32) -> bool {
+        let _ = (thread, task, role, needs);
         false
+    }
+
+    /// Whether the observer judges the bursts of a thread by this role, as of the last [`Observer::read`]; true for threads
+    /// that are gone.
+    fn has_role(&self, thread: ThreadId, role: Role) -> bool {
+        let _ = (thread, role);
+        true
     }
 
     /// Asks for [`HostEvent::LcQueued`] and [`HostEvent::CoreIdle`] to make [`Observer::wake_fd`] readable.

@@ -121,8 +121,11 @@ impl Policy for Quell {
             advisor.advise(now, seen, &mut self.advice);
         }
         let wake = self.allocator.decide(now, seen, &self.advice, plan);
-        let roles_due = self.roles.decide(now, seen, plan);
-        wake.or_at(roles_due)
+        plan.roles.clear();
+        match self.allocator.host().caps.bursts {
+            true => wake.or_at(self.roles.decide(now, seen, plan)),
+            false => wake,
+        }
     }
 
     fn explain(&self) -> Explanation {

@@ -2,14 +2,15 @@
 //!
 //! A thread keeps the rung of its task while its bursts are short. Three rules change that, and only for single threads:
 //!
-//! - **Demotion.** A burst beyond the budget of the thread's role, while another LC thread waits that the lower rung
-//!   no longer holds up, costs the role at once. A burst that delays no LC thread costs nothing, however long it is.
+//! - **Demotion.** A burst beyond the budget of the thread's role, while another LC thread or a kernel thread waits that
+//!   the lower rung no longer holds up, costs the role at once. A burst that delays none costs nothing, however long it is.
 //! - **Promotion.** The first demotion ends with the burst that caused it. Each relapse doubles how many short bursts
 //!   in a row earn the higher role back, and each second without a relapse halves that number.
+//! - **Record.** A thread that has slept a few times only has none, and does not cost one that has its role.
 //! - **Locks.** A thread that exceeds the budget of an event thread may spin until a background thread of its process
 //!   releases a lock. If one waits, it goes before all for one budget.
 //! - **A tenth for others.** Where LC threads above the fair class hold a core for more than nine tenths of a window,
-//!   the running one spends some milliseconds in the fair class: kernel threads and foreign threads of the core run.
+//!   one with a long burst spends some milliseconds in the fair class: kernel threads and foreign threads of the core run.
 //!   Likewise a guest goes before a demoted thread of the core's owner for at most a tenth of the time.
 //!
 //! Tasks with a scheduler of their own (lanes, runtimes) have no roles.
@@ -19,7 +20,7 @@ mod tests;
 
 use quell_model::{
     Burst, BurstState, Class, Nanos, Permille, Plan, Role, Rung, Snapshot, TaskId, TaskScheduler,
-    ThreadId, ThreadPlan,
+    ThreadId, ThreadPlan, Waiter,
 };
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +54,10 @@ pub const LEND_TIME: Nanos = Nanos::from_millis(1);
 /// See [`LEND_TIME`].
 pub const LEND_PERIOD: Nanos = Nanos::from_millis(10);
 
-/// Interval of looks at a core near [`RT_SHARE_MAX`].
+/// The window of [`quell_model::CoreView::rt_share`].
+const RT_WINDOW: Nanos = Nanos::from_millis(250);
+
+/// Least interval of looks at a core near [`RT_SHARE_MAX`].
 const SHARE_LOOK: Nanos = Nanos::from_millis(10);
 
 /// A thread that lost a role.
@@ -72,14 +76,6 @@ struct Demoted {
     lends_from: Nanos,
 }
 
-/// The LC thread that waits behind a burst.
-#[derive(Clone, Copy)]
-struct Waiter {
-    thread: ThreadId,
-    task: TaskId,
-    same_process: bool,
-}
-
 /// Decides the roles of threads. Remembers only those that exceeded a budget.
 #[derive(Debug, Default)]
 pub struct Roles {
@@ -94,10 +90,7 @@ impl Roles {
         for burst in seen.bursts.iter().filter(|burst| has_roles(seen, burst.task)) {
             self.forget_if_of_other_task(burst);
             match burst.state {
-                BurstState::Overran { waiter, waiter_task, same_process } => {
-                    let waiter = Waiter { thread: waiter, task: waiter_task, same_process };
-                    self.demote(now, burst, plan, waiter);
-                }
+                BurstState::Overran(waiter) => self.demote(now, burst, plan, waiter),
                 BurstState::Proved => self.promote(now, burst),
                 BurstState::Exited => self.forget(burst.thread),
             }
@@ -111,30 +104,33 @@ impl Roles {
         next
     }
 
-    /// A burst exceeded its budget while `waiter` waits.
-    fn demote(&mut self, now: Nanos, burst: &Burst, plan: &Plan, waiter: Waiter) {
-        let known = self.find(burst.thread).ok();
-        let role = known.map_or(Role::Event, |index| self.demoted[index].planned.role);
+    /// A burst exceeded its budget while `waiter` waits; `None`: a kernel thread.
+    fn demote(&mut self, now: Nanos, burst: &Burst, plan: &Plan, waiter: Option<Waiter>) {
+        let role = self.role(burst.thread);
         let target = role_of(burst.length);
-        let (Some(own), Some(theirs)) = (rung_of(plan, burst.task), rung_of(plan, waiter.task))
-        else {
-            return;
-        };
+        let Some(own) = rung_of(plan, burst.task) else { return };
         if role == Role::Boosted {
             return self.end_boost(burst.thread, now);
         }
-        let waiter_role = self.role(waiter.thread);
-        if waiter_role == Role::Background && target == Role::LongEvent {
-            return self.boost(waiter, own, now);
-        }
-        let (lowered, waiting) = (own.of_role(target), theirs.of_role(waiter_role));
-        // Among equals the kernel shares the core in the fair class; above it they queue in their order.
-        let helps = lowered >= waiting;
-        if target <= role || role == Role::Fair || !helps {
-            return;
-        }
-        let lends = own == Rung::Lc && theirs == Rung::LcOverflow && lowered > waiting;
-        if lends && known.is_some_and(|index| now < self.demoted[index].lends_from) {
+        let lowered = own.of_role(target);
+        let mut lends = false;
+        let helps = match waiter {
+            None => lowered == Rung::LcFair,
+            Some(waiter) => {
+                if self.favours_record(burst, waiter, now) {
+                    return;
+                }
+                let waiter_role = self.role(waiter.thread);
+                if waiter_role == Role::Background && target == Role::LongEvent {
+                    return self.boost(waiter, own, now);
+                }
+                let Some(theirs) = rung_of(plan, waiter.task) else { return };
+                let waiting = theirs.of_role(waiter_role);
+                lends = own == Rung::Lc && theirs == Rung::LcOverflow && lowered > waiting;
+                waiter_role != Role::Boosted && passes(lowered, waiting)
+            }
+        };
+        if target <= role || role == Role::Fair || !helps || (lends && self.lent(burst, now)) {
             return;
         }
         let Some(thread) = self.entry(burst.thread, burst.task, now) else { return };
@@ -148,6 +144,32 @@ impl Roles {
             thread.until = Some(now + LEND_TIME);
             thread.lends_from = now + LEND_PERIOD;
         }
+    }
+
+    /// Threads without a record do not cost one with a record its role, unless that one relapsed. Returns whether that keeps
+    /// the runner's role. The other way round the waiting thread gets its role back: a server whose `fork` took long would
+    /// share the core with the child that it made.
+    fn favours_record(&mut self, burst: &Burst, waiter: Waiter, now: Nanos) -> bool {
+        let relapsed = |roles: &Roles, thread: ThreadId| {
+            roles.find(thread).is_ok_and(|index| roles.demoted[index].planned.needs > 0)
+        };
+        if burst.has_record && !waiter.has_record {
+            return !relapsed(self, burst.thread);
+        }
+        if waiter.has_record
+            && !burst.has_record
+            && !relapsed(self, waiter.thread)
+            && let Ok(index) = self.find(waiter.thread)
+            && self.demoted[index].planned.role != Role::Fair
+        {
+            self.demoted[index].become_role(Role::Event, now);
+        }
+        false
+    }
+
+    /// Whether a guest went before this thread in the present period.
+    fn lent(&self, burst: &Burst, now: Nanos) -> bool {
+        self.find(burst.thread).is_ok_and(|index| now < self.demoted[index].lends_from)
     }
 
     /// A thread exceeds the budget of an event thread while a background thread of its process waits: it may spin until
@@ -190,7 +212,9 @@ impl Roles {
             };
             let task = core.running.filter(|task| has_roles(seen, *task));
             let Some(task) = task else { continue };
-            next = next.min(now + SHARE_LOOK);
+            let room = RT_SHARE_MAX.0.saturating_sub(share.0);
+            let full = Nanos(RT_WINDOW.0 / 1_000 * u64::from(room));
+            next = next.min(now + full.max(SHARE_LOOK));
             if share <= RT_SHARE_MAX || role_of(length) == Role::Event {
                 continue;
             }
@@ -202,8 +226,8 @@ impl Roles {
                 };
                 thread.planned.burst = length;
                 thread.become_role(Role::Fair, now);
+                thread.until = Some(now + FAIR_TIME);
             }
-            thread.until = Some(now + FAIR_TIME);
             next = next.min(now + FAIR_TIME);
         }
         next
@@ -322,6 +346,12 @@ impl Demoted {
     fn become_role(&mut self, role: Role, now: Nanos) {
         (self.planned.role, self.planned.since, self.until) = (role, now, None);
     }
+}
+
+/// Whether a thread on the lowered rung no longer holds up one that waits on the other: among equals the kernel shares the
+/// core in the fair class; above it a lowered thread stays ahead of them.
+fn passes(lowered: Rung, waiting: Rung) -> bool {
+    lowered > waiting || (lowered == waiting && lowered == Rung::LcFair)
 }
 
 /// The highest role whose budget a burst of this length keeps.

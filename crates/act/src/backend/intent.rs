@@ -27,6 +27,11 @@ impl Style {
     pub fn sched(&self, rung: Rung, original: &ThreadSettings) -> SchedAttr {
         match rung {
             Rung::Original => original.sched,
+            // A thread that was real-time by itself would pass the event threads of its task.
+            Rung::LcFair if original.sched.policy.is_realtime() => {
+                SchedAttr { policy: Policy::Other, priority: 0, ..original.sched }
+            }
+            Rung::LcFair => original.sched,
             Rung::SchedIdle => SchedAttr { policy: Policy::Idle, priority: 0, ..original.sched },
             rung => {
                 self.ladder.as_ref().and_then(|ladder| ladder.attr(rung)).unwrap_or(original.sched)

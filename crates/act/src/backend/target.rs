@@ -97,7 +97,11 @@ pub(super) fn place(want: &Want, own: &CoreSet) -> Place {
     if want.class == Class::LatencyCritical {
         // Pinned by the operator where its task owns nothing: it stays there, below whoever owns
         // the core.
-        let rung = if want.rung == Rung::Lc { Rung::LcOverflow } else { want.rung };
+        let rung = match want.rung {
+            Rung::Lc | Rung::LcBoosted => Rung::LcOverflow,
+            Rung::LcLong => Rung::LcOverflowLong,
+            rung => rung,
+        };
         return Place { cores: *own, rung, stranded: true };
     }
     let away = want.away.intersection(own);

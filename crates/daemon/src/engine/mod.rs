@@ -103,6 +103,8 @@ pub struct Engine {
     replanned: bool,
     /// A tick is due at once: something happened while the last one acted.
     hurry: bool,
+    /// When the observer's roles are compared with the Plan's.
+    roles_due: Nanos,
     traffic: Option<Meter>,
     ticks: Ticks,
     congestion: Congestion,
@@ -137,6 +139,7 @@ impl Engine {
             lanes: Lanes::new(settings.lane_rungs),
             replanned: false,
             hurry: false,
+            roles_due: Nanos::ZERO,
             traffic: parts.memory.take().map(Meter::new),
             ticks: Ticks::default(),
             congestion: Congestion::new(settings.congestion_after),
@@ -212,6 +215,7 @@ impl Engine {
             self.listen();
             self.at_rest = !self.lends();
         }
+        self.compare_roles(now);
         self.seen.dirty.clear();
         self.seen.bursts.clear();
         wake

@@ -8,7 +8,8 @@ use quell_control::protocol::{
 
 use quell_act::backend::TaskGroups;
 use quell_decisions::Recorder;
-use quell_model::{Class, CoreId, Nanos, Signal, TaskId, TaskView, ThreadPlan};
+use quell_model::{Class, CoreId, Nanos, Signal, TaskId, TaskView};
+use quell_observe::ThreadView;
 use quell_observe::bpf::{Histogram, TaskTimes};
 use quell_os::{Tid, clock};
 
@@ -188,10 +189,13 @@ impl Engine {
 
     /// The threads of a task that are below its rung.
     fn roles_of(&self, id: TaskId) -> Vec<ThreadRoleStatus> {
-        let threads = self.parts.sight.seen().threads();
-        let planned = self.plan.roles.iter().filter(|planned| planned.task == id);
-        let row = |planned: &ThreadPlan| {
-            let view = threads.iter().find(|view| view.id == planned.thread)?;
+        let roles = &self.plan.roles;
+        if !roles.iter().any(|planned| planned.task == id) {
+            return Vec::new();
+        }
+        let row = |view: &ThreadView| {
+            let index = roles.binary_search_by_key(&view.id, |planned| planned.thread).ok()?;
+            let planned = &roles[index];
             Some(ThreadRoleStatus {
                 tid: view.thread.tid.0,
                 role: planned.role.to_string(),
@@ -200,7 +204,8 @@ impl Engine {
                 needs: planned.needs,
             })
         };
-        planned.filter_map(row).collect()
+        let threads = self.parts.sight.seen().threads().iter();
+        threads.filter(|view| view.task == id).filter_map(row).collect()
     }
 
     fn why_core(&self, core: CoreId) -> Vec<String> {

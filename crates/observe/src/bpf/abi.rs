@@ -175,7 +175,7 @@ bpf_struct! {
         steal: AtomicU64,
         running: AtomicU32,
         reserved0: AtomicU32,
-        reserved: AtomicU64,
+        kthread_since: AtomicU64,
     }
 }
 
@@ -206,6 +206,11 @@ impl Core {
     pub fn plant_stranger(&self) {
         self.slot.store(0, Ordering::Relaxed);
         self.running.store(u32::MAX, Ordering::Relaxed);
+    }
+
+    /// Whether a kernel thread of the fair class waits behind LC.
+    pub fn kthread_waits(&self) -> bool {
+        load_wide(&self.kthread_since) != 0
     }
 
     /// As [`Slot::read`].

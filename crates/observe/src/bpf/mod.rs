@@ -421,6 +421,7 @@ impl BpfObserver {
                 }
                 Raw::Execed(thread, _) => sink(HostEvent::Execed(thread)),
                 Raw::Stall(_) => {}
+                Raw::Overran(thread) if self.overran.contains(&thread) => {}
                 Raw::Overran(thread) => self.overran.push(thread),
                 Raw::Proved(thread) => self.proved.push(thread),
             }
@@ -528,7 +529,11 @@ impl Observer for BpfObserver {
             self.idle_wanted = waits;
             self.programs.control[0].idle_wanted.store(waits.into(), Ordering::Relaxed);
         }
-        let bursts = self.overran.drain(..).filter_map(|thread| self.views.overrun(thread));
+        let kthread_waits = |core: CoreId| {
+            self.programs.cores.get(core.index()).is_some_and(|core| core.kthread_waits())
+        };
+        let bursts =
+            self.overran.drain(..).filter_map(|thread| self.views.overrun(thread, kthread_waits));
         seen.bursts.extend(bursts);
         let proved = self.proved.drain(..);
         seen.bursts
@@ -573,17 +578,39 @@ impl Observer for BpfObserver {
         }
     }
 
-    fn set_role(&mut self, thread: ThreadId, role: Role, needs: u32) -> bool {
-        let Some(view) = self.views.view_of(thread) else { return false };
+    fn set_role(&mut self, thread: ThreadId, task: TaskId, role: Role, needs: u32) -> bool {
+        let Some(view) = self.views.view_of(thread) else {
+            self.views.note_exit(thread, task);
+            return false;
+        };
         let args = WatchArgs { role: role.code(), needs, ..Self::args(view.thread) };
-        // A thread that is gone has no role.
-        let Ok((state, _)) = self.programs.call("set_role", args) else { return false };
+        let (state, core) = match self.programs.call("set_role", args) {
+            Ok(answer) => answer,
+            Err(error) => {
+                // Gone, or its number changed with an exec. A slot that is taken for long is tried again.
+                if error.raw_os_error() == Some(libc::ESRCH) {
+                    self.views.note_exit(thread, task);
+                }
+                return false;
+            }
+        };
+        if state == RUNNING {
+            // No switch will show the core that the thread on it changed class.
+            self.programs.settle(CoreId(core as u16));
+            let args = WatchArgs { core, ..WatchArgs::default() };
+            let armed = self.programs.call("look_at_burst", args);
+            debug_assert!(armed.is_ok(), "a program without a failure: {armed:?}");
+        }
         // The burst that cost the role ended before BPF had the role: no event will report that end.
         let ended = state == SLEEPING && role != Role::Event && needs == 0;
         if ended {
             self.proved.push(thread);
         }
         ended
+    }
+
+    fn has_role(&self, thread: ThreadId, role: Role) -> bool {
+        self.views.role_of(thread).is_none_or(|known| known.code() == role.code())
     }
 
     fn wake_on_events(&mut self, on: bool) {

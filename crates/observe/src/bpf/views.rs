@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quell_model::{
-    Absence, Burst, BurstState, CoreId, Nanos, Role, Signal, Snapshot, TaskId, ThreadId,
+    Absence, Burst, BurstState, CoreId, Nanos, Role, Signal, Snapshot, TaskId, ThreadId, Waiter,
 };
 
 use super::abi::{RUNNING, SLEEPING, Slot, SlotCopy, WAITING};
@@ -14,6 +14,9 @@ use super::lane::SlotPlace;
 use super::shared::take_marks;
 use crate::{ThreadState, ThreadView};
 use quell_os::ThreadRef;
+
+/// State changes of a thread that has a record: about 20 bursts.
+const RECORD_TRANSITIONS: u64 = 64;
 
 /// The position of a slot without a view.
 const NONE: u32 = u32::MAX;
@@ -56,7 +59,7 @@ pub(super) struct Views {
     before: Vec<Before>,
     /// Threads whose number or start time changed when they replaced their program.
     renamed: Vec<ThreadRef>,
-    /// Threads below [`Role::Event`] that exited, and their tasks.
+    /// LC threads that exited or left their task, and that task.
     exited: Vec<(ThreadId, TaskId)>,
     /// The word of `awake` where the last look at long waits ended.
     asked: usize,
@@ -154,6 +157,10 @@ impl Views {
                 if old.thread != thread {
                     self.renamed.push(old.thread);
                 }
+                if old.lc && (old.task != view.task || !view.lc) {
+                    // It begins anew there.
+                    self.exited.push((old.id, old.task));
+                }
                 if (old.task, old_private.guest) != (view.task, private.guest) {
                     self.count(old.task, old_private.guest, -1);
                     self.count(view.task, private.guest, 1);
@@ -178,7 +185,7 @@ impl Views {
         let view = self.views.swap_remove(at as usize);
         let private = self.private.swap_remove(at as usize);
         self.count(view.task, private.guest, -1);
-        if private.role != Role::Event {
+        if view.lc {
             self.exited.push((view.id, view.task));
         }
         if let Some(moved) = self.private.get(at as usize) {
@@ -285,9 +292,14 @@ impl Views {
         self.views.get(index as usize).filter(|view| view.id == thread)
     }
 
-    /// The burst of a thread that was seen to exceed its budget, if it still runs and an LC thread waits for its core:
-    /// the one with the highest role, of those one of the same process, of those the one that waits longest.
-    pub fn overrun(&self, thread: ThreadId) -> Option<Burst> {
+    /// The burst of a thread that was seen to exceed its budget, if it still runs and an LC thread waits for its core: the
+    /// one with the highest role, of those one of the same process, of those the one that waits longest. Else a kernel
+    /// thread may wait there.
+    pub fn overrun(
+        &self,
+        thread: ThreadId,
+        kthread_waits: impl Fn(CoreId) -> bool,
+    ) -> Option<Burst> {
         let view = self.view_of(thread).filter(|view| view.state == ThreadState::Running)?;
         let waits = |index: &usize| {
             let (other, private) = (&self.views[*index], &self.private[*index]);
@@ -299,13 +311,15 @@ impl Views {
         let is_foreign = |index: usize| self.views[index].thread.tgid != view.thread.tgid;
         let first = self.awake().filter(waits).min_by_key(|index| {
             (self.private[*index].role, is_foreign(*index), self.views[*index].since)
-        })?;
-        let state = BurstState::Overran {
-            waiter: self.views[first].id,
-            waiter_task: self.views[first].task,
-            same_process: !is_foreign(first),
-        };
-        Some(Burst { state, ..burst(view) })
+        });
+        let waiter = first.map(|index| Waiter {
+            thread: self.views[index].id,
+            task: self.views[index].task,
+            same_process: !is_foreign(index),
+            has_record: has_record(&self.views[index]),
+        });
+        let waited_for = waiter.is_some() || kthread_waits(view.core);
+        waited_for.then_some(Burst { state: BurstState::Overran(waiter), ..burst(view) })
     }
 
     /// The present burst of a thread, with another state than an overrun.
@@ -313,13 +327,26 @@ impl Views {
         self.view_of(thread).map(|view| Burst { state, ..burst(view) })
     }
 
-    /// Demoted threads that exited since the last call.
+    /// The role by which the bursts of a thread are judged, as last read.
+    pub fn role_of(&self, thread: ThreadId) -> Option<Role> {
+        let index = *self.at.get(thread.index as usize)?;
+        self.views.get(index as usize).filter(|view| view.id == thread)?;
+        Some(self.private[index as usize].role)
+    }
+
+    /// A thread is gone, or not of this task any more.
+    pub fn note_exit(&mut self, thread: ThreadId, task: TaskId) {
+        self.exited.push((thread, task));
+    }
+
+    /// LC threads that exited or left their task since the last call.
     pub fn drain_exited(&mut self) -> impl Iterator<Item = Burst> + '_ {
         self.exited.drain(..).map(|(thread, task)| Burst {
             thread,
             task,
             core: CoreId(0),
             length: Nanos::ZERO,
+            has_record: false,
             state: BurstState::Exited,
         })
     }
@@ -362,8 +389,13 @@ fn burst(view: &ThreadView) -> Burst {
         task: view.task,
         core: view.core,
         length: view.burst,
+        has_record: has_record(view),
         state: BurstState::Proved,
     }
+}
+
+fn has_record(view: &ThreadView) -> bool {
+    view.transitions >= RECORD_TRANSITIONS
 }
 
 fn view(slot: u32, thread: ThreadRef, copy: &SlotCopy) -> ThreadView {

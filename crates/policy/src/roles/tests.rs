@@ -11,6 +11,9 @@ const MAIN: ThreadId = ThreadId { index: 0, generation: 1 };
 const HELPER: ThreadId = ThreadId { index: 1, generation: 1 };
 const GUEST_THREAD: ThreadId = ThreadId { index: 2, generation: 1 };
 
+/// A thread of the owner without a record.
+const NEW: ThreadId = ThreadId { index: 3, generation: 1 };
+
 /// A host with one core, an LC task that owns it, and one that is a guest there.
 struct Bench {
     roles: Roles,
@@ -56,14 +59,18 @@ impl Bench {
 
     fn burst(&mut self, thread: ThreadId, length: Nanos, state: BurstState) {
         let task = if thread == GUEST_THREAD { GUEST } else { OWNER };
-        self.seen.bursts.push(Burst { thread, task, core: CoreId(0), length, state });
+        let has_record = thread != NEW;
+        let core = CoreId(0);
+        self.seen.bursts.push(Burst { thread, task, core, length, has_record, state });
         self.decide();
     }
 
     fn overrun(&mut self, thread: ThreadId, length: Nanos, waiter: ThreadId) {
         let waiter_task = if waiter == GUEST_THREAD { GUEST } else { OWNER };
         let same_process = thread != GUEST_THREAD && waiter != GUEST_THREAD;
-        self.burst(thread, length, BurstState::Overran { waiter, waiter_task, same_process });
+        let has_record = waiter != NEW;
+        let waiter = Waiter { thread: waiter, task: waiter_task, same_process, has_record };
+        self.burst(thread, length, BurstState::Overran(Some(waiter)));
     }
 
     fn proved(&mut self, thread: ThreadId) {
@@ -130,6 +137,7 @@ fn demotion_that_lets_no_waiting_thread_pass_is_left_out() {
         Role::Event,
         "a background thread waits on the lower rung, too"
     );
+    bench.wait(LEND_TIME);
     bench.overrun(MAIN, Nanos::from_millis(5), HELPER);
     assert_eq!(bench.plan.role(MAIN), Role::Background, "both share the core from here on");
 }
@@ -146,6 +154,29 @@ fn background_thread_goes_first_for_one_budget_where_an_event_thread_may_spin() 
     bench.overrun(MAIN, Nanos::from_micros(1_300), HELPER);
     bench.wait(LEND_TIME);
     assert_eq!(bench.plan.role(HELPER), Role::Background, "or it slept, or waits elsewhere");
+}
+
+#[test]
+fn kernel_thread_waits_for_bursts_of_the_background_alone() {
+    let mut bench = Bench::new();
+    bench.burst(MAIN, Nanos::from_millis(1), BurstState::Overran(None));
+    assert_eq!(bench.plan.role(MAIN), Role::Event, "either rung is above the kernel thread");
+    bench.burst(MAIN, Nanos::from_millis(3), BurstState::Overran(None));
+    assert_eq!(bench.plan.role(MAIN), Role::Background);
+}
+
+#[test]
+fn new_thread_does_not_cost_a_server_its_role() {
+    let mut bench = Bench::new();
+    // A fork that takes long: the child waits.
+    bench.overrun(MAIN, Nanos::from_millis(8), NEW);
+    assert_eq!(bench.plan.role(MAIN), Role::Event);
+    bench.overrun(MAIN, Nanos::from_millis(9), HELPER);
+    assert_eq!(bench.plan.role(MAIN), Role::Background, "a helper with a record may pass");
+    // The child computes, and the server still has its backlog.
+    bench.overrun(NEW, Nanos::from_micros(500), MAIN);
+    assert_eq!((bench.plan.role(MAIN), bench.plan.role(NEW)), (Role::Event, Role::LongEvent));
+    assert_eq!(bench.needs(MAIN), 0, "that was no relapse");
 }
 
 #[test]
@@ -194,11 +225,13 @@ fn exited_threads_and_tasks_are_forgotten() {
 
 fn any_state() -> impl Strategy<Value = BurstState> {
     prop_oneof![
-        3 => (0u32..6).prop_map(|index| BurstState::Overran {
-            waiter: ThreadId { index, generation: 1 },
-            waiter_task: if index % 2 == 0 { OWNER } else { GUEST },
+        3 => (0u32..6).prop_map(|index| BurstState::Overran(Some(Waiter {
+            thread: ThreadId { index, generation: 1 },
+            task: if index % 2 == 0 { OWNER } else { GUEST },
             same_process: index < 3,
-        }),
+            has_record: index < 5,
+        }))),
+        1 => Just(BurstState::Overran(None)),
         3 => Just(BurstState::Proved),
         1 => Just(BurstState::Exited),
     ]
@@ -221,7 +254,8 @@ proptest! {
             bench.seen.cores[0].running = Some(task);
             bench.seen.cores[0].burst = Some((thread, length));
             bench.seen.cores[0].rt_share = Signal::Measured(Permille(share));
-            bench.seen.bursts.push(Burst { thread, task, core: CoreId(0), length, state });
+            let (core, has_record) = (CoreId(0), index < 5);
+            bench.seen.bursts.push(Burst { thread, task, core, length, has_record, state });
             let next = bench.decide();
             for planned in &bench.plan.roles {
                 prop_assert!(planned.role != Role::Event && planned.needs <= NEEDS_MAX);

@@ -184,17 +184,19 @@ fn burst(dice: &mut Dice, tasks: usize) -> Burst {
     let state = match dice.below(4) {
         0 => BurstState::Proved,
         1 => BurstState::Exited,
-        _ => BurstState::Overran {
-            waiter: thread(dice),
-            waiter_task,
+        _ => BurstState::Overran((!dice.rarely(4)).then(|| Waiter {
+            thread: thread(dice),
+            task: waiter_task,
             same_process: dice.below(2) == 1,
-        },
+            has_record: dice.below(2) == 1,
+        })),
     };
     Burst {
         thread: thread(dice),
         task: own,
         core: CoreId(dice.below(4) as u16),
         length: Nanos(dice.below(60_000) * 100),
+        has_record: dice.below(2) == 1,
         state,
     }
 }

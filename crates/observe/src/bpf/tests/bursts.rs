@@ -4,7 +4,7 @@ use quell_model::{Burst, BurstState, Role, ThreadId};
 
 use super::*;
 
-/// What is told of bursts since the last call.
+/// What was reported of bursts since the last call.
 fn bursts(observer: &mut BpfObserver) -> Vec<Burst> {
     let mut seen = snapshot();
     observer.drain_events(&mut |_| {});
@@ -36,19 +36,20 @@ fn burst_is_reported_only_while_an_lc_thread_waits_behind_it() {
     let first = Worker::spinner(crowded());
     observer.watch(first.thread, LC, true, Children::Adopt).unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(bursts(&mut observer), [], "it delays no LC thread");
+    let no_lc_waits = |burst: &Burst| burst.state == BurstState::Overran(None);
+    assert!(bursts(&mut observer).iter().all(no_lc_waits), "it delays no LC thread");
     let second = Worker::spinner(crowded());
     observer.watch(second.thread, LC, true, Children::Adopt).unwrap();
     let pair = [id(&mut observer, first.thread), id(&mut observer, second.thread)];
     let mut reported = [false; 2];
     eventually("each is reported while the other waits", || {
         for burst in bursts(&mut observer) {
-            let BurstState::Overran { waiter, waiter_task, same_process } = burst.state else {
-                panic!("{burst:?}")
-            };
-            assert!(same_process, "both are threads of this test");
+            // `None`: a kernel thread of that core woke up.
+            let BurstState::Overran(waiter) = burst.state else { panic!("{burst:?}") };
+            let Some(waiter) = waiter else { continue };
+            assert!(waiter.same_process, "both are threads of this test");
             let at = pair.iter().position(|id| *id == burst.thread).unwrap();
-            assert_eq!((waiter, waiter_task), (pair[1 - at], LC));
+            assert_eq!((waiter.thread, waiter.task), (pair[1 - at], LC));
             assert!(burst.length >= Role::Event.budget().unwrap(), "{burst:?}");
             reported[at] = true;
         }
@@ -69,7 +70,7 @@ fn bursts_of_background_threads_are_not_reported() {
     for worker in &pair {
         observer.watch(worker.thread, LC, true, Children::Adopt).unwrap();
         let id = id(&mut observer, worker.thread);
-        observer.set_role(id, Role::Background, 0);
+        observer.set_role(id, LC, Role::Background, 0);
     }
     // What was sent before both had their role.
     std::thread::sleep(Duration::from_millis(50));
@@ -95,7 +96,7 @@ fn demoted_thread_proves_itself_by_as_many_short_bursts_as_it_needs() {
             state == Some(ThreadState::Sleeping) && now.transitions > before
         });
     };
-    assert!(!observer.set_role(id, Role::Background, 3), "it has to prove itself first");
+    assert!(!observer.set_role(id, LC, Role::Background, 3), "it has to prove itself first");
     for burst in 1..=3 {
         assert_eq!(bursts(&mut observer), [], "before burst {burst}");
         let before = find(&observer, sleeper.thread).unwrap().transitions;
@@ -105,8 +106,8 @@ fn demoted_thread_proves_itself_by_as_many_short_bursts_as_it_needs() {
     let proved = bursts(&mut observer);
     assert_eq!(proved.len(), 1, "{proved:?}");
     assert_eq!((proved[0].thread, proved[0].state), (id, BurstState::Proved));
-    // The burst that cost the role ended before the observer was told of the role.
-    assert!(observer.set_role(id, Role::LongEvent, 0));
+    // The burst that cost the role ended before the observer had the role.
+    assert!(observer.set_role(id, LC, Role::LongEvent, 0));
     assert_eq!(bursts(&mut observer).len(), 1);
 }
 
@@ -120,14 +121,60 @@ fn exit_of_a_demoted_thread_is_reported() {
     let thread = procs::thread(program.pid()).unwrap();
     observer.watch(thread, LC, true, Children::Adopt).unwrap();
     let id = id(&mut observer, thread);
-    observer.set_role(id, Role::Background, 7);
+    observer.set_role(id, LC, Role::Background, 7);
     observer.read(&mut snapshot());
     program.0.kill().unwrap();
     program.0.wait().unwrap();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     eventually("its exit", || {
-        told.extend(bursts(&mut observer));
-        !told.is_empty()
+        reported.extend(bursts(&mut observer));
+        !reported.is_empty()
     });
-    assert_eq!((told[0].thread, told[0].state), (id, BurstState::Exited));
+    assert_eq!((reported[0].thread, reported[0].state), (id, BurstState::Exited));
+}
+
+#[test]
+fn role_survives_a_second_watch_and_ends_with_the_task() {
+    if no_bpf() {
+        return;
+    }
+    let mut observer = observer();
+    let sleeper = Worker::sleeper(crowded());
+    observer.watch(sleeper.thread, LC, true, Children::Adopt).unwrap();
+    let id = id(&mut observer, sleeper.thread);
+    observer.set_role(id, LC, Role::Background, 7);
+    observer.watch(sleeper.thread, LC, true, Children::Adopt).unwrap();
+    assert_eq!(bursts(&mut observer), []);
+    assert!(observer.has_role(id, Role::Background));
+    observer.watch(sleeper.thread, BE, true, Children::Adopt).unwrap();
+    let left = bursts(&mut observer);
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!((left[0].thread, left[0].task, left[0].state), (id, LC, BurstState::Exited));
+    assert!(observer.has_role(id, Role::Event));
+}
+
+#[test]
+fn core_follows_the_role_of_its_running_thread_without_a_switch() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    reader_elsewhere();
+    let mut observer = observer();
+    observer.manage(&CoreSet::of(crowded()));
+    let spinner = Worker::spinner(crowded());
+    observer.watch(spinner.thread, LC, true, Children::Adopt).unwrap();
+    let id = id(&mut observer, spinner.thread);
+    let burst = |observer: &mut BpfObserver| {
+        let mut seen = snapshot();
+        observer.read(&mut seen);
+        seen.cores.iter().find(|core| core.id == crowded()).unwrap().burst
+    };
+    eventually("its burst is the core's", || {
+        burst(&mut observer).is_some_and(|(thread, _)| thread == id)
+    });
+    observer.set_role(id, LC, Role::Fair, 0);
+    eventually("a thread in the fair class has none", || burst(&mut observer).is_none());
+    observer.set_role(id, LC, Role::Event, 0);
+    eventually("it has one again", || burst(&mut observer).is_some());
 }
