@@ -52,16 +52,13 @@ pub enum LadderError {
 }
 
 /// The rungs that have a priority, highest first, with their defaults.
-const DEFAULTS: [(Rung, u8); 11] = [
+const DEFAULTS: [(Rung, u8); 8] = [
     (Rung::Guardian, 96),
     (Rung::Scheduler, 90),
     (Rung::Softirq, 80),
     (Rung::Switcher, 40),
-    (Rung::LcBoosted, 32),
     (Rung::Lc, 30),
-    (Rung::LcLong, 26),
     (Rung::LcOverflow, 20),
-    (Rung::LcOverflowLong, 14),
     (Rung::Dispatcher, 10),
     (Rung::FifoLow, 2),
 ];
@@ -134,10 +131,10 @@ impl Ladder {
         Ok(Ladder { priorities })
     }
 
-    /// Policy and priority of a rung; `None` for [`Rung::Original`] and [`Rung::LcFair`], which depend on what was found.
+    /// Policy and priority of a rung; `None` for [`Rung::Original`], which is whatever was found.
     pub fn attr(&self, rung: Rung) -> Option<SchedAttr> {
         match rung {
-            Rung::Original | Rung::LcFair => None,
+            Rung::Original => None,
             Rung::SchedIdle => Some(SchedAttr::IDLE),
             _ => self.priority(rung).map(SchedAttr::fifo),
         }

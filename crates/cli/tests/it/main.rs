@@ -17,7 +17,6 @@ mod load;
 mod metrics;
 mod record;
 mod replay;
-mod roles;
 mod run;
 mod runtime_bench;
 mod runtimes;

@@ -172,11 +172,7 @@ mod tests {
             llc_ways: None,
             reason,
         };
-        Plan {
-            cores: owners.iter().enumerate().map(core).collect(),
-            tasks: vec![task],
-            ..Plan::default()
-        }
+        Plan { cores: owners.iter().enumerate().map(core).collect(), tasks: vec![task] }
     }
 
     /// What two Plans tell: cores that change hands, and the cores that the task may use.

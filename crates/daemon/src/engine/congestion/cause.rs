@@ -152,7 +152,6 @@ pub mod tests {
         Plan {
             cores: seen.cores.iter().map(core).collect(),
             tasks: seen.tasks.iter().map(task).collect(),
-            ..Plan::default()
         }
     }
 
