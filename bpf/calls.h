@@ -7,7 +7,7 @@
 #ifndef QUELL_CALLS_H
 #define QUELL_CALLS_H
 
-#include "cores.h"
+#include "bursts.h"
 
 extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym;
 extern void bpf_task_release(struct task_struct *p) __ksym;
@@ -25,6 +25,8 @@ static __always_inline void slot_retask(struct slot *s, __u64 handle, struct wat
 	if (!slot_lock(s, handle, &seq))
 		return;
 	loses = s->counted;
+	if (s->task != args->task || s->generation != args->generation || s->lc != args->lc)
+		s->role = QUELL_EVENT_THREAD;
 	s->task = args->task;
 	s->generation = args->generation;
 	s->lc = args->lc;
@@ -72,8 +74,10 @@ static __always_inline void slot_seed(struct slot *s, __u64 handle, struct task_
 	transitions = s->transitions;
 	awake = READ_ONCE(p->__state) & TASK_WAKING || is_queued(p);
 	if ((s->state == QUELL_UNKNOWN || s->state == QUELL_SLEEPING) && awake) {
-		if (s->state == QUELL_SLEEPING)
+		if (s->state == QUELL_SLEEPING) {
 			s->awake_since = now;
+			burst_begin(s, p);
+		}
 		gains = wait_begin(s, false, now);
 	} else if (s->state == QUELL_UNKNOWN || (s->state == QUELL_WAITING && !awake)) {
 		if (s->state == QUELL_WAITING)
@@ -204,6 +208,53 @@ int unwatch(struct watch_args *args)
 		slot_release(s, handle, bpf_ktime_get_ns());
 	}
 	bpf_task_release(p);
+	return 0;
+}
+
+/* A thread gets a role (`args->role`); another one than before it has to prove itself for anew. */
+static __always_inline bool slot_set_role(struct slot *s, __u64 handle, struct watch_args *args)
+{
+	__u32 seq;
+
+	if (!slot_lock(s, handle, &seq))
+		return false;
+	/* Fewer bursts to go: those so far count. */
+	if (s->role != args->role) {
+		s->role = args->role;
+		s->proved = 0;
+		s->proved_sent = 0;
+	}
+	s->needs = args->needs;
+	slot_unlock(s, seq);
+	mark_dirty(handle);
+	return true;
+}
+
+SEC("syscall")
+int set_role(struct watch_args *args)
+{
+	struct task_struct *p = find(args);
+	__u64 handle;
+	struct slot *s;
+	int err = 0;
+
+	if (!p)
+		return -ESRCH;
+	handle = handle_of(p);
+	s = slot_of(handle);
+	if (s && !slot_set_role(s, handle, args))
+		err = -EAGAIN;
+	args->state = s ? s->state : QUELL_UNKNOWN;
+	args->core = s ? s->core : 0;
+	bpf_task_release(p);
+	return err;
+}
+
+/* A core runs an LC thread that no switch has announced: looks at its burst in time. */
+SEC("syscall")
+int look_at_burst(struct watch_args *args)
+{
+	arm_check(args->core, bpf_ktime_get_ns());
 	return 0;
 }
 

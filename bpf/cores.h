@@ -23,7 +23,7 @@ static __always_inline __u64 weight(__u32 kind)
 {
 	if (kind == QUELL_IDLE)
 		return QUELL_IDLE_ONE;
-	return kind == QUELL_LC ? QUELL_LC_RUNNING_ONE : 0;
+	return kind == QUELL_LC || kind == QUELL_LC_FAIR ? QUELL_LC_RUNNING_ONE : 0;
 }
 
 /*
@@ -50,7 +50,8 @@ static __always_inline void count_run(struct core *core, __u32 cpu, __u64 now)
 
 /*
  * A core turns to something else. Runs on that core with interrupts off: it
- * is the only writer, and the exchanges order its stores for readers.
+ * is the only writer, and the exchanges order its stores for readers. Returns
+ * whether LC threads wait in a set of the core.
  *
  * A global function: the verifier looked at it for each way that leads here,
  * which took it half a second.
@@ -59,6 +60,7 @@ __noinline int core_turn(struct core *core, __u32 cpu, __u32 sets_now, struct tu
 			 __u64 now)
 {
 	__u32 was, sets_before, seq, mask, set;
+	int crowded = 0;
 	__u64 delta;
 
 	if (!core || !turn)
@@ -71,7 +73,7 @@ __noinline int core_turn(struct core *core, __u32 cpu, __u32 sets_now, struct tu
 	atomic_xchg(&core->seq, seq + 1);
 	if (was < QUELL_KINDS)
 		core->total[was] += now - core->since;
-	if (was == QUELL_LC || was == QUELL_BE)
+	if (was >= QUELL_LC)
 		count_run(core, cpu, now);
 	if (was == QUELL_BE) {
 		core->be_from = be_stretch_from(core);
@@ -106,9 +108,10 @@ __noinline int core_turn(struct core *core, __u32 cpu, __u32 sets_now, struct tu
 			delta += QUELL_WAITING_ONE;
 		if (turn->loses == set + 1)
 			delta -= QUELL_WAITING_ONE;
-		set_add(set, delta, now);
+		if (set_add(set, delta, now) && sets_now >> set & 1)
+			crowded = 1;
 	}
-	return 0;
+	return crowded;
 }
 
 static __always_inline void note_steal(struct core *core, struct task_struct *prev,

@@ -54,6 +54,7 @@ enum {
 
 /* include/uapi/asm-generic/errno-base.h */
 #define ESRCH 3
+#define EAGAIN 11
 #define ENOMEM 12
 #define ENOSPC 28
 
@@ -72,6 +73,9 @@ enum cpuhp_state {
 
 /* include/linux/sched.h: a flag of task_struct.flags */
 #define PF_KTHREAD 0x00200000
+
+/* include/linux/sched/prio.h: priorities from here on are of the fair class */
+#define MAX_RT_PRIO 100
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -133,6 +137,7 @@ struct rq {
 };
 
 struct sched_entity {
+	__u64 sum_exec_runtime;
 	unsigned char sched_delayed;
 	struct cfs_rq *cfs_rq;
 };

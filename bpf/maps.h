@@ -104,6 +104,25 @@ struct {
 	__type(value, struct totals);
 } totals SEC(".maps");
 
+/* include/uapi/linux/bpf.h; the verifier knows it by name. */
+struct bpf_timer {
+	__u64 __opaque[2];
+} __attribute__((aligned(8)));
+
+/* The timer that looks at the burst in progress on a core. */
+struct burst_check {
+	struct bpf_timer timer;
+	/* When it fires; 0: it is not armed. */
+	__u64 due;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct burst_check);
+} burst_checks SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);

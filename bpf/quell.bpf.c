@@ -19,7 +19,7 @@
  * a lock that its waker still holds (a waker that found it queued waits for the
  * queue until the switch is over, and goes on then).
  */
-#include "cores.h"
+#include "bursts.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -30,8 +30,10 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	struct slot *s = slot_of(handle);
 	__u32 seq, gains = 0, task, generation;
 
-	if (!s)
+	if (!s) {
+		note_kthread(p);
 		return 0;
+	}
 	now = bpf_ktime_get_ns();
 	if (!slot_lock(s, handle, &seq))
 		return 0;
@@ -46,6 +48,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	}
 	s->awake_since = now;
 	s->core = p->thread_info.cpu;
+	burst_begin(s, p);
 	gains = wait_begin(s, true, now);
 	count_lane_change(s);
 	task = s->task;
@@ -55,6 +58,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	if (gains) {
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
 		tell_if_queued(gains - 1, task, generation, now);
+		arm_check(p->thread_info.cpu, now);
 	}
 	tell_lane(task, QUELL_LANE_WAKES);
 	return 0;
@@ -75,13 +79,16 @@ int BPF_PROG(on_wakeup_new, struct task_struct *p)
 		return 0;
 	s->awake_since = now;
 	s->core = p->thread_info.cpu;
+	burst_begin(s, p);
 	gains = wait_begin(s, true, now);
 	count_lane_change(s);
 	task = s->task;
 	slot_unlock(s, seq);
 	mark_dirty(handle);
-	if (gains)
+	if (gains) {
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
+		arm_check(p->thread_info.cpu, now);
+	}
 	tell_lane(task, QUELL_LANE_WAKES);
 	return 0;
 }
@@ -92,13 +99,16 @@ int BPF_PROG(on_migrate, struct task_struct *p, int dest_cpu)
 {
 	__u64 handle = handle_of(p);
 	struct slot *s = slot_of(handle);
-	__u32 seq;
+	__u32 seq, counted;
 
 	if (!s || !slot_lock(s, handle, &seq))
 		return 0;
 	s->core = dest_cpu;
+	counted = s->counted;
 	slot_unlock(s, seq);
 	mark_dirty(handle);
+	if (counted)
+		arm_check(dest_cpu, bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -124,7 +134,7 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 					bool preempt, unsigned int prev_state, __u64 now)
 {
 	__u32 seq, task, gains = 0;
-	bool sleeps = false;
+	bool sleeps = false, proved = false;
 	unsigned int state;
 
 	if (!slot_lock(s, handle, &seq))
@@ -137,8 +147,11 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 		gains = wait_begin(s, false, now);
 	} else if (state & TASK_WAKING || (s->pending && is_being_woken(prev))) {
 		s->awake_since = s->pending ? s->pending : now;
+		proved = burst_proves(s, prev);
+		burst_begin(s, prev);
 		gains = wait_begin(s, true, s->awake_since);
 	} else {
+		proved = burst_proves(s, prev);
 		s->state = QUELL_SLEEPING;
 		s->since = now;
 		s->transitions++;
@@ -149,6 +162,9 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 	task = s->task;
 	slot_unlock(s, seq);
 	mark_dirty(handle);
+	/* If the ring is full, the next sleep reports it. */
+	if (proved && !send_burst(QUELL_EVENT_PROVED, s, handle, 0, now))
+		WRITE_ONCE(s->proved_sent, 0);
 	if (sleeps)
 		tell_lane(task, QUELL_LANE_SLEEPS);
 	return gains;
@@ -200,6 +216,8 @@ static __always_inline void switch_in(struct slot *s, __u64 handle, struct core 
 		turn->loses = wait_end(s, now);
 	} else if (state == QUELL_SLEEPING) {
 		s->awake_since = now;
+		s->burst_ran = s->ran;
+		s->overrun_sent = 0;
 		count_lane_change(s);
 		if (t)
 			atomic_add(&t->missed_wakes, 1);
@@ -212,7 +230,7 @@ static __always_inline void switch_in(struct slot *s, __u64 handle, struct core 
 	s->woken = 0;
 	s->transitions++;
 	turn->handle = handle;
-	turn->kind = s->lc ? QUELL_LC : QUELL_BE;
+	turn->kind = !s->lc ? QUELL_BE : s->role >= QUELL_BACKGROUND ? QUELL_LC_FAIR : QUELL_LC;
 	turn->task = s->task;
 	turn->generation = s->generation;
 	slot_unlock(s, seq);
@@ -296,7 +314,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	struct turn turn = {};
 	struct totals *t;
 	struct slot *s;
-	bool missed;
+	bool missed, crowded;
 
 	if (!core || !order)
 		return 0;
@@ -336,7 +354,15 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	s = slot_of(handle_next);
 	if (s)
 		switch_in(s, handle_next, core, &turn, false, cpu, now);
-	core_turn(core, cpu, sets_now, &turn, now);
+	crowded = core_turn(core, cpu, sets_now, &turn, now);
+	/* The fair class has the core: the kernel lets its threads take turns. */
+	if (turn.kind != QUELL_LC && core->kthread_since)
+		WRITE_ONCE(core->kthread_since, 0);
+	if (crowded && turn.kind == QUELL_LC)
+		arm_check(cpu, now);
+	/* A thread that was woken while it fell asleep may wait elsewhere. */
+	if (turn.gains && prev->thread_info.cpu != cpu)
+		arm_check(prev->thread_info.cpu, now);
 	if (turn.gains)
 		tell_if_queued(turn.gains - 1, task, generation, now);
 	if (turn.kind == QUELL_IDLE)

@@ -32,7 +32,17 @@ enum quell_kind {
 	QUELL_IDLE,
 	QUELL_LC,
 	QUELL_BE,
+	/* An LC thread in the fair class: QUELL_BACKGROUND, QUELL_FAIR. */
+	QUELL_LC_FAIR,
 	QUELL_KINDS,
+};
+
+/* Role of an LC thread; the order of `Role` in crates/model/src/role.rs. */
+enum quell_role {
+	QUELL_EVENT_THREAD,
+	QUELL_LONG_EVENT,
+	QUELL_BACKGROUND,
+	QUELL_FAIR,
 };
 
 enum quell_children {
@@ -48,6 +58,8 @@ enum quell_event_kind {
 	QUELL_EVENT_LC_QUEUED,
 	QUELL_EVENT_CORE_IDLE,
 	QUELL_EVENT_STALL,
+	QUELL_EVENT_OVERRAN,
+	QUELL_EVENT_PROVED,
 };
 
 /*
@@ -84,10 +96,21 @@ struct slot {
 	__s32 tgid;
 	__s32 parent_tid;
 	/* A process that an LC task created, treated as BE: not one of its threads. */
-	__u32 guest;
+	__u8 guest;
 	/* Its member of a lane; 0 in a task that is no lane. */
-	__u32 member;
-	__u64 reserved[3];
+	__u8 member;
+	/* enum quell_role; user space, by `set_role`. */
+	__u8 role;
+	/* QUELL_EVENT_PROVED was sent for this role. */
+	__u8 proved_sent;
+	/* Short bursts in a row that earn a higher role, and those so far. */
+	__u16 needs;
+	__u16 proved;
+	/* se.sum_exec_runtime, and `ran`, when its burst began. */
+	__u64 burst_exec;
+	__u64 burst_ran;
+	/* When QUELL_EVENT_OVERRAN was last sent for this burst; 0: not yet. */
+	__u64 overrun_sent;
 };
 
 /* A core, written by the core itself with interrupts off. */
@@ -115,7 +138,8 @@ struct core {
 	/* The thread that has it, watched or not; 0: idle. */
 	__s32 running;
 	__u32 reserved0;
-	__u64 reserved[2];
+	/* Since when a kernel thread of the fair class waits behind LC; 0: none. */
+	__u64 kthread_since;
 };
 
 /* What user space wants of a core. */
@@ -197,7 +221,9 @@ struct control {
 	__u32 tasks;
 	/* Steal beyond this is reported as a stall. */
 	__u64 stall_min;
-	__u64 reserved[3];
+	/* Budgets of bursts of QUELL_EVENT_THREAD and QUELL_LONG_EVENT; 0: bursts are not checked. */
+	__u64 budgets[2];
+	__u64 reserved;
 };
 
 /* Sums over all cores, and what went wrong. */
@@ -248,6 +274,10 @@ struct event {
 	__u64 from;
 	__u64 to;
 	__u64 stolen;
+	/* OVERRAN, PROVED: the thread's slot and that slot's reuse count, and the burst. */
+	__u32 slot;
+	__u32 reuse_count;
+	__u64 length;
 };
 
 /* Argument of the `watch` and `unwatch` programs. */
@@ -262,6 +292,9 @@ struct watch_args {
 	__u32 state;
 	__u32 core;
 	__u32 member;
+	/* Of `set_role`. */
+	__u32 role;
+	__u32 needs;
 };
 
 #endif

@@ -14,25 +14,32 @@ static __always_inline bool is_wasteful(__u64 word)
 	return QUELL_WAITING_OF(word) && QUELL_IDLE_OF(word);
 }
 
-/* A global function: the verifier looks at it once and not wherever it is called. */
+/*
+ * Returns whether LC threads wait in the set then. A global function: the
+ * verifier looks at it once and not wherever it is called.
+ */
 __noinline int set_add(__u32 set, __u64 delta, __u64 now)
 {
 	struct core_set *s = bpf_map_lookup_elem(&sets, &set);
 	struct totals *t = totals_page();
 	__u64 old;
+	int waits;
 
-	if (!s || !t || !delta)
+	if (!s || !t)
 		return 0;
+	if (!delta)
+		return QUELL_WAITING_OF(READ_ONCE(s->word)) != 0;
 	old = atomic_fetch_add(&s->word, delta);
+	waits = QUELL_WAITING_OF(old + delta) != 0;
 	if (is_wasteful(old) == is_wasteful(old + delta))
-		return 0;
+		return waits;
 	if (is_wasteful(old)) {
 		if (atomic_fetch_add(&t->active, -1ULL) == 1)
 			atomic_add(&t->idle_while_waiting, now);
 	} else if (atomic_fetch_add(&t->active, 1) == 0) {
 		atomic_add(&t->idle_while_waiting, -now);
 	}
-	return 0;
+	return waits;
 }
 
 /*
@@ -281,6 +288,13 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 	s->woken = 0;
 	s->counted = 0;
 	s->pending = 0;
+	s->role = QUELL_EVENT_THREAD;
+	s->proved_sent = 0;
+	s->needs = 0;
+	s->proved = 0;
+	s->burst_exec = p->se.sum_exec_runtime;
+	s->burst_ran = 0;
+	s->overrun_sent = 0;
 	s->start_boottime = p->start_boottime;
 	s->generation = m->generation;
 	s->tid = p->pid;

@@ -52,13 +52,16 @@ pub enum LadderError {
 }
 
 /// The rungs that have a priority, highest first, with their defaults.
-const DEFAULTS: [(Rung, u8); 8] = [
+const DEFAULTS: [(Rung, u8); 11] = [
     (Rung::Guardian, 96),
     (Rung::Scheduler, 90),
     (Rung::Softirq, 80),
     (Rung::Switcher, 40),
+    (Rung::LcBoosted, 32),
     (Rung::Lc, 30),
+    (Rung::LcLong, 26),
     (Rung::LcOverflow, 20),
+    (Rung::LcOverflowLong, 14),
     (Rung::Dispatcher, 10),
     (Rung::FifoLow, 2),
 ];
@@ -131,10 +134,10 @@ impl Ladder {
         Ok(Ladder { priorities })
     }
 
-    /// Policy and priority of a rung; `None` for [`Rung::Original`], which is whatever was found.
+    /// Policy and priority of a rung; `None` for [`Rung::Original`] and [`Rung::LcFair`], which depend on what was found.
     pub fn attr(&self, rung: Rung) -> Option<SchedAttr> {
         match rung {
-            Rung::Original => None,
+            Rung::Original | Rung::LcFair => None,
             Rung::SchedIdle => Some(SchedAttr::IDLE),
             _ => self.priority(rung).map(SchedAttr::fifo),
         }

@@ -12,7 +12,7 @@ use quell_act::backend::{
 use quell_act::{ActError, Ladder, RestoreReport};
 use quell_model::{
     BeRung, Class, CoreId, CoreMode, CorePlan, CoreSet, Nanos, Plan, Reason, Rung, TaskId,
-    TaskPlan, TaskReason,
+    TaskPlan, TaskReason, ThreadId,
 };
 use quell_observe::{ThreadState, ThreadView};
 use quell_os::sched::SchedAttr;
@@ -133,11 +133,16 @@ fn plan() -> Plan {
         llc_ways: None,
         reason: TaskReason::Configured,
     };
-    Plan { cores: (0..16).map(core).collect(), tasks: (0..TASKS).map(task).collect() }
+    Plan {
+        cores: (0..16).map(core).collect(),
+        tasks: (0..TASKS).map(task).collect(),
+        ..Plan::default()
+    }
 }
 
 fn views() -> Vec<ThreadView> {
     let view = |tid: i32| ThreadView {
+        id: ThreadId { index: tid as u32, generation: 0 },
         thread: ThreadRef { tid: Tid(tid), tgid: Tid(tid), start_ticks: 1 },
         task: id(tid as u32 % TASKS),
         member: 0,
@@ -148,6 +153,7 @@ fn views() -> Vec<ThreadView> {
         core: CoreId(1),
         ran: Nanos::ZERO,
         waited: Nanos::ZERO,
+        burst: Nanos::ZERO,
         transitions: 0,
     };
     (1..=1_000).map(view).collect()

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use quell_control::protocol::{
     CongestionReport, HintsStatus, MemoryStatus, Method, Reply, RuntimeStatus, SloState, SloStatus,
-    Status, TaskStatus,
+    Status, TaskStatus, ThreadRoleStatus,
 };
 
 use crate::client::Daemon;
@@ -108,6 +108,7 @@ fn in_words(status: &Status) -> String {
     out.push_str(&tasks(status));
     out.push_str(&latencies(status));
     out.push_str(&runtimes(status));
+    out.push_str(&roles(status));
     out.push('\n');
     out.push_str(&cores(status));
     let counters = &status.counters;
@@ -232,6 +233,33 @@ fn runtimes(status: &Status) -> String {
     };
     let rows: Vec<Vec<String>> = status.tasks.iter().filter_map(row).collect();
     if rows.is_empty() { String::new() } else { format!("\n{}", table::render(&header, &rows)) }
+}
+
+/// A table of the threads below the rung of their task; nothing where there is none.
+fn roles(status: &Status) -> String {
+    let header = ["TASK", "THREAD", "NAME", "ROLE", "SINCE", "BURST_US", "NEEDS"];
+    let row = |task: &TaskStatus, thread: &ThreadRoleStatus| {
+        vec![
+            task.name.clone(),
+            thread.tid.to_string(),
+            comm(thread.tid),
+            thread.role.clone(),
+            format!("{:.1} s", thread.since_s),
+            format!("{:.0}", thread.burst_us),
+            thread.needs.to_string(),
+        ]
+    };
+    let of_task = |task: &TaskStatus| {
+        task.roles.iter().map(|thread| row(task, thread)).collect::<Vec<Vec<String>>>()
+    };
+    let rows: Vec<Vec<String>> = status.tasks.iter().flat_map(of_task).collect();
+    if rows.is_empty() { String::new() } else { format!("\n{}", table::render(&header, &rows)) }
+}
+
+/// The name of a thread of this host, which may be gone by now.
+fn comm(tid: i32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
+    or_dash(&name.trim_end().escape_debug().to_string())
 }
 
 fn slo_in_words(slo: &SloStatus) -> String {

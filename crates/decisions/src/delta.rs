@@ -91,7 +91,7 @@ macro_rules! delta_by_field {
 const NOBODY: TaskId = TaskId { index: 0, generation: 0 };
 
 delta_by_field!(CoreView {
-    id, managed, online, running, idle_since, lc_busy, outcome, request_start, memory
+    id, managed, online, running, idle_since, lc_busy, rt_share, burst, outcome, request_start, memory
 } ages {} blank CoreView::new(CoreId(0)));
 delta_by_field!(TaskView {
     id, alive, limits, running, waiting, sleeping, running_on, delay_caused, latency, load, reported, bandwidth,
@@ -158,13 +158,14 @@ fn read_table<T: Delta>(
 
 /// Appends a Snapshot as what differs from `before`.
 pub(super) fn write_snapshot(before: &Snapshot, seen: &Snapshot, out: &mut Vec<u8>) {
-    let Snapshot { now, cores, tasks, dirty, went_idle, memory } = seen;
+    let Snapshot { now, cores, tasks, dirty, went_idle, bursts, memory } = seen;
     let passed = Nanos(now.0.wrapping_sub(before.now.0));
     put(&passed, out);
     write_table(&before.cores, cores, passed, out);
     write_table(&before.tasks, tasks, passed, out);
     put(dirty, out);
     put(went_idle, out);
+    put(bursts, out);
     put(memory, out);
 }
 
@@ -176,18 +177,20 @@ pub(super) fn read_snapshot(seen: &mut Snapshot, from: &mut &[u8]) -> Result<(),
     read_table(&mut seen.tasks, TASKS_MAX, passed, from)?;
     seen.dirty = take(from)?;
     seen.went_idle = take(from)?;
+    seen.bursts = take(from)?;
     seen.memory = take(from)?;
     Ok(())
 }
 
 /// Appends whether a Plan differs from `before`, and how.
 pub(super) fn write_plan(before: &Plan, plan: &Plan, out: &mut Vec<u8>) {
-    let Plan { cores, tasks } = plan;
+    let Plan { cores, tasks, roles } = plan;
     let changed = plan != before;
     put(&changed, out);
     if changed {
         write_table(&before.cores, cores, Nanos::ZERO, out);
         write_table(&before.tasks, tasks, Nanos::ZERO, out);
+        put(roles, out);
     }
 }
 
@@ -196,6 +199,7 @@ pub(super) fn read_plan(plan: &mut Plan, from: &mut &[u8]) -> Result<(), Malform
     if take(from)? {
         read_table(&mut plan.cores, CORES_MAX, Nanos::ZERO, from)?;
         read_table(&mut plan.tasks, TASKS_MAX, Nanos::ZERO, from)?;
+        plan.roles = take(from)?;
     }
     Ok(())
 }

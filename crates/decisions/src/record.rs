@@ -230,15 +230,17 @@ impl<S: Sink> Recorder<S> {
 
 /// As `clone_from`, which for a whole Snapshot would not keep the tables.
 fn copy_snapshot(to: &mut Snapshot, from: &Snapshot) {
-    let Snapshot { now, cores, tasks, dirty, went_idle, memory } = from;
+    let Snapshot { now, cores, tasks, dirty, went_idle, bursts, memory } = from;
     (to.now, to.went_idle, to.memory) = (*now, *went_idle, *memory);
     to.cores.clone_from(cores);
     to.tasks.clone_from(tasks);
     to.dirty.clone_from(dirty);
+    to.bursts.clone_from(bursts);
 }
 
 fn copy_plan(to: &mut Plan, from: &Plan) {
-    let Plan { cores, tasks } = from;
+    let Plan { cores, tasks, roles } = from;
     to.cores.clone_from(cores);
     to.tasks.clone_from(tasks);
+    to.roles.clone_from(roles);
 }

@@ -19,6 +19,9 @@ pub struct HostCaps {
     pub freezes_tasks: bool,
     /// States of single threads are seen, not only sums.
     pub per_thread_state: bool,
+    /// Bursts of single LC threads are reported ([`crate::Snapshot::bursts`]) and threads can have roles
+    /// ([`crate::Plan::roles`]).
+    pub bursts: bool,
     /// The kernel's fair server may stop elevated threads for some 50 ms a second to run starving
     /// fair-class work, SCHED_IDLE included (kernel 6.12 and later).
     pub fair_server: bool,

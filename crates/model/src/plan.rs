@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Class, CoreId, CoreSet, Nanos, Rung, TaskId};
+use crate::{Class, CoreId, CoreSet, Nanos, Role, Rung, TaskId, ThreadId, ThreadPlan};
 
 /// The whole desired state of a host. Names no priority, affinity or system call: each back end
 /// computes the difference from what it observes.
@@ -12,6 +12,8 @@ pub struct Plan {
     pub cores: Vec<CorePlan>,
     /// One entry per task place, as in the Snapshot.
     pub tasks: Vec<TaskPlan>,
+    /// Threads whose role is not [`Role::Event`], ordered by thread.
+    pub roles: Vec<ThreadPlan>,
 }
 
 /// What a core is for.
@@ -104,7 +106,8 @@ pub enum TaskReason {
     Owner,
     /// It owns none and shares those of others.
     Guest,
-    /// It ran without sleeping past its bound, so it is treated as BE until it sleeps again.
+    /// It ran without sleeping past its bound, so it is treated as BE until it sleeps again. Only where the host does not
+    /// report bursts ([`crate::HostCaps::bursts`]): elsewhere threads have roles.
     RanAway(Nanos),
     /// Kept off LC cores: its sections in the kernel delayed LC threads this much.
     DelaysLc(Nanos),
@@ -121,6 +124,12 @@ pub enum TaskReason {
 }
 
 impl Plan {
+    /// The role of a thread.
+    pub fn role(&self, thread: ThreadId) -> Role {
+        let index = self.roles.binary_search_by_key(&thread, |planned| planned.thread);
+        index.map_or(Role::Event, |index| self.roles[index].role)
+    }
+
     /// The cores that a task owns.
     pub fn owned(&self, task: TaskId) -> CoreSet {
         self.cores.iter().filter(|core| core.owner == Some(task)).map(|core| core.id).collect()

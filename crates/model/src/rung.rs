@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Role;
+
 /// A named step of the one priority ladder, highest first. What priority a rung has on a host is
 /// the back end's affair (`act::ladder` checks it against the priorities already in use).
 ///
@@ -18,18 +20,39 @@ pub enum Rung {
     Softirq,
     /// The switcher of a lane.
     Switcher,
-    /// LC threads of a task that owns a core, also while they sleep.
+    /// A background thread of an LC task that owns a core, for one budget ([`crate::Role::Boosted`]).
+    LcBoosted,
+    /// Event threads of an LC task that owns a core, also while they sleep.
     Lc,
-    /// LC threads of a task that shares cores of other LC tasks: below the owner, above any BE.
+    /// Threads of such a task with longer bursts ([`crate::Role::LongEvent`]).
+    LcLong,
+    /// Event threads of an LC task that shares cores of other LC tasks: below the owner's, above any BE.
     LcOverflow,
+    /// Threads of such a task with longer bursts.
+    LcOverflowLong,
     /// The dispatcher of a lane; lane threads that may run.
     Dispatcher,
     /// Lane threads that must not run, and BE by configuration: the lowest SCHED_FIFO priority.
     FifoLow,
+    /// The fair class, with the nice value that the thread had: background threads of LC tasks.
+    LcFair,
     /// The policy and priority that the thread had before Quell changed it.
     Original,
     /// SCHED_IDLE: BE on cores that an LC task owns.
     SchedIdle,
+}
+
+impl Rung {
+    /// The rung of a thread with this role in a task on this rung. Only the rungs of LC tasks have roles.
+    pub const fn of_role(self, role: Role) -> Rung {
+        match (self, role) {
+            (Rung::Lc | Rung::LcOverflow, Role::Background | Role::Fair) => Rung::LcFair,
+            (Rung::Lc, Role::Boosted) => Rung::LcBoosted,
+            (Rung::Lc, Role::LongEvent) => Rung::LcLong,
+            (Rung::LcOverflow, Role::LongEvent) => Rung::LcOverflowLong,
+            (rung, _) => rung,
+        }
+    }
 }
 
 /// The rung of BE threads on cores that an LC task owns.

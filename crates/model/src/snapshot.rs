@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Absence, Bytes, BytesPerSec, CoreId, CoreSet, Limits, Nanos, Outcome, Permille, RequestsPerSec,
-    Signal, TaskId,
+    Absence, Burst, Bytes, BytesPerSec, CoreId, CoreSet, Limits, Nanos, Outcome, Permille,
+    RequestsPerSec, Signal, TaskId, ThreadId,
 };
 
 /// The host at one instant. Filled in place each tick; its tables keep their capacity.
@@ -21,6 +21,8 @@ pub struct Snapshot {
     pub dirty: Vec<u32>,
     /// Cores that went idle since the last Snapshot.
     pub went_idle: CoreSet,
+    /// What was observed of bursts of LC threads since the last Snapshot: overruns, then proofs, then exits.
+    pub bursts: Vec<Burst>,
     /// What moved between memory and caches so far, from any fixed time on: the traffic of the memory
     /// controllers, whoever caused it. A sum, so that who reads it chooses the window of the rate.
     pub memory: Signal<Bytes>,
@@ -41,6 +43,10 @@ pub struct CoreView {
     pub idle_since: Option<Nanos>,
     /// Share of the recent window (100 ms) that LC threads ran on it.
     pub lc_busy: Signal<Permille>,
+    /// Share of the recent window (250 ms) that LC threads above the fair class ran on it.
+    pub rt_share: Signal<Permille>,
+    /// The LC thread above the fair class that runs on it, and the length of its burst so far.
+    pub burst: Option<(ThreadId, Nanos)>,
     /// What became of the last Plan for this core.
     pub outcome: Outcome,
     /// When the request that runs on it began (a runtime or a hint tells); `Absent(NotApplicable)`
@@ -108,6 +114,8 @@ impl CoreView {
             running: None,
             idle_since: None,
             lc_busy: Signal::default(),
+            rt_share: Signal::default(),
+            burst: None,
             outcome: Outcome::Done,
             request_start: Signal::default(),
             memory: Signal::default(),

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::{Absence, CoreDecision, CoreMode, Estimate, Outcome, Reason, Rung, TaskId, TaskReason};
+use crate::{
+    Absence, CoreDecision, CoreMode, Estimate, Outcome, Reason, Role, Rung, TaskId, TaskReason,
+};
 
 impl fmt::Display for CoreMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,12 +48,28 @@ impl fmt::Display for Rung {
             Rung::Scheduler => "scheduler",
             Rung::Softirq => "softirq",
             Rung::Switcher => "switcher",
+            Rung::LcBoosted => "lc-boosted",
             Rung::Lc => "lc",
+            Rung::LcLong => "lc-long",
             Rung::LcOverflow => "lc-overflow",
+            Rung::LcOverflowLong => "lc-overflow-long",
             Rung::Dispatcher => "dispatcher",
             Rung::FifoLow => "fifo-low",
+            Rung::LcFair => "lc-fair",
             Rung::Original => "original",
             Rung::SchedIdle => "sched-idle",
+        })
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Boosted => "boosted",
+            Role::Event => "event",
+            Role::LongEvent => "long-event",
+            Role::Background => "background",
+            Role::Fair => "fair",
         })
     }
 }

@@ -5,7 +5,7 @@
 //! [`procs`] and [`topology`] find what there is to watch. [`keyframe`] tells who runs and
 //! waits on the whole host, and [`recorder`] what happens there.
 
-use quell_model::{Children, CoreId, Nanos, Snapshot, TaskId};
+use quell_model::{Children, CoreId, Nanos, Role, Snapshot, TaskId, ThreadId};
 use std::os::fd::BorrowedFd;
 
 use quell_os::ThreadRef;
@@ -40,6 +40,8 @@ pub enum ThreadState {
 /// A watched thread as last seen.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadView {
+    /// Its index in the observer's table, as in Snapshot and Plan.
+    pub id: ThreadId,
     /// Which thread.
     pub thread: ThreadRef,
     /// Whose.
@@ -61,6 +63,8 @@ pub struct ThreadView {
     pub ran: Nanos,
     /// Total time waiting since it is watched.
     pub waited: Nanos,
+    /// CPU time of its present burst: since it last slept. Zero where the observer sees no bursts.
+    pub burst: Nanos,
     /// Counts its state changes: a decision taken at another count was taken on a stale state.
     pub transitions: u64,
 }
@@ -169,6 +173,21 @@ pub trait Observer {
     /// Tells whether an LC task is without a core of its own, so that each wait of its threads is a
     /// [`HostEvent::LcQueued`], not only one behind other LC threads.
     fn note_unserved(&mut self, task: TaskId, unserved: bool);
+
+    /// Tells the role of a thread, and how many short bursts in a row earn it a higher one
+    /// ([`quell_model::ThreadPlan::needs`]). Returns whether the next [`Observer::read`] reports the end of the burst that
+    /// cost the thread its role, which ended meanwhile. Observers that see no bursts ignore it.
+    fn set_role(&mut self, thread: ThreadId, task: TaskId, role: Role, needs: u32) -> bool {
+        let _ = (thread, task, role, needs);
+        false
+    }
+
+    /// Whether the observer judges the bursts of a thread by this role, as of the last [`Observer::read`]; true for threads
+    /// that are gone.
+    fn has_role(&self, thread: ThreadId, role: Role) -> bool {
+        let _ = (thread, role);
+        true
+    }
 
     /// Asks for [`HostEvent::LcQueued`] and [`HostEvent::CoreIdle`] to make [`Observer::wake_fd`] readable.
     fn wake_on_events(&mut self, on: bool);

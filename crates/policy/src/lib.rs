@@ -27,6 +27,7 @@ pub mod lanes;
 mod quell;
 mod registry;
 pub mod rivals;
+pub mod roles;
 mod state;
 
 use quell_model::{Nanos, Plan, Snapshot};
@@ -54,6 +55,14 @@ impl Wake {
         match time {
             Nanos::MAX => Wake::OnChange,
             time => Wake::At(time),
+        }
+    }
+
+    /// The earlier of both.
+    fn or_at(self, time: Nanos) -> Wake {
+        match self {
+            Wake::At(at) => Wake::At(at.min(time)),
+            Wake::OnChange => Wake::at(time),
         }
     }
 }

@@ -3,6 +3,7 @@
 use quell_model::{BytesPerSec, HostCaps, Nanos, Plan, Snapshot};
 
 use crate::advisors::{Bandwidth, FairServer, Hyperthread, KernelSections, Quantum};
+use crate::roles::Roles;
 use crate::{
     Advice, Advisor, Allocator, BadState, Config, Explanation, Host, Missing, Policy, Reads, Wake,
 };
@@ -13,6 +14,7 @@ pub struct Quell {
     missing: Vec<Missing>,
     reads: Reads,
     allocator: Allocator,
+    roles: Roles,
     advisors: Vec<Box<dyn Advisor>>,
     advice: Advice,
     core_numbers: usize,
@@ -75,6 +77,7 @@ impl Quell {
             missing: Vec::new(),
             reads: Reads::default(),
             allocator,
+            roles: Roles::default(),
             advisors,
             advice,
             core_numbers,
@@ -117,7 +120,12 @@ impl Policy for Quell {
         for advisor in &mut self.advisors {
             advisor.advise(now, seen, &mut self.advice);
         }
-        self.allocator.decide(now, seen, &self.advice, plan)
+        let wake = self.allocator.decide(now, seen, &self.advice, plan);
+        plan.roles.clear();
+        match self.allocator.host().caps.bursts {
+            true => wake.or_at(self.roles.decide(now, seen, plan)),
+            false => wake,
+        }
     }
 
     fn explain(&self) -> Explanation {
@@ -126,11 +134,13 @@ impl Policy for Quell {
 
     fn save(&self, state: &mut Vec<u8>) {
         self.allocator.save(state);
+        self.roles.save(state);
         self.advisors.iter().for_each(|advisor| advisor.save(state));
     }
 
     fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState> {
         self.allocator.restore(state)?;
+        self.roles.restore(state)?;
         self.advisors.iter_mut().try_for_each(|advisor| advisor.restore(state))
     }
 }

@@ -391,10 +391,20 @@ fn number(thread: usize) -> i32 {
 }
 
 fn rank(rung: Rung) -> Rank {
+    // The order of rungs is all that matters.
     match rung {
-        Rung::Original => Rank::FAIR,
+        Rung::Guardian => Rank::realtime(90),
+        Rung::Scheduler => Rank::realtime(80),
+        Rung::Softirq => Rank::realtime(70),
+        Rung::Switcher => Rank::realtime(60),
+        Rung::LcBoosted => Rank::realtime(55),
+        Rung::Lc => Rank::realtime(50),
+        Rung::LcLong => Rank::realtime(45),
+        Rung::LcOverflow => Rank::realtime(40),
+        Rung::LcOverflowLong => Rank::realtime(35),
+        Rung::Dispatcher => Rank::realtime(30),
+        Rung::FifoLow => Rank::realtime(20),
+        Rung::LcFair | Rung::Original => Rank::FAIR,
         Rung::SchedIdle => Rank::BENEATH,
-        // The order of rungs is all that matters.
-        real_time => Rank::realtime(90 - 10 * real_time as u8),
     }
 }

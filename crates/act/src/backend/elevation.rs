@@ -56,6 +56,7 @@ impl BackEnd for Elevation {
             places_threads: true,
             freezes_tasks: self.freezes,
             per_thread_state: self.per_thread_state,
+            bursts: self.per_thread_state,
             fair_server: self.fair_server,
             yields_requests: true,
             // A remote priority change takes effect in about 5 us, an affinity change in 10.

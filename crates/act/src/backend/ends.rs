@@ -26,7 +26,7 @@ impl Engine {
         for view in threads {
             let Some((want, _)) = targets.of(view.task) else { continue };
             let Some(state) = self.task(view.task) else { continue };
-            let Some(record) = self.known_or_looked_at(view, host) else { continue };
+            let Some(record) = self.known_or_looked_at(plan, view, host) else { continue };
             let Some((original, lack)) =
                 record.original.zip(state.lack(&record, want, &self.style))
             else {
@@ -51,14 +51,22 @@ impl Engine {
         changes.into_iter().map(|(_, change)| change).chain(freezes).collect()
     }
 
-    fn known_or_looked_at(&self, view: &ThreadView, host: &mut dyn Host) -> Option<Record> {
-        if let Some(record) =
-            self.records.of(&view.thread).filter(|record| record.original.is_some())
-        {
-            return Some(record.clone());
-        }
-        let mut record = Record::new(view, 0);
-        record.inspect(host).ok()?;
+    fn known_or_looked_at(
+        &self,
+        plan: &Plan,
+        view: &ThreadView,
+        host: &mut dyn Host,
+    ) -> Option<Record> {
+        let known = self.records.of(&view.thread).filter(|record| record.original.is_some());
+        let mut record = match known {
+            Some(record) => record.clone(),
+            None => {
+                let mut record = Record::new(view, 0);
+                record.inspect(host).ok()?;
+                record
+            }
+        };
+        record.role = plan.role(view.id);
         Some(record)
     }
 

@@ -202,6 +202,7 @@ impl Engine {
         // Field by field: a derived `clone_from` would allocate anew.
         self.last_plan.cores.clone_from(&plan.cores);
         self.last_plan.tasks.clone_from(&plan.tasks);
+        self.last_plan.roles.clone_from(&plan.roles);
         if moved.plugged.is_empty() {
             return;
         }
@@ -249,7 +250,8 @@ impl Engine {
         host: &mut dyn Host,
         report: &mut ApplyReport,
     ) {
-        let Engine { style, targets, records, tasks, batch, dropped, verifier, .. } = self;
+        let Engine { style, targets, records, tasks, batch, dropped, verifier, last_plan, .. } =
+            self;
         batch.clear();
         dropped.clear();
         records.begin(threads.len());
@@ -261,7 +263,7 @@ impl Engine {
                 continue;
             };
             let Some(record) = records.get_mut(at) else { continue };
-            record.observe(view, report);
+            record.observe(view, last_plan.role(view.id), report);
             state.status.count(record);
             if record.is_straggler(view, now) {
                 verifier.hurry(at);

@@ -27,6 +27,11 @@ impl Style {
     pub fn sched(&self, rung: Rung, original: &ThreadSettings) -> SchedAttr {
         match rung {
             Rung::Original => original.sched,
+            // A thread that was real-time by itself would pass the event threads of its task.
+            Rung::LcFair if original.sched.policy.is_realtime() => {
+                SchedAttr { policy: Policy::Other, priority: 0, ..original.sched }
+            }
+            Rung::LcFair => original.sched,
             Rung::SchedIdle => SchedAttr { policy: Policy::Idle, priority: 0, ..original.sched },
             rung => {
                 self.ladder.as_ref().and_then(|ladder| ladder.attr(rung)).unwrap_or(original.sched)
@@ -71,7 +76,7 @@ impl Lack {
         by_group: bool,
         switched: bool,
     ) -> Lack {
-        let want = &want.of_thread(record.lc, style.be);
+        let want = &want.of_thread(record.lc, record.role, style.be);
         // The operator names a lane's members one by one: they go to its core, whatever their own affinity is.
         let reach = if switched { original.cores.union(&want.usable) } else { original.cores };
         let place = super::target::place(want, &reach).kept_to(record.pin, &reach);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use quell_model::{CoreSet, Nanos, TaskId};
+use quell_model::{CoreSet, Nanos, Role, TaskId};
 
 use super::engine::Failure;
 use super::intent::rank;
@@ -57,6 +57,8 @@ pub(super) struct Record {
     pub task: TaskId,
     /// It counts as LC if its task does.
     pub lc: bool,
+    /// Its role in the last Plan.
+    pub role: Role,
     /// What the executor said that it would show without Quell; `None` until asked.
     pub original: Option<ThreadSettings>,
     /// What Quell wrote last, and still believes to hold.
@@ -89,6 +91,7 @@ impl Record {
             thread: view.thread,
             task: view.task,
             lc: view.lc,
+            role: Role::Event,
             original: None,
             sched: None,
             cores: None,
@@ -117,10 +120,10 @@ impl Record {
         self.cores.unwrap_or(original.cores)
     }
 
-    /// Takes an observation in: whether the last decision on the thread had been stale.
-    pub fn observe(&mut self, view: &ThreadView, report: &mut ApplyReport) {
-        if (self.task, self.lc) != (view.task, view.lc) {
-            (self.task, self.lc) = (view.task, view.lc);
+    /// Takes an observation and the planned role in: whether the last decision on the thread had been stale.
+    pub fn observe(&mut self, view: &ThreadView, role: Role, report: &mut ApplyReport) {
+        if (self.task, self.lc, self.role) != (view.task, view.lc, role) {
+            (self.task, self.lc, self.role) = (view.task, view.lc, role);
             self.settled = 0;
         }
         self.stale = self.effect.take().is_some_and(|effect| effect.was_stale(view));

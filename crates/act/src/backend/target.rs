@@ -1,6 +1,6 @@
 //! From a Plan to what each task's threads should be like: pure, no system call.
 
-use quell_model::{BeRung, Class, CoreMode, CoreSet, Plan, Reason, Rung, TaskId, TaskReason};
+use quell_model::{BeRung, Class, CoreMode, CoreSet, Plan, Reason, Role, Rung, TaskId, TaskReason};
 
 use super::Pin;
 
@@ -40,14 +40,14 @@ impl Want {
         }
     }
 
-    /// The want of one thread of the task. Processes that an LC task created may be BE
-    /// (`children = be`): they run beneath, on the task's cores.
-    pub fn of_thread(&self, lc: bool, be: Rung) -> Want {
+    /// The want of one thread of the task with this role. Processes that an LC task created may be BE
+    /// (`children = be`): they run below the LC threads, on the task's cores.
+    pub fn of_thread(&self, lc: bool, role: Role, be: Rung) -> Want {
         match self.rung {
             Rung::Lc | Rung::LcOverflow if !lc => {
                 Want { class: Class::BestEffort, rung: be, ..*self }
             }
-            _ => *self,
+            rung => Want { rung: rung.of_role(role), ..*self },
         }
     }
 
@@ -97,7 +97,11 @@ pub(super) fn place(want: &Want, own: &CoreSet) -> Place {
     if want.class == Class::LatencyCritical {
         // Pinned by the operator where its task owns nothing: it stays there, below whoever owns
         // the core.
-        let rung = if want.rung == Rung::Lc { Rung::LcOverflow } else { want.rung };
+        let rung = match want.rung {
+            Rung::Lc | Rung::LcBoosted => Rung::LcOverflow,
+            Rung::LcLong => Rung::LcOverflowLong,
+            rung => rung,
+        };
         return Place { cores: *own, rung, stranded: true };
     }
     let away = want.away.intersection(own);

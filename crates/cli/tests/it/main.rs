@@ -17,6 +17,7 @@ mod load;
 mod metrics;
 mod record;
 mod replay;
+mod roles;
 mod run;
 mod runtime_bench;
 mod runtimes;

@@ -268,6 +268,21 @@ pub struct CoreStatus {
     pub idle_ms: Option<f64>,
 }
 
+/// The role of a thread of an LC task, where it is not that of an event thread.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ThreadRoleStatus {
+    /// The thread.
+    pub tid: i32,
+    /// `long-event`, `background` or `fair`.
+    pub role: String,
+    /// Seconds since it has this role.
+    pub since_s: f64,
+    /// The burst (CPU time between two sleeps) that cost it the role before, in microseconds.
+    pub burst_us: f64,
+    /// Short bursts in a row that earn it a higher role; 0: the end of the present burst does.
+    pub needs: u32,
+}
+
 /// One task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskStatus {
@@ -326,6 +341,9 @@ pub struct TaskStatus {
     /// What it publishes as a runtime; null for other programs.
     #[serde(default)]
     pub runtime: Option<RuntimeStatus>,
+    /// LC: its threads that are below its rung, because their bursts held up other LC threads; empty without BPF.
+    #[serde(default)]
+    pub roles: Vec<ThreadRoleStatus>,
     /// What its members did as a lane; null for other tasks.
     #[serde(default)]
     pub lane: Option<LaneStatus>,

@@ -172,7 +172,11 @@ mod tests {
             llc_ways: None,
             reason,
         };
-        Plan { cores: owners.iter().enumerate().map(core).collect(), tasks: vec![task] }
+        Plan {
+            cores: owners.iter().enumerate().map(core).collect(),
+            tasks: vec![task],
+            ..Plan::default()
+        }
     }
 
     /// What two Plans tell: cores that change hands, and the cores that the task may use.

@@ -242,7 +242,7 @@ fn note_queue(seen: &mut Snapshot, task: TaskId, hint: &Hint, now: Nanos) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_model::{CoreId, CoreSet, CoreView, TaskView, TimeLimits};
+    use quell_model::{CoreId, CoreSet, CoreView, TaskView, ThreadId, TimeLimits};
     use quell_os::{ThreadRef, Tid};
     use quell_shm::{Page as Writer, Slot};
 
@@ -305,6 +305,7 @@ mod tests {
 
     fn view(tid: i32) -> ThreadView {
         ThreadView {
+            id: ThreadId { index: tid as u32, generation: 0 },
             thread: ThreadRef { tid: Tid(tid), tgid: Tid(tid), start_ticks: 1 },
             task: TASK,
             member: 0,
@@ -315,6 +316,7 @@ mod tests {
             core: CoreId(1),
             ran: Nanos::ZERO,
             waited: Nanos::ZERO,
+            burst: Nanos::ZERO,
             transitions: 0,
         }
     }

@@ -11,6 +11,7 @@ mod lanes;
 mod members;
 mod readings;
 mod rehearse;
+mod roles;
 mod run;
 mod runtimes;
 mod sight;
@@ -100,6 +101,10 @@ pub struct Engine {
     lanes: Lanes,
     /// The Plan differs from the last one.
     replanned: bool,
+    /// A tick is due at once: something happened while the last one acted.
+    hurry: bool,
+    /// When the observer's roles are compared with the Plan's.
+    roles_due: Nanos,
     traffic: Option<Meter>,
     ticks: Ticks,
     congestion: Congestion,
@@ -133,6 +138,8 @@ impl Engine {
             runtimes: Runtimes::new(settings.revoke_deadline),
             lanes: Lanes::new(settings.lane_rungs),
             replanned: false,
+            hurry: false,
+            roles_due: Nanos::ZERO,
             traffic: parts.memory.take().map(Meter::new),
             ticks: Ticks::default(),
             congestion: Congestion::new(settings.congestion_after),
@@ -203,11 +210,14 @@ impl Engine {
             if let Some(feed) = self.parts.feed.as_mut().filter(|feed| feed.is_wanted()) {
                 feed::publish(feed, &mut self.owned, now, &self.last_plan, &self.plan);
             }
+            self.note_roles();
             self.last_plan.clone_from(&self.plan);
             self.listen();
             self.at_rest = !self.lends();
         }
+        self.compare_roles(now);
         self.seen.dirty.clear();
+        self.seen.bursts.clear();
         wake
     }
 

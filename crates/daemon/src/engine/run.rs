@@ -128,8 +128,11 @@ impl Engine {
 
     /// Never sooner than a tick; in the shared pattern not much later than the policy asks, since
     /// heartbeats and verification go on.
-    fn next_due(&self, now: Nanos, wake: Wake) -> Nanos {
+    fn next_due(&mut self, now: Nanos, wake: Wake) -> Nanos {
         let tick = now + self.settings.tick;
+        if std::mem::take(&mut self.hurry) {
+            return tick;
+        }
         if self.settings.pace == Pace::Dedicated || self.settings.tick > SLEEP_MAX {
             return tick;
         }

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use quell_control::protocol::{
-    CoreStatus, LatencyStatus, Status, TaskCpuTime, TaskStatus, WakeupLatency,
+    CoreStatus, LatencyStatus, Status, TaskCpuTime, TaskStatus, ThreadRoleStatus, WakeupLatency,
 };
 
 use quell_act::backend::TaskGroups;
 use quell_decisions::Recorder;
 use quell_model::{Class, CoreId, Nanos, Signal, TaskId, TaskView};
+use quell_observe::ThreadView;
 use quell_observe::bpf::{Histogram, TaskTimes};
 use quell_os::{Tid, clock};
 
@@ -125,6 +126,7 @@ impl Engine {
             hints: self.hints.status(id),
             runtime: self.runtimes.status(id),
             lane: self.lanes.of(id).map(Link::status),
+            roles: self.roles_of(id),
             latency: (seen.limits.class == Class::LatencyCritical).then(|| latency_status(seen)),
             ..TaskStatus::default()
         }
@@ -176,12 +178,34 @@ impl Engine {
         if !why.banned.is_empty() {
             lines.push(format!("advice kept it off {}", why.banned));
         }
+        lines.extend(self.roles_of(id).iter().map(role_in_words));
         lines.extend(self.runtimes.why(id));
         lines.extend(self.lanes.of(id).map(Link::why));
         for veto in explanation.vetoes.iter().filter(|veto| veto.task == id) {
             lines.push(format!("declined advice to {}: {veto}", veto.offer));
         }
         lines
+    }
+
+    /// The threads of a task that are below its rung.
+    fn roles_of(&self, id: TaskId) -> Vec<ThreadRoleStatus> {
+        let roles = &self.plan.roles;
+        if !roles.iter().any(|planned| planned.task == id) {
+            return Vec::new();
+        }
+        let row = |view: &ThreadView| {
+            let index = roles.binary_search_by_key(&view.id, |planned| planned.thread).ok()?;
+            let planned = &roles[index];
+            Some(ThreadRoleStatus {
+                tid: view.thread.tid.0,
+                role: planned.role.to_string(),
+                since_s: self.seen.now.since(planned.since).0 as f64 / 1e9,
+                burst_us: us(planned.burst),
+                needs: planned.needs,
+            })
+        };
+        let threads = self.parts.sight.seen().threads().iter();
+        threads.filter(|view| view.task == id).filter_map(row).collect()
     }
 
     fn why_core(&self, core: CoreId) -> Vec<String> {
@@ -258,6 +282,18 @@ impl Engine {
         }
         lines
     }
+}
+
+fn role_in_words(thread: &ThreadRoleStatus) -> String {
+    let ThreadRoleStatus { tid, role, since_s, burst_us, needs } = thread;
+    let until = match needs {
+        0 => "until this burst ends".to_owned(),
+        1 => "until one short burst".to_owned(),
+        needs => format!("until {needs} short bursts in a row"),
+    };
+    format!(
+        "thread {tid} is {role} since {since_s:.1} s: it ran {burst_us:.0} us without a sleep while an LC thread waited; {until}"
+    )
 }
 
 fn ms(time: Nanos) -> f64 {

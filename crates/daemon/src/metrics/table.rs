@@ -255,6 +255,15 @@ pub const METRICS: &[Metric] = &[
     ),
     labelled(
         TASK,
+        gauge(
+            "quell_task_threads_demoted",
+            "",
+            "LC: threads below the rung of their task, because their bursts held up other LC threads.",
+            |scrape, out| each_task(scrape, out, |task| Some(task.roles.len() as f64)),
+        ),
+    ),
+    labelled(
+        TASK,
         gauge("quell_task_cores_owned", "", "Cores that the task owns.", |scrape, out| {
             each_task(scrape, out, |task| {
                 task.owned.parse().ok().map(|owned: CoreSet| owned.len() as f64)

@@ -4,9 +4,9 @@
 //! field with the compiled structure ([`crate::layout`]), and the loader the sizes.
 
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use quell_model::Nanos;
+use quell_model::{Nanos, Role};
 
 use super::BpfConfig;
 use super::shared::coherent;
@@ -25,9 +25,12 @@ pub(super) const SLEEPING: u32 = 3;
 /// The state of a slot that no event and no look has told about yet.
 pub(super) const UNKNOWN: u32 = 0;
 
+/// `QUELL_KINDS`.
+pub(super) const KINDS: usize = 5;
 pub(super) const KIND_IDLE: u32 = 1;
 pub(super) const KIND_LC: u32 = 2;
 pub(super) const KIND_BE: u32 = 3;
+pub(super) const KIND_LC_FAIR: u32 = 4;
 
 /// `NSEC_PER_SEC / USER_HZ`: from the boot clock in ns to field 22 of a `stat` file.
 const NANOS_PER_TICK: u64 = 10_000_000;
@@ -72,9 +75,15 @@ bpf_struct! {
         tid: AtomicU32,
         tgid: AtomicU32,
         parent_tid: AtomicU32,
-        guest: AtomicU32,
-        member: AtomicU32,
-        reserved: [AtomicU64; 3],
+        guest: AtomicU8,
+        member: AtomicU8,
+        role: AtomicU8,
+        proved_sent: AtomicU8,
+        needs: AtomicU16,
+        proved: AtomicU16,
+        burst_exec: AtomicU64,
+        burst_ran: AtomicU64,
+        overrun_sent: AtomicU64,
     }
 }
 
@@ -96,7 +105,11 @@ pub(super) struct SlotCopy {
     pub lc: bool,
     pub woken: bool,
     pub guest: bool,
-    pub member: u32,
+    pub member: u8,
+    /// `enum quell_role`.
+    pub role: u8,
+    /// `ran` when its burst began.
+    pub burst_ran: Nanos,
     /// How often the slot was freed.
     pub used: u32,
     /// `None`: the slot is free.
@@ -132,8 +145,10 @@ impl Slot {
             generation: load(&self.generation),
             lc: self.lc.load(Ordering::Relaxed) != 0,
             woken: self.woken.load(Ordering::Relaxed) != 0,
-            guest: load(&self.guest) != 0,
-            member: load(&self.member),
+            guest: self.guest.load(Ordering::Relaxed) != 0,
+            member: self.member.load(Ordering::Relaxed),
+            role: self.role.load(Ordering::Relaxed),
+            burst_ran: Nanos(load_wide(&self.burst_ran)),
             used: load(&self.reuse_count),
             thread: identity(load(&self.tid), load(&self.tgid), load_wide(&self.start_boottime)),
             parent: Tid(load(&self.parent_tid) as i32),
@@ -147,7 +162,7 @@ bpf_struct! {
         seq: AtomicU32,
         kind: AtomicU32,
         since: AtomicU64,
-        total: [AtomicU64; 4],
+        total: [AtomicU64; KINDS],
         slot: AtomicU32,
         reuse_count: AtomicU32,
         task: AtomicU32,
@@ -160,7 +175,7 @@ bpf_struct! {
         steal: AtomicU64,
         running: AtomicU32,
         reserved0: AtomicU32,
-        reserved: [AtomicU64; 2],
+        kthread_since: AtomicU64,
     }
 }
 
@@ -173,7 +188,10 @@ pub(super) struct CoreCopy {
     pub kind: u32,
     pub since: Nanos,
     /// Time spent in each kind before `since`.
-    pub total: [Nanos; 4],
+    pub total: [Nanos; KINDS],
+    /// 1 + the slot of the watched thread that runs, or 0, and that slot's reuse count.
+    pub slot: u32,
+    pub used: u32,
     pub task: u32,
     pub generation: u32,
     /// How often it fell idle.
@@ -190,12 +208,19 @@ impl Core {
         self.running.store(u32::MAX, Ordering::Relaxed);
     }
 
+    /// Whether a kernel thread of the fair class waits behind LC.
+    pub fn kthread_waits(&self) -> bool {
+        load_wide(&self.kthread_since) != 0
+    }
+
     /// As [`Slot::read`].
     pub fn read(&self) -> (Option<CoreCopy>, u32) {
         coherent(&self.seq, READ_TRIES, || CoreCopy {
             kind: load(&self.kind),
             since: Nanos(load_wide(&self.since)),
             total: std::array::from_fn(|kind| Nanos(load_wide(&self.total[kind]))),
+            slot: load(&self.slot),
+            used: load(&self.reuse_count),
             task: load(&self.task),
             generation: load(&self.generation),
             idles: load_wide(&self.idles),
@@ -269,7 +294,8 @@ bpf_struct! {
         pub words: AtomicU32,
         pub tasks: AtomicU32,
         pub stall_min: AtomicU64,
-        reserved: [AtomicU64; 3],
+        pub budgets: [AtomicU64; 2],
+        reserved: AtomicU64,
     }
 }
 
@@ -281,6 +307,9 @@ impl Control {
     pub fn configure(&self, config: &BpfConfig, words: u32, tasks: u32) {
         self.wake_gap.store(config.wake_gap.0, Ordering::Relaxed);
         self.stall_min.store(config.stall_min.0, Ordering::Relaxed);
+        for (budget, role) in self.budgets.iter().zip(Role::JUDGED) {
+            budget.store(role.budget().map_or(0, |budget| budget.0), Ordering::Relaxed);
+        }
         self.words.store(words, Ordering::Relaxed);
         self.tasks.store(tasks, Ordering::Relaxed);
         self.self_tgid.store(std::process::id(), Ordering::Relaxed);
@@ -323,6 +352,9 @@ bpf_record! {
         pub state: u32,
         pub core: u32,
         pub member: u32,
+        /// Of `set_role`, as `needs`.
+        pub role: u32,
+        pub needs: u32,
     }
 }
 
@@ -343,6 +375,8 @@ impl WatchArgs {
         put(offset_of!(Self, state), &self.state.to_ne_bytes());
         put(offset_of!(Self, core), &self.core.to_ne_bytes());
         put(offset_of!(Self, member), &self.member.to_ne_bytes());
+        put(offset_of!(Self, role), &self.role.to_ne_bytes());
+        put(offset_of!(Self, needs), &self.needs.to_ne_bytes());
         bytes
     }
 
@@ -393,6 +427,9 @@ bpf_record! {
         pub from: u64,
         pub to: u64,
         pub stolen: u64,
+        pub slot: u32,
+        pub reuse_count: u32,
+        pub length: u64,
     }
 }
 
@@ -439,6 +476,7 @@ mod tests {
         let args =
             WatchArgs { tid: 1, task: 2, start_ticks: 3, generation: 4, ..Default::default() };
         let args = WatchArgs { lc: 5, children: 6, state: 7, core: 8, member: 9, ..args };
+        let args = WatchArgs { role: 10, needs: 11, ..args };
         let read = WatchArgs::parse(&args.to_bytes()).unwrap();
         assert_eq!(format!("{read:?}"), format!("{args:?}"));
         assert_eq!(WatchArgs::answer(&args.to_bytes()), (7, 8));

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
-use quell_model::{CoreId, Nanos, TaskId};
+use quell_model::{CoreId, Nanos, TaskId, ThreadId};
 
 use super::Stall;
 use super::abi::Event;
@@ -22,6 +22,10 @@ pub(super) enum Raw {
     /// The thread became the leader of its process, and had this number before.
     Execed(ThreadRef, Tid),
     Stall(Stall),
+    /// A burst exceeded the budget of its role while an event thread waits.
+    Overran(ThreadId),
+    /// A demoted thread sleeps after as many short bursts as it needs.
+    Proved(ThreadId),
 }
 
 /// Reads the ring. Events wait in an inbox until they are asked for.
@@ -96,6 +100,7 @@ fn parse(bytes: &[u8]) -> Option<Raw> {
     let event = Event::parse(bytes)?;
     let core = CoreId(event.core as u16);
     let task = TaskId { index: event.task, generation: event.generation };
+    let thread = ThreadId { index: event.slot, generation: event.reuse_count };
     let raw = match event.kind {
         1 => Raw::Host(HostEvent::Forked {
             parent: event.parent.thread()?,
@@ -115,6 +120,8 @@ fn parse(bytes: &[u8]) -> Option<Raw> {
             stolen: Nanos(event.stolen),
             process: event.subject.tgid(),
         }),
+        7 => Raw::Overran(thread),
+        8 => Raw::Proved(thread),
         _ => return None,
     };
     Some(raw)

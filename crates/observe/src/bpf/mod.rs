@@ -44,13 +44,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libbpf_rs::MapHandle;
-use quell_model::{Children, Class, CoreId, CoreSet, Nanos, Snapshot, TaskId};
+use quell_model::{
+    BurstState, Children, Class, CoreId, CoreSet, Nanos, Role, Snapshot, TaskId, ThreadId,
+};
 
 pub use self::histogram::Histogram;
 pub use self::lane::{LaneReader, LaneThread, SlotPlace};
 pub use self::lineage::lineage;
 
-use self::abi::{KIND_BE, KIND_IDLE, KIND_LC, RUNNING, UNKNOWN, WAITING, WatchArgs};
+use self::abi::{
+    KIND_BE, KIND_IDLE, KIND_LC, KIND_LC_FAIR, RUNNING, SLEEPING, UNKNOWN, WAITING, WatchArgs,
+};
 use self::cores::Cores;
 use self::events::{Events, Raw};
 use self::lane::LaneRings;
@@ -204,6 +208,9 @@ pub struct BpfObserver {
     misses_due: Nanos,
     lost_told: u64,
     idle_while_lc_waits: Nanos,
+    /// Bursts that exceeded their budgets, and threads that proved themselves, since the last [`Observer::read`].
+    overran: Vec<ThreadId>,
+    proved: Vec<ThreadId>,
 }
 
 impl BpfObserver {
@@ -227,6 +234,8 @@ impl BpfObserver {
             misses_due: Nanos::ZERO,
             lost_told: 0,
             idle_while_lc_waits: Nanos::ZERO,
+            overran: Vec::new(),
+            proved: Vec::new(),
             programs,
         })
     }
@@ -315,7 +324,8 @@ impl BpfObserver {
     pub fn core_times(&self, core: CoreId) -> Option<[Nanos; 3]> {
         let copy = self.programs.cores.get(core.index())?.read().0?;
         let now = clock::now();
-        Some([KIND_LC, KIND_BE, KIND_IDLE].map(|kind| cores::time_in(&copy, kind, now)))
+        let time_in = |kind| cores::time_in(&copy, kind, now);
+        Some([time_in(KIND_LC) + time_in(KIND_LC_FAIR), time_in(KIND_BE), time_in(KIND_IDLE)])
     }
 
     /// The hypervisor's steal clock of a managed core, as of its last switch; it starts at boot. `None` where
@@ -411,6 +421,9 @@ impl BpfObserver {
                 }
                 Raw::Execed(thread, _) => sink(HostEvent::Execed(thread)),
                 Raw::Stall(_) => {}
+                Raw::Overran(thread) if self.overran.contains(&thread) => {}
+                Raw::Overran(thread) => self.overran.push(thread),
+                Raw::Proved(thread) => self.proved.push(thread),
             }
         }
     }
@@ -516,7 +529,17 @@ impl Observer for BpfObserver {
             self.idle_wanted = waits;
             self.programs.control[0].idle_wanted.store(waits.into(), Ordering::Relaxed);
         }
-        self.cores.summarise(now, &self.programs.cores, seen);
+        let kthread_waits = |core: CoreId| {
+            self.programs.cores.get(core.index()).is_some_and(|core| core.kthread_waits())
+        };
+        let bursts =
+            self.overran.drain(..).filter_map(|thread| self.views.overrun(thread, kthread_waits));
+        seen.bursts.extend(bursts);
+        let proved = self.proved.drain(..);
+        seen.bursts
+            .extend(proved.filter_map(|thread| self.views.burst_of(thread, BurstState::Proved)));
+        seen.bursts.extend(self.views.drain_exited());
+        self.cores.summarise(now, &self.programs.cores, &self.views, seen);
         self.delays.summarise(now, &self.programs.histograms, seen);
     }
 
@@ -553,6 +576,41 @@ impl Observer for BpfObserver {
             // Relaxed: a hint that stands alone; a wait that just misses it is seen by the next tick.
             shared.unserved.store(unserved.into(), Ordering::Relaxed);
         }
+    }
+
+    fn set_role(&mut self, thread: ThreadId, task: TaskId, role: Role, needs: u32) -> bool {
+        let Some(view) = self.views.view_of(thread) else {
+            self.views.note_exit(thread, task);
+            return false;
+        };
+        let args = WatchArgs { role: role.code(), needs, ..Self::args(view.thread) };
+        let (state, core) = match self.programs.call("set_role", args) {
+            Ok(answer) => answer,
+            Err(error) => {
+                // Gone, or its number changed with an exec. A slot that is taken for long is tried again.
+                if error.raw_os_error() == Some(libc::ESRCH) {
+                    self.views.note_exit(thread, task);
+                }
+                return false;
+            }
+        };
+        if state == RUNNING {
+            // No switch will show the core that the thread on it changed class.
+            self.programs.settle(CoreId(core as u16));
+            let args = WatchArgs { core, ..WatchArgs::default() };
+            let armed = self.programs.call("look_at_burst", args);
+            debug_assert!(armed.is_ok(), "a program without a failure: {armed:?}");
+        }
+        // The burst that cost the role ended before BPF had the role: no event will report that end.
+        let ended = state == SLEEPING && role != Role::Event && needs == 0;
+        if ended {
+            self.proved.push(thread);
+        }
+        ended
+    }
+
+    fn has_role(&self, thread: ThreadId, role: Role) -> bool {
+        self.views.role_of(thread).is_none_or(|known| known.code() == role.code())
     }
 
     fn wake_on_events(&mut self, on: bool) {

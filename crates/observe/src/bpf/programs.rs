@@ -56,6 +56,7 @@ impl Programs {
             ("tasks", max_tasks),
             ("histograms", max_tasks),
             ("runs", possible * max_tasks),
+            ("burst_checks", possible),
             ("events", config.ring_bytes.next_power_of_two().max(rustix::param::page_size())),
         ];
         let mut open = object::open("quell", CODE)?;
@@ -78,8 +79,21 @@ impl Programs {
             links: Vec::new(),
         };
         programs.control[0].configure(config, words as u32, max_tasks as u32);
+        programs.init_checks(possible)?;
         programs.links = object::attach(&programs.object)?;
         Ok(programs)
+    }
+
+    /// Makes the timer of each core that looks at the burst in progress.
+    fn init_checks(&self, cores: usize) -> Result<(), ObserveError> {
+        for core in 0..cores as u32 {
+            let args = WatchArgs { core, ..WatchArgs::default() };
+            self.call("init_check", args).map_err(|source| ObserveError::Kernel {
+                what: format!("making the BPF timer of core {core} (needs Linux 5.15 or newer)"),
+                source,
+            })?;
+        }
+        Ok(())
     }
 
     /// The links, which keep the programs running whoever holds them.
@@ -94,7 +108,8 @@ impl Programs {
         MapHandle::try_from(&map).map_err(|error| refused("holding a BPF map", &error))
     }
 
-    /// Runs one of the programs `watch`, `seed` and `unwatch`. Returns the state and core of the thread.
+    /// Runs one of the programs `watch`, `seed`, `unwatch`, `set_role` and `init_check`. Returns the state and core of the
+    /// thread.
     pub fn call(&self, name: &str, args: WatchArgs) -> io::Result<(u32, u32)> {
         let mut bytes = args.to_bytes();
         let input = ProgramInput { context_in: Some(&mut bytes), ..ProgramInput::default() };

@@ -5,13 +5,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quell_model::{Absence, CoreId, Nanos, Signal, Snapshot, TaskId};
+use quell_model::{
+    Absence, Burst, BurstState, CoreId, Nanos, Role, Signal, Snapshot, TaskId, ThreadId, Waiter,
+};
 
 use super::abi::{RUNNING, SLEEPING, Slot, SlotCopy, WAITING};
 use super::lane::SlotPlace;
 use super::shared::take_marks;
 use crate::{ThreadState, ThreadView};
 use quell_os::ThreadRef;
+
+/// State changes of a thread that has a record: about 20 bursts.
+const RECORD_TRANSITIONS: u64 = 64;
 
 /// The position of a slot without a view.
 const NONE: u32 = u32::MAX;
@@ -26,6 +31,9 @@ struct Private {
     waited: Nanos,
     /// It ran since it woke up.
     has_run: bool,
+    /// `ran` when its burst began.
+    burst_ran: Nanos,
+    role: Role,
     /// A process of an LC task that is treated as BE: not one of the task's threads.
     guest: bool,
 }
@@ -51,6 +59,8 @@ pub(super) struct Views {
     before: Vec<Before>,
     /// Threads whose number or start time changed when they replaced their program.
     renamed: Vec<ThreadRef>,
+    /// LC threads that exited or left their task, and that task.
+    exited: Vec<(ThreadId, TaskId)>,
     /// The word of `awake` where the last look at long waits ended.
     asked: usize,
     /// Where the next look at long sleeps begins.
@@ -70,6 +80,7 @@ impl Views {
             members: vec![0; tasks],
             before: vec![Before::default(); tasks],
             renamed: Vec::new(),
+            exited: Vec::new(),
             asked: 0,
             asked_asleep: 0,
             retries: 0,
@@ -122,13 +133,15 @@ impl Views {
             self.remove(slot);
             return;
         };
-        let view = view(thread, copy);
+        let view = view(slot, thread, copy);
         let private = Private {
             slot,
             used: copy.used,
             ran: copy.ran,
             waited: copy.waited,
             has_run: !copy.woken,
+            burst_ran: copy.burst_ran,
+            role: Role::JUDGED.get(usize::from(copy.role)).copied().unwrap_or_default(),
             guest: copy.guest,
         };
         match self.at[slot as usize] {
@@ -143,6 +156,10 @@ impl Views {
                 let (old, old_private) = (self.views[at], self.private[at]);
                 if old.thread != thread {
                     self.renamed.push(old.thread);
+                }
+                if old.lc && (old.task != view.task || !view.lc) {
+                    // It begins anew there.
+                    self.exited.push((old.id, old.task));
                 }
                 if (old.task, old_private.guest) != (view.task, private.guest) {
                     self.count(old.task, old_private.guest, -1);
@@ -168,6 +185,9 @@ impl Views {
         let view = self.views.swap_remove(at as usize);
         let private = self.private.swap_remove(at as usize);
         self.count(view.task, private.guest, -1);
+        if view.lc {
+            self.exited.push((view.id, view.task));
+        }
         if let Some(moved) = self.private.get(at as usize) {
             self.at[moved.slot as usize] = at;
         }
@@ -236,7 +256,10 @@ impl Views {
                 let stretch = now.since(view.since);
                 waits |= view.state == ThreadState::Waiting;
                 match view.state {
-                    ThreadState::Running => view.ran = private.ran + stretch,
+                    ThreadState::Running => {
+                        view.ran = private.ran + stretch;
+                        view.burst = view.ran.since(private.burst_ran);
+                    }
                     _ => view.waited = private.waited + stretch,
                 }
                 let task = seen.tasks.get_mut(view.task.at());
@@ -263,6 +286,83 @@ impl Views {
         waits
     }
 
+    /// The thread of this slot, unless the slot was reused.
+    pub fn view_of(&self, thread: ThreadId) -> Option<&ThreadView> {
+        let index = *self.at.get(thread.index as usize)?;
+        self.views.get(index as usize).filter(|view| view.id == thread)
+    }
+
+    /// The burst of a thread that was seen to exceed its budget, if it still runs and an LC thread waits for its core: the
+    /// one with the highest role, of those one of the same process, of those the one that waits longest. Else a kernel
+    /// thread may wait there.
+    pub fn overrun(
+        &self,
+        thread: ThreadId,
+        kthread_waits: impl Fn(CoreId) -> bool,
+    ) -> Option<Burst> {
+        let view = self.view_of(thread).filter(|view| view.state == ThreadState::Running)?;
+        let waits = |index: &usize| {
+            let (other, private) = (&self.views[*index], &self.private[*index]);
+            other.state == ThreadState::Waiting
+                && other.lc
+                && !private.guest
+                && other.core == view.core
+        };
+        let is_foreign = |index: usize| self.views[index].thread.tgid != view.thread.tgid;
+        let first = self.awake().filter(waits).min_by_key(|index| {
+            (self.private[*index].role, is_foreign(*index), self.views[*index].since)
+        });
+        let waiter = first.map(|index| Waiter {
+            thread: self.views[index].id,
+            task: self.views[index].task,
+            same_process: !is_foreign(index),
+            has_record: has_record(&self.views[index]),
+        });
+        let waited_for = waiter.is_some() || kthread_waits(view.core);
+        waited_for.then_some(Burst { state: BurstState::Overran(waiter), ..burst(view) })
+    }
+
+    /// The present burst of a thread, with another state than an overrun.
+    pub fn burst_of(&self, thread: ThreadId, state: BurstState) -> Option<Burst> {
+        self.view_of(thread).map(|view| Burst { state, ..burst(view) })
+    }
+
+    /// The role by which the bursts of a thread are judged, as last read.
+    pub fn role_of(&self, thread: ThreadId) -> Option<Role> {
+        let index = *self.at.get(thread.index as usize)?;
+        self.views.get(index as usize).filter(|view| view.id == thread)?;
+        Some(self.private[index as usize].role)
+    }
+
+    /// A thread is gone, or not of this task any more.
+    pub fn note_exit(&mut self, thread: ThreadId, task: TaskId) {
+        self.exited.push((thread, task));
+    }
+
+    /// LC threads that exited or left their task since the last call.
+    pub fn drain_exited(&mut self) -> impl Iterator<Item = Burst> + '_ {
+        self.exited.drain(..).map(|(thread, task)| Burst {
+            thread,
+            task,
+            core: CoreId(0),
+            length: Nanos::ZERO,
+            has_record: false,
+            state: BurstState::Exited,
+        })
+    }
+
+    /// Positions of threads that do not sleep.
+    fn awake(&self) -> impl Iterator<Item = usize> + '_ {
+        self.awake.iter().enumerate().flat_map(move |(word, &bits)| {
+            let mut bits = bits;
+            std::iter::from_fn(move || {
+                let slot = (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)?;
+                bits &= bits - 1;
+                Some(self.at[slot] as usize)
+            })
+        })
+    }
+
     fn tell_crossings(&mut self, seen: &mut Snapshot) {
         for (at, task) in seen.tasks.iter().enumerate() {
             let Some(before) = self.before.get_mut(at) else { break };
@@ -283,12 +383,28 @@ fn longer(known: Signal<Nanos>, found: Nanos) -> Signal<Nanos> {
     Signal::Measured(known.value().map_or(found, |known| known.max(found)))
 }
 
-fn view(thread: ThreadRef, copy: &SlotCopy) -> ThreadView {
+fn burst(view: &ThreadView) -> Burst {
+    Burst {
+        thread: view.id,
+        task: view.task,
+        core: view.core,
+        length: view.burst,
+        has_record: has_record(view),
+        state: BurstState::Proved,
+    }
+}
+
+fn has_record(view: &ThreadView) -> bool {
+    view.transitions >= RECORD_TRANSITIONS
+}
+
+fn view(slot: u32, thread: ThreadRef, copy: &SlotCopy) -> ThreadView {
     ThreadView {
+        id: ThreadId { index: slot, generation: copy.used },
         thread,
         task: TaskId { index: copy.task, generation: copy.generation },
         lc: copy.lc,
-        member: copy.member as u8,
+        member: copy.member,
         state: match copy.state {
             RUNNING => ThreadState::Running,
             WAITING => ThreadState::Waiting,
@@ -300,6 +416,7 @@ fn view(thread: ThreadRef, copy: &SlotCopy) -> ThreadView {
         core: CoreId(copy.core as u16),
         ran: copy.ran,
         waited: copy.waited,
+        burst: copy.ran.since(copy.burst_ran),
         transitions: copy.transitions,
     }
 }

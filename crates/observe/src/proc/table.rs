@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use quell_model::{Children, CoreId, CoreSet, Nanos, Permille, TaskId};
+use quell_model::{Children, CoreId, CoreSet, Nanos, Permille, TaskId, ThreadId};
 
 use super::files::{Reader, Shown};
 use crate::{HostEvent, ThreadState, ThreadView};
@@ -64,6 +64,7 @@ impl Table {
     pub fn insert(&mut self, thread: ThreadRef, to: Membership, now: Nanos) {
         let at = *self.at.entry(thread).or_insert_with(|| {
             self.views.push(ThreadView {
+                id: ThreadId { index: thread.tid.0 as u32, generation: 0 },
                 thread,
                 task: to.task,
                 member: 0,
@@ -74,6 +75,7 @@ impl Table {
                 core: CoreId(0),
                 ran: Nanos::ZERO,
                 waited: Nanos::ZERO,
+                burst: Nanos::ZERO,
                 transitions: 0,
             });
             self.private.push(Private {

@@ -1,6 +1,8 @@
 //! The Snapshot into the tables. Snapshots are not trusted: what contradicts itself counts as absent.
 
-use quell_model::{Absence, Class, CoreId, CoreSet, Nanos, Outcome, Signal, Snapshot, TaskView};
+use quell_model::{
+    Absence, Class, CoreId, CoreSet, Nanos, Outcome, Signal, Snapshot, TaskScheduler, TaskView,
+};
 
 use super::Allocator;
 use super::constants::RUNAWAY_HOLD_MIN;
@@ -64,7 +66,9 @@ impl Allocator {
                 task.alive = true;
             }
             let ran_away = task.ran_away.is_some();
-            let recheck = task.judge_runaway(now, view);
+            // Where single threads have roles, the task as a whole is not judged.
+            let has_roles = self.host.caps.bursts && view.limits.scheduler == TaskScheduler::Kernel;
+            let recheck = if has_roles { Nanos::MAX } else { task.judge_runaway(now, view) };
             let turned = task.ran_away.is_some() != ran_away;
             if joined || moved || turned || task.limits != view.limits {
                 self.refit(at, now, view);

@@ -50,6 +50,7 @@ pub fn caps(shares_cores: bool) -> HostCaps {
         places_threads: true,
         freezes_tasks: true,
         per_thread_state: true,
+        bursts: shares_cores,
         fair_server: shares_cores,
         request_start_times: true,
         yields_requests: true,
@@ -149,6 +150,11 @@ pub fn core(dice: &mut Dice, id: CoreId, now: Nanos, tasks: usize) -> CoreView {
             0 => Signal::Absent(Absence::NotSupported),
             _ => Signal::Measured(Permille(dice.below(1001) as u16)),
         },
+        rt_share: match dice.below(3) {
+            0 => Signal::Absent(Absence::NotSupported),
+            _ => Signal::Measured(Permille(dice.below(1001) as u16)),
+        },
+        burst: (dice.below(2) == 1).then(|| (thread(dice), Nanos(dice.below(30_000) * 100))),
         outcome: match dice.below(12) {
             0..=7 => Outcome::Done,
             8 | 9 => Outcome::Pending,
@@ -164,6 +170,34 @@ pub fn core(dice: &mut Dice, id: CoreId, now: Nanos, tasks: usize) -> CoreView {
             0 => Signal::Absent(Absence::Stale),
             _ => Signal::Measured(Bytes(now.0 / 1_000 * dice.below(40))),
         },
+    }
+}
+
+fn thread(dice: &mut Dice) -> ThreadId {
+    ThreadId { index: dice.below(8) as u32, generation: u32::from(dice.rarely(30)) }
+}
+
+/// What may be reported of bursts, of threads and tasks that may not exist.
+fn burst(dice: &mut Dice, tasks: usize) -> Burst {
+    let mut task = || TaskId { index: dice.below(tasks as u64 + 1) as u32, generation: 0 };
+    let (own, waiter_task) = (task(), task());
+    let state = match dice.below(4) {
+        0 => BurstState::Proved,
+        1 => BurstState::Exited,
+        _ => BurstState::Overran((!dice.rarely(4)).then(|| Waiter {
+            thread: thread(dice),
+            task: waiter_task,
+            same_process: dice.below(2) == 1,
+            has_record: dice.below(2) == 1,
+        })),
+    };
+    Burst {
+        thread: thread(dice),
+        task: own,
+        core: CoreId(dice.below(4) as u16),
+        length: Nanos(dice.below(60_000) * 100),
+        has_record: dice.below(2) == 1,
+        state,
     }
 }
 
@@ -204,7 +238,8 @@ pub fn snapshots(dice: &mut Dice, host: &Host) -> Vec<Snapshot> {
             0 => Signal::Absent(Absence::Stale),
             _ => Signal::Measured(Bytes(now.0 / 1_000 * dice.below(60_000))),
         };
-        snapshots.push(Snapshot { now, cores, tasks, dirty, went_idle, memory });
+        let bursts = (0..dice.below(4)).map(|_| burst(dice, tasks.len())).collect();
+        snapshots.push(Snapshot { now, cores, tasks, dirty, went_idle, bursts, memory });
     }
     snapshots
 }

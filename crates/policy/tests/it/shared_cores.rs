@@ -142,6 +142,8 @@ fn an_overloaded_owner_is_a_guest_where_another_has_cores_to_spare() {
 #[test]
 fn a_runaway_task_is_batch_work_until_it_sleeps_again() {
     let mut scene = Scene::new(2, 1, true);
+    // Else single threads have roles.
+    scene.host.caps.bursts = false;
     let (lc, victim) = (scene.lc(1, 1), scene.lc(0, 1));
     scene.be(2);
     let mut policy = quell(&scene);

@@ -172,6 +172,7 @@ fn caps(
         places_threads: true,
         freezes_tasks: true,
         per_thread_state: true,
+        bursts: false,
         // The model has no fair server.
         fair_server: false,
         request_start_times: raw.request_start_times.unwrap_or(!shares_cores),

@@ -67,6 +67,7 @@ fn host(chance: &mut Chance) -> Host {
         places_threads: true,
         freezes_tasks: chance.below(2) == 0,
         per_thread_state: true,
+        bursts: false,
         fair_server: shares_cores && chance.below(2) == 0,
         request_start_times: !shares_cores,
         yields_requests: !shares_cores,

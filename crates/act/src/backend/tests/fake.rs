@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use quell_model::{
     Class, CoreId, CoreMode, CorePlan, CoreSet, Nanos, Plan, Reason, Rung, TaskId, TaskPlan,
-    TaskReason,
+    TaskReason, ThreadId,
 };
 
 use crate::backend::{Host, Inspection, TaskGroups, TaskInfo, ThreadSettings};
@@ -210,6 +210,7 @@ pub fn thread(tid: i32) -> ThreadRef {
 
 pub fn view(tid: i32, of: u32) -> ThreadView {
     ThreadView {
+        id: ThreadId { index: tid as u32, generation: 0 },
         thread: thread(tid),
         task: task(of),
         member: 0,
@@ -220,6 +221,7 @@ pub fn view(tid: i32, of: u32) -> ThreadView {
         core: CoreId(0),
         ran: Nanos::ZERO,
         waited: Nanos::ZERO,
+        burst: Nanos::ZERO,
         transitions: 0,
     }
 }
@@ -244,7 +246,7 @@ pub fn plan(cores: u16) -> Plan {
         reason: if id == 0 { Reason::Unmanaged } else { Reason::Leftover },
         yields: None,
     };
-    Plan { cores: (0..=cores).map(core).collect(), tasks: Vec::new() }
+    Plan { cores: (0..=cores).map(core).collect(), tasks: Vec::new(), ..Plan::default() }
 }
 
 /// Adds a task to a plan.

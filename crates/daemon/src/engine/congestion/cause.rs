@@ -152,6 +152,7 @@ pub mod tests {
         Plan {
             cores: seen.cores.iter().map(core).collect(),
             tasks: seen.tasks.iter().map(task).collect(),
+            ..Plan::default()
         }
     }
 

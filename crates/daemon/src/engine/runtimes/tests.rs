@@ -3,7 +3,7 @@ use std::os::unix::net::UnixStream;
 use proptest::prelude::*;
 use quell_model::{
     Absence, Class, CoreMode, CorePlan, CoreView, Limits, Plan, Reason, Rung, TaskPlan, TaskReason,
-    TaskView, TimeLimits, Topology,
+    TaskView, ThreadId, TimeLimits, Topology,
 };
 use quell_os::Tid;
 use quell_shm::runtime::Memory;
@@ -33,6 +33,7 @@ struct Scene {
 
 fn thread(tid: i32) -> ThreadView {
     ThreadView {
+        id: ThreadId { index: tid as u32, generation: 0 },
         thread: ThreadRef { tid: Tid(tid), tgid: PROCESS, start_ticks: 1 },
         task: TASK,
         member: 0,
@@ -43,6 +44,7 @@ fn thread(tid: i32) -> ThreadView {
         core: CoreId(0),
         ran: Nanos::ZERO,
         waited: Nanos::ZERO,
+        burst: Nanos::ZERO,
         transitions: 0,
     }
 }
@@ -92,7 +94,7 @@ impl Scene {
                 tasks: vec![TaskView::new(TASK, limits)],
                 ..Snapshot::default()
             },
-            plan: Plan { cores: (0..4).map(core).collect(), tasks: vec![task] },
+            plan: Plan { cores: (0..4).map(core).collect(), tasks: vec![task], ..Plan::default() },
             topology: Topology::regular(1, 2, 2).unwrap(),
             pins: Vec::new(),
             welcomed: Vec::new(),

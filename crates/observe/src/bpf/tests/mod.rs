@@ -1,6 +1,7 @@
 //! The BPF observer on this host, with real threads. Needs the right to use BPF: these tests fail without
 //! it, unless QUELL_NO_BPF=1 says that this host is known to have none.
 
+mod bursts;
 mod families;
 mod lanes;
 mod states;

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Bursts of LC threads: the CPU time of a thread between two sleeps.
+ *
+ * Two events only go to user space: a burst that goes on beyond the budget
+ * of the thread's role while another LC thread waits, and the sleep after which a
+ * demoted thread has proved itself. A timer for each core finds the first kind.
+ * It is armed only while an LC thread waits in a set of a core that runs LC,
+ * so a switch arms none where nothing queues.
+ */
+#ifndef QUELL_BURSTS_H
+#define QUELL_BURSTS_H
+
+#include "cores.h"
+
+/* Least time between two events of one burst, which grows with its length. */
+#define OVERRUN_GAP 1000000ULL
+#define OVERRUN_GAP_MAX 10000000ULL
+/*
+ * Short bursts that a long one of a long event thread undoes: with less than a
+ * fifth of long bursts it is an event thread again. In the background one long
+ * burst undoes all.
+ */
+#define LONG_BURST_COSTS 4
+/* Shortest time of the timer, so that a mistaken look does not become a loop. */
+#define CHECK_MIN 20000ULL
+
+/* include/uapi/linux/time.h */
+#define CLOCK_MONOTONIC 1
+
+/* ---- the caller holds the slot ---- */
+
+/* The thread is woken: its next burst begins. It does not run now. */
+static __always_inline void burst_begin(struct slot *s, struct task_struct *p)
+{
+	s->burst_exec = p->se.sum_exec_runtime;
+	s->burst_ran = s->ran;
+	s->overrun_sent = 0;
+}
+
+/* A demoted thread sleeps. Whether it has proved itself by that, once. */
+static __always_inline bool burst_proves(struct slot *s, struct task_struct *p)
+{
+	__u64 length = p->se.sum_exec_runtime - s->burst_exec;
+	struct control *c = control_page();
+	__u32 above;
+
+	if (s->role == QUELL_EVENT_THREAD || s->proved_sent || !c)
+		return false;
+	above = s->role == QUELL_LONG_EVENT ? QUELL_EVENT_THREAD : QUELL_LONG_EVENT;
+	if (length <= READ_ONCE(c->budgets[above]))
+		s->proved++;
+	else if (s->role == QUELL_LONG_EVENT && s->proved > LONG_BURST_COSTS)
+		s->proved -= LONG_BURST_COSTS;
+	else
+		s->proved = 0;
+	if (s->proved < s->needs)
+		return false;
+	s->proved_sent = 1;
+	return true;
+}
+
+/* ---- events ---- */
+
+static __always_inline bool send_burst(__u32 kind, struct slot *s, __u64 handle, __u64 length,
+				       __u64 now)
+{
+	struct event *e = event_new(kind);
+
+	if (!e)
+		return false;
+	e->core = s->core;
+	e->task = s->task;
+	e->generation = s->generation;
+	e->slot = handle_slot(handle);
+	e->reuse_count = handle_use(handle);
+	e->length = length;
+	event_send(e, WAKE_NOW, now);
+	return true;
+}
+
+/* ---- the timer of a core ---- */
+
+/* Whether a kernel thread waits for this core, or an LC thread in a set to which it belongs. */
+static __always_inline bool is_crowded(struct core *core)
+{
+	__u32 mask = READ_ONCE(core->sets), set;
+	struct core_set *s;
+
+	if (READ_ONCE(core->kthread_since))
+		return true;
+	for (set = 0; set < QUELL_SETS && mask >> set; set++) {
+		if (!(mask >> set & 1))
+			continue;
+		s = bpf_map_lookup_elem(&sets, &set);
+		if (s && QUELL_WAITING_OF(READ_ONCE(s->word)))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Arms the timer, or brings it forward. Two CPUs that do so at once may leave
+ * the later time: then the look comes late by one budget.
+ */
+static __always_inline void check_after(struct burst_check *check, __u64 delay, __u64 now)
+{
+	if (delay < CHECK_MIN)
+		delay = CHECK_MIN;
+	if (READ_ONCE(check->due) && READ_ONCE(check->due) <= now + delay)
+		return;
+	WRITE_ONCE(check->due, now + delay);
+	if (bpf_timer_start(&check->timer, delay, 0))
+		WRITE_ONCE(check->due, 0);
+}
+
+/*
+ * Looks at the burst in progress on a core. Reads the core's entry and the slot
+ * without holding them: user space decides by a coherent copy, so a torn look
+ * costs one wake-up.
+ */
+static int check_burst(void *map, __u32 *cpu, struct burst_check *check)
+{
+	__u64 now = bpf_ktime_get_ns(), length, budget, handle, gap;
+	struct control *c = control_page();
+	struct core *core;
+	struct slot *s;
+	__u32 role, at = *cpu;
+
+	WRITE_ONCE(check->due, 0);
+	core = bpf_map_lookup_elem(&cores, &at);
+	if (!core || !c || READ_ONCE(core->kind) != QUELL_LC || !is_crowded(core))
+		return 0;
+	handle = core->slot ? make_handle(core->slot - 1, core->reuse_count) : 0;
+	s = slot_of(handle);
+	if (!s)
+		return 0;
+	role = READ_ONCE(s->role);
+	budget = role < QUELL_BACKGROUND ? READ_ONCE(c->budgets[role & 1]) : 0;
+	if (!budget)
+		return 0;
+	length = s->ran - s->burst_ran;
+	if (now > s->since)
+		length += now - s->since;
+	if (length < budget) {
+		check_after(check, budget - length, now);
+		return 0;
+	}
+	/* User space may let a burst go on for long: fewer and fewer events. */
+	gap = length > OVERRUN_GAP ? length : OVERRUN_GAP;
+	if (gap > OVERRUN_GAP_MAX)
+		gap = OVERRUN_GAP_MAX;
+	if (now - s->overrun_sent >= gap) {
+		WRITE_ONCE(s->overrun_sent, now);
+		send_burst(QUELL_EVENT_OVERRAN, s, handle, length, now);
+	}
+	check_after(check, gap, now);
+	return 0;
+}
+
+/* An LC thread waits, perhaps for this core: looks at the core's burst when that reaches its budget. */
+static __noinline int arm_check(__u32 cpu, __u64 now)
+{
+	struct burst_check *check = bpf_map_lookup_elem(&burst_checks, &cpu);
+	struct core *core = bpf_map_lookup_elem(&cores, &cpu);
+	struct control *c = control_page();
+	__u64 budget, ran;
+
+	if (!check || !core || !c || READ_ONCE(core->kind) != QUELL_LC)
+		return 0;
+	budget = READ_ONCE(c->budgets[QUELL_EVENT_THREAD]);
+	ran = now > core->since ? now - core->since : 0;
+	check_after(check, ran < budget ? budget - ran : 0, now);
+	return 0;
+}
+
+/* A thread that is not watched is woken: kernel threads of the fair class wait behind LC. */
+static __always_inline void note_kthread(struct task_struct *p)
+{
+	__u32 cpu = p->thread_info.cpu;
+	struct core *core;
+	__u64 now;
+
+	if (!(p->flags & PF_KTHREAD) || p->prio < MAX_RT_PRIO)
+		return;
+	core = bpf_map_lookup_elem(&cores, &cpu);
+	if (!core || READ_ONCE(core->kind) != QUELL_LC || READ_ONCE(core->kthread_since))
+		return;
+	now = bpf_ktime_get_ns();
+	WRITE_ONCE(core->kthread_since, now);
+	arm_check(cpu, now);
+}
+
+/* Run once for each possible core (`args->core`) before the programs are attached. */
+SEC("syscall")
+int init_check(struct watch_args *args)
+{
+	__u32 cpu = args->core;
+	struct burst_check *check = bpf_map_lookup_elem(&burst_checks, &cpu);
+	int err;
+
+	if (!check)
+		return -ESRCH;
+	err = bpf_timer_init(&check->timer, &burst_checks, CLOCK_MONOTONIC);
+	return err ? err : bpf_timer_set_callback(&check->timer, check_burst);
+}
+
+#endif

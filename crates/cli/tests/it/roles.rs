@@ -1,0 +1,61 @@
+//! Threads of a service keep its rung only while their bursts are short.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use crate::common::{Daemon, Ground, eventually};
+
+/// A service on one core, two processes of which compute without a pause, as a save child or a collector does; another
+/// counts its rounds in a file. It ends by itself, should the test fail.
+fn service(rounds: &str) -> String {
+    let script = format!(
+        "while :; do :; done & while :; do :; done & while sleep 0.002; do echo >> {rounds}; done"
+    );
+    format!(
+        "[host]\nmanaged = \"1\"\n[[task]]\nname = \"web\"\nclass = \"lc\"\nguaranteed = 1\n\
+         command = [\"timeout\", \"100\", \"sh\", \"-c\", \"{script}\"]\n"
+    )
+}
+
+/// Threads in the background now, and their bursts in microseconds.
+fn background(daemon: &Daemon) -> Vec<(i64, f64)> {
+    let task = daemon.task("web");
+    let roles = task["roles"].as_array().unwrap();
+    let background = roles.iter().filter(|thread| thread["role"] == "background");
+    background
+        .map(|thread| (thread["tid"].as_i64().unwrap(), thread["burst_us"].as_f64().unwrap()))
+        .collect()
+}
+
+#[test]
+fn processes_that_compute_are_in_the_background_of_their_service() {
+    let ground = Ground::new();
+    let dir = tempfile::tempdir().unwrap();
+    let rounds = dir.path().join("rounds");
+    let daemon = ground.run(&service(rounds.to_str().unwrap()));
+    // Roles change from one look to the next, so each of these is seen at some time.
+    eventually("a process that computes is in the background, in the fair class", || {
+        let threads = background(&daemon);
+        assert!(threads.iter().all(|(_, burst_us)| *burst_us >= 2_000.0), "{threads:?}");
+        threads.iter().any(|(tid, _)| policy_of(*tid) == Some(0))
+    });
+    let before = std::fs::read_to_string(&rounds).unwrap_or_default().len();
+    eventually("the other process goes on beside it", || {
+        std::fs::read_to_string(&rounds).unwrap_or_default().len() > before + 50
+    });
+    let words = |args: &[&str]| String::from_utf8(ground.quell(args).stdout).unwrap();
+    eventually("the explanation names it", || {
+        words(&["status", "--explain", "web"]).contains(" is background since")
+    });
+    eventually("the table lists it", || {
+        let table = words(&["status"]);
+        table.contains("NEEDS") && table.contains("background")
+    });
+    daemon.stop();
+}
+
+/// Field 41 of /proc/TID/stat: the scheduling policy.
+fn policy_of(tid: i64) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(38)?.parse().ok()
+}

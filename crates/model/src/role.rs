@@ -1,0 +1,143 @@
+//! Roles: the place of single threads in the order of their task, earned by the length of their bursts.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CoreId, Nanos, TaskId};
+
+/// A thread in [`crate::Snapshot::bursts`] and [`crate::Plan::roles`], by its index in the observer's table. A reused
+/// index gets a new generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ThreadId {
+    /// The index.
+    pub index: u32,
+    /// How many threads had this index before.
+    pub generation: u32,
+}
+
+impl fmt::Display for ThreadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+/// What a thread of an LC task is by its bursts, highest first. A thread begins as [`Role::Event`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// A background thread above the event threads of its task for one budget: one of them may spin until this thread
+    /// releases a lock.
+    Boosted,
+    /// Bursts of tens of microseconds, such as requests.
+    #[default]
+    Event,
+    /// Bursts of up to a few milliseconds. One rung lower, so that no short burst queues behind one ten times as long.
+    LongEvent,
+    /// Longer bursts (collectors, compilers, save children, crawlers): the fair class, where the kernel shares the core
+    /// among them, below all event threads.
+    Background,
+    /// In the fair class for some milliseconds, because LC threads held its core almost without a pause:
+    /// kernel threads and foreign threads of that core run meanwhile.
+    Fair,
+}
+
+impl Role {
+    /// The roles that bursts are judged by, in the order of `enum quell_role` in `bpf/quell.h`.
+    pub const JUDGED: [Role; 4] = [Role::Event, Role::LongEvent, Role::Background, Role::Fair];
+
+    /// The index in [`Role::JUDGED`]: a boosted thread has the budget of an event thread.
+    pub const fn code(self) -> u32 {
+        match self {
+            Role::Boosted | Role::Event => 0,
+            Role::LongEvent => 1,
+            Role::Background => 2,
+            Role::Fair => 3,
+        }
+    }
+
+    /// Budget of a burst in this role while another LC thread waits for the core; `None`: no budget.
+    ///
+    /// 400 us: ten times the burst of a short request (memcached, Redis), and four times the mean of a Go HTTP server, of
+    /// which less than a fiftieth is longer; at 200 us its workers lost the rung so often that its `sysmon` thread, which
+    /// wakes each 60 us, preempted them at each wake-up and doubled the CPU time of a request.
+    /// 2 ms: below the shortest bursts of collectors (G1, Go) and above nearly all requests.
+    pub const fn budget(self) -> Option<Nanos> {
+        match self {
+            Role::Boosted | Role::Event => Some(Nanos::from_micros(400)),
+            Role::LongEvent => Some(Nanos::from_millis(2)),
+            Role::Background | Role::Fair => None,
+        }
+    }
+
+    /// The next higher role for shorter bursts.
+    pub const fn above(self) -> Role {
+        match self {
+            Role::Boosted | Role::Event | Role::LongEvent => Role::Event,
+            Role::Background | Role::Fair => Role::LongEvent,
+        }
+    }
+}
+
+/// What was observed of the bursts of one LC thread since the last Snapshot. A burst is the CPU time of a thread
+/// between two sleeps (`se.sum_exec_runtime`); preemption and `sched_yield` do not end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Burst {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its task.
+    pub task: TaskId,
+    /// The core on which it runs or ran.
+    pub core: CoreId,
+    /// The length of the burst so far.
+    pub length: Nanos,
+    /// Whether the thread has slept often enough that its role says something of it. A new thread has no record.
+    pub has_record: bool,
+    /// What happened.
+    pub state: BurstState,
+}
+
+/// What happened to the bursts of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BurstState {
+    /// The burst goes on beyond the budget of the thread's role, while this LC thread waits for the same core; `None`: a
+    /// kernel thread of the fair class.
+    Overran(Option<Waiter>),
+    /// The thread sleeps after as many short bursts in a row as [`ThreadPlan::needs`] asks for.
+    Proved,
+    /// The thread exited.
+    Exited,
+}
+
+/// An LC thread that waits behind a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiter {
+    /// The waiting thread.
+    pub thread: ThreadId,
+    /// Its task.
+    pub task: TaskId,
+    /// Whether both are threads of one process.
+    pub same_process: bool,
+    /// As [`Burst::has_record`].
+    pub has_record: bool,
+}
+
+/// The role of one thread. Threads that the Plan does not list are [`Role::Event`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ThreadPlan {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its task.
+    pub task: TaskId,
+    /// Its role.
+    pub role: Role,
+    /// When it got this role.
+    pub since: Nanos,
+    /// The burst for which it lost the role before.
+    pub burst: Nanos,
+    /// Short bursts in a row after which it gets a higher role. 0: at the end of the present burst, whatever its length.
+    pub needs: u32,
+}

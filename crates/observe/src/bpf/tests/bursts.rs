@@ -1,0 +1,180 @@
+//! Bursts of LC threads beyond their budgets, and proofs of demoted threads.
+
+use quell_model::{Burst, BurstState, Role, ThreadId};
+
+use super::*;
+
+/// What was reported of bursts since the last call.
+fn bursts(observer: &mut BpfObserver) -> Vec<Burst> {
+    let mut seen = snapshot();
+    observer.drain_events(&mut |_| {});
+    observer.read(&mut seen);
+    seen.bursts
+}
+
+fn id(observer: &mut BpfObserver, thread: ThreadRef) -> ThreadId {
+    observer.read(&mut snapshot());
+    find(observer, thread).unwrap().id
+}
+
+/// A core on which the reader does not run, so that it finds others running there.
+fn reader_elsewhere() {
+    if let Some(other) = topology::online().unwrap().iter().find(|core| *core != crowded()) {
+        pin(other);
+    }
+}
+
+#[test]
+fn burst_is_reported_only_while_an_lc_thread_waits_behind_it() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    reader_elsewhere();
+    let mut observer = observer();
+    observer.manage(&CoreSet::of(crowded()));
+    let first = Worker::spinner(crowded());
+    observer.watch(first.thread, LC, true, Children::Adopt).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let no_lc_waits = |burst: &Burst| burst.state == BurstState::Overran(None);
+    assert!(bursts(&mut observer).iter().all(no_lc_waits), "it delays no LC thread");
+    let second = Worker::spinner(crowded());
+    observer.watch(second.thread, LC, true, Children::Adopt).unwrap();
+    let pair = [id(&mut observer, first.thread), id(&mut observer, second.thread)];
+    let mut reported = [false; 2];
+    eventually("each is reported while the other waits", || {
+        for burst in bursts(&mut observer) {
+            // `None`: a kernel thread of that core woke up.
+            let BurstState::Overran(waiter) = burst.state else { panic!("{burst:?}") };
+            let Some(waiter) = waiter else { continue };
+            assert!(waiter.same_process, "both are threads of this test");
+            let at = pair.iter().position(|id| *id == burst.thread).unwrap();
+            assert_eq!((waiter.thread, waiter.task), (pair[1 - at], LC));
+            assert!(burst.length >= Role::Event.budget().unwrap(), "{burst:?}");
+            reported[at] = true;
+        }
+        reported == [true; 2]
+    });
+}
+
+#[test]
+fn bursts_of_background_threads_are_not_reported() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    reader_elsewhere();
+    let mut observer = observer();
+    observer.manage(&CoreSet::of(crowded()));
+    let pair = [Worker::spinner(crowded()), Worker::spinner(crowded())];
+    for worker in &pair {
+        observer.watch(worker.thread, LC, true, Children::Adopt).unwrap();
+        let id = id(&mut observer, worker.thread);
+        observer.set_role(id, LC, Role::Background, 0);
+    }
+    // What was sent before both had their role.
+    std::thread::sleep(Duration::from_millis(50));
+    bursts(&mut observer);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(bursts(&mut observer), []);
+}
+
+#[test]
+fn demoted_thread_proves_itself_by_as_many_short_bursts_as_it_needs() {
+    if no_bpf() {
+        return;
+    }
+    let mut observer = observer();
+    let sleeper = Worker::sleeper(crowded());
+    observer.watch(sleeper.thread, LC, true, Children::Adopt).unwrap();
+    eventually("it sleeps", || state(&mut observer, sleeper.thread) == Some(ThreadState::Sleeping));
+    let id = id(&mut observer, sleeper.thread);
+    let sleeps_again = |observer: &mut BpfObserver, before: u64| {
+        eventually("it ran and sleeps again", || {
+            let state = state(observer, sleeper.thread);
+            let now = find(observer, sleeper.thread).unwrap();
+            state == Some(ThreadState::Sleeping) && now.transitions > before
+        });
+    };
+    assert!(!observer.set_role(id, LC, Role::Background, 3), "it has to prove itself first");
+    for burst in 1..=3 {
+        assert_eq!(bursts(&mut observer), [], "before burst {burst}");
+        let before = find(&observer, sleeper.thread).unwrap().transitions;
+        sleeper.wake();
+        sleeps_again(&mut observer, before);
+    }
+    let proved = bursts(&mut observer);
+    assert_eq!(proved.len(), 1, "{proved:?}");
+    assert_eq!((proved[0].thread, proved[0].state), (id, BurstState::Proved));
+    // The burst that cost the role ended before the observer had the role.
+    assert!(observer.set_role(id, LC, Role::LongEvent, 0));
+    assert_eq!(bursts(&mut observer).len(), 1);
+}
+
+#[test]
+fn exit_of_a_demoted_thread_is_reported() {
+    if no_bpf() {
+        return;
+    }
+    let mut observer = observer();
+    let mut program = Program::start(Command::new("sleep").arg("1000"));
+    let thread = procs::thread(program.pid()).unwrap();
+    observer.watch(thread, LC, true, Children::Adopt).unwrap();
+    let id = id(&mut observer, thread);
+    observer.set_role(id, LC, Role::Background, 7);
+    observer.read(&mut snapshot());
+    program.0.kill().unwrap();
+    program.0.wait().unwrap();
+    let mut reported = Vec::new();
+    eventually("its exit", || {
+        reported.extend(bursts(&mut observer));
+        !reported.is_empty()
+    });
+    assert_eq!((reported[0].thread, reported[0].state), (id, BurstState::Exited));
+}
+
+#[test]
+fn role_survives_a_second_watch_and_ends_with_the_task() {
+    if no_bpf() {
+        return;
+    }
+    let mut observer = observer();
+    let sleeper = Worker::sleeper(crowded());
+    observer.watch(sleeper.thread, LC, true, Children::Adopt).unwrap();
+    let id = id(&mut observer, sleeper.thread);
+    observer.set_role(id, LC, Role::Background, 7);
+    observer.watch(sleeper.thread, LC, true, Children::Adopt).unwrap();
+    assert_eq!(bursts(&mut observer), []);
+    assert!(observer.has_role(id, Role::Background));
+    observer.watch(sleeper.thread, BE, true, Children::Adopt).unwrap();
+    let left = bursts(&mut observer);
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!((left[0].thread, left[0].task, left[0].state), (id, LC, BurstState::Exited));
+    assert!(observer.has_role(id, Role::Event));
+}
+
+#[test]
+fn core_follows_the_role_of_its_running_thread_without_a_switch() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    reader_elsewhere();
+    let mut observer = observer();
+    observer.manage(&CoreSet::of(crowded()));
+    let spinner = Worker::spinner(crowded());
+    observer.watch(spinner.thread, LC, true, Children::Adopt).unwrap();
+    let id = id(&mut observer, spinner.thread);
+    let burst = |observer: &mut BpfObserver| {
+        let mut seen = snapshot();
+        observer.read(&mut seen);
+        seen.cores.iter().find(|core| core.id == crowded()).unwrap().burst
+    };
+    eventually("its burst is the core's", || {
+        burst(&mut observer).is_some_and(|(thread, _)| thread == id)
+    });
+    observer.set_role(id, LC, Role::Fair, 0);
+    eventually("a thread in the fair class has none", || burst(&mut observer).is_none());
+    observer.set_role(id, LC, Role::Event, 0);
+    eventually("it has one again", || burst(&mut observer).is_some());
+}

@@ -1,0 +1,377 @@
+//! Roles of the threads of LC tasks: order follows bursts.
+//!
+//! A thread keeps the rung of its task while its bursts are short. Three rules change that, and only for single threads:
+//!
+//! - **Demotion.** A burst beyond the budget of the thread's role, while another LC thread or a kernel thread waits that
+//!   the lower rung no longer holds up, costs the role at once. A burst that delays none costs nothing, however long it is.
+//! - **Promotion.** The first demotion ends with the burst that caused it. Each relapse doubles how many short bursts
+//!   in a row earn the higher role back, and each second without a relapse halves that number.
+//! - **Record.** A thread that has slept a few times only has none, and does not cost one that has its role.
+//! - **Locks.** A thread that exceeds the budget of an event thread may spin until a background thread of its process
+//!   releases a lock. If one waits, it goes before all for one budget.
+//! - **A tenth for others.** Where LC threads above the fair class hold a core for more than nine tenths of a window,
+//!   one with a long burst spends some milliseconds in the fair class: kernel threads and foreign threads of the core run.
+//!   Likewise a guest goes before a demoted thread of the core's owner for at most a tenth of the time.
+//!
+//! Tasks with a scheduler of their own (lanes, runtimes) have no roles.
+
+#[cfg(test)]
+mod tests;
+
+use quell_model::{
+    Burst, BurstState, Class, Nanos, Permille, Plan, Role, Rung, Snapshot, TaskId, TaskScheduler,
+    ThreadId, ThreadPlan, Waiter,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::BadState;
+use crate::state::{ensure, put, take};
+
+/// Threads below [`Role::Event`] that are remembered. At more, further threads keep their role.
+pub const THREADS_MAX: usize = 4_096;
+
+/// Relapses double the number of short bursts up to this: some seconds of the event rate of a busy worker.
+pub const NEEDS_MAX: u32 = 1 << 14;
+
+/// A long event thread needs no more than this: one whose bursts are mostly short is an event thread again within
+/// milliseconds, one whose bursts are long half of the time practically never. Without this bound a worker with rare long
+/// bursts would stay below helpers with short ones (Go's `sysmon`), which then preempt it at each wake-up.
+pub const NEEDS_LONG_MAX: u32 = 16;
+
+/// A relapse loses half of its weight in this time.
+pub const FORGIVE_AFTER: Nanos = Nanos::from_secs(1);
+
+/// Share of a core that LC threads above the fair class hold at most, in the window of
+/// [`quell_model::CoreView::rt_share`]. Below the 95 % of the kernel's RT throttling, which then never acts.
+pub const RT_SHARE_MAX: Permille = Permille(900);
+
+/// Time in the fair class beyond [`RT_SHARE_MAX`]: a tenth of the window of 250 ms.
+pub const FAIR_TIME: Nanos = Nanos::from_millis(25);
+
+/// A guest goes before a demoted thread of the core's owner for [`LEND_TIME`] in each [`LEND_PERIOD`].
+pub const LEND_TIME: Nanos = Nanos::from_millis(1);
+
+/// See [`LEND_TIME`].
+pub const LEND_PERIOD: Nanos = Nanos::from_millis(10);
+
+/// The window of [`quell_model::CoreView::rt_share`].
+const RT_WINDOW: Nanos = Nanos::from_millis(250);
+
+/// Least interval of looks at a core near [`RT_SHARE_MAX`].
+const SHARE_LOOK: Nanos = Nanos::from_millis(10);
+
+/// A thread that lost a role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Demoted {
+    planned: ThreadPlan,
+    /// The role after [`Role::Fair`].
+    earned: Role,
+    /// The present role ends then, whatever the thread does.
+    until: Option<Nanos>,
+    /// It was promoted since the last demotion, so the next one is a relapse.
+    promoted: bool,
+    /// When `needs` is halved, and a thread that needs none is forgotten.
+    forgive_at: Nanos,
+    /// Guests of the core do not go before it until then.
+    lends_from: Nanos,
+}
+
+/// Decides the roles of threads. Remembers only those that exceeded a budget.
+#[derive(Debug, Default)]
+pub struct Roles {
+    /// Ordered by thread.
+    demoted: Vec<Demoted>,
+}
+
+impl Roles {
+    /// Fills [`Plan::roles`]; `plan.tasks` is decided already. Returns when to look again.
+    pub fn decide(&mut self, now: Nanos, seen: &Snapshot, plan: &mut Plan) -> Nanos {
+        self.demoted.retain(|thread| has_roles(seen, thread.planned.task));
+        for burst in seen.bursts.iter().filter(|burst| has_roles(seen, burst.task)) {
+            self.forget_if_of_other_task(burst);
+            match burst.state {
+                BurstState::Overran(waiter) => self.demote(now, burst, plan, waiter),
+                BurstState::Proved => self.promote(now, burst),
+                BurstState::Exited => self.forget(burst.thread),
+            }
+        }
+        let mut next = self.leave_core_to_others(now, seen);
+        next = next.min(self.end_times(now));
+        plan.roles.clear();
+        let listed = self.demoted.iter().filter(|thread| thread.planned.role != Role::Event);
+        plan.roles.extend(listed.map(Demoted::plan));
+        debug_assert!(plan.roles.is_sorted_by(|a, b| a.thread < b.thread), "roles out of order");
+        next
+    }
+
+    /// A burst exceeded its budget while `waiter` waits; `None`: a kernel thread.
+    fn demote(&mut self, now: Nanos, burst: &Burst, plan: &Plan, waiter: Option<Waiter>) {
+        let role = self.role(burst.thread);
+        let target = role_of(burst.length);
+        let Some(own) = rung_of(plan, burst.task) else { return };
+        if role == Role::Boosted {
+            return self.end_boost(burst.thread, now);
+        }
+        let lowered = own.of_role(target);
+        let mut lends = false;
+        let helps = match waiter {
+            None => lowered == Rung::LcFair,
+            Some(waiter) => {
+                if self.favours_record(burst, waiter, now) {
+                    return;
+                }
+                let waiter_role = self.role(waiter.thread);
+                if waiter_role == Role::Background && target == Role::LongEvent {
+                    return self.boost(waiter, own, now);
+                }
+                let Some(theirs) = rung_of(plan, waiter.task) else { return };
+                let waiting = theirs.of_role(waiter_role);
+                lends = own == Rung::Lc && theirs == Rung::LcOverflow && lowered > waiting;
+                waiter_role != Role::Boosted && passes(lowered, waiting)
+            }
+        };
+        if target <= role || role == Role::Fair || !helps || (lends && self.lent(burst, now)) {
+            return;
+        }
+        let Some(thread) = self.entry(burst.thread, burst.task, now) else { return };
+        if std::mem::take(&mut thread.promoted) {
+            thread.planned.needs = (thread.planned.needs * 2).clamp(1, NEEDS_MAX);
+        }
+        thread.forgive_at = now + FORGIVE_AFTER;
+        let planned = &mut thread.planned;
+        (planned.role, planned.since, planned.burst) = (target, now, burst.length);
+        if lends {
+            thread.until = Some(now + LEND_TIME);
+            thread.lends_from = now + LEND_PERIOD;
+        }
+    }
+
+    /// Threads without a record do not cost one with a record its role, unless that one relapsed. Returns whether that keeps
+    /// the runner's role. The other way round the waiting thread gets its role back: a server whose `fork` took long would
+    /// share the core with the child that it made.
+    fn favours_record(&mut self, burst: &Burst, waiter: Waiter, now: Nanos) -> bool {
+        let relapsed = |roles: &Roles, thread: ThreadId| {
+            roles.find(thread).is_ok_and(|index| roles.demoted[index].planned.needs > 0)
+        };
+        if burst.has_record && !waiter.has_record {
+            return !relapsed(self, burst.thread);
+        }
+        if waiter.has_record
+            && !burst.has_record
+            && !relapsed(self, waiter.thread)
+            && let Ok(index) = self.find(waiter.thread)
+            && self.demoted[index].planned.role != Role::Fair
+        {
+            self.demoted[index].become_role(Role::Event, now);
+        }
+        false
+    }
+
+    /// Whether a guest went before this thread in the present period.
+    fn lent(&self, burst: &Burst, now: Nanos) -> bool {
+        self.find(burst.thread).is_ok_and(|index| now < self.demoted[index].lends_from)
+    }
+
+    /// A thread exceeds the budget of an event thread while a background thread of its process waits: it may spin until
+    /// that one releases a lock, so that one goes first for a budget.
+    fn boost(&mut self, waiter: Waiter, rung: Rung, now: Nanos) {
+        if !waiter.same_process || rung != Rung::Lc {
+            return;
+        }
+        if let Ok(index) = self.find(waiter.thread) {
+            self.demoted[index].become_role(Role::Boosted, now);
+            self.demoted[index].until = Some(now + LEND_TIME);
+        }
+    }
+
+    fn end_boost(&mut self, thread: ThreadId, now: Nanos) {
+        if let Ok(index) = self.find(thread) {
+            self.demoted[index].become_role(Role::Background, now);
+        }
+    }
+
+    /// Bursts were short again.
+    fn promote(&mut self, now: Nanos, burst: &Burst) {
+        let Ok(index) = self.find(burst.thread) else { return };
+        let thread = &mut self.demoted[index];
+        let role = match thread.planned.role {
+            Role::Fair => thread.earned,
+            _ if thread.planned.needs == 0 => Role::Event,
+            role => role.above(),
+        };
+        thread.promoted |= thread.planned.role != Role::Fair;
+        thread.become_role(role, now);
+    }
+
+    /// Sends the running LC thread of each core that LC holds almost without a pause to the fair class for a while.
+    fn leave_core_to_others(&mut self, now: Nanos, seen: &Snapshot) -> Nanos {
+        let mut next = Nanos::MAX;
+        for core in seen.cores.iter().filter(|core| core.managed && core.online) {
+            let (Some(share), Some((thread, length))) = (core.rt_share.value(), core.burst) else {
+                continue;
+            };
+            let task = core.running.filter(|task| has_roles(seen, *task));
+            let Some(task) = task else { continue };
+            let room = RT_SHARE_MAX.0.saturating_sub(share.0);
+            let full = Nanos(RT_WINDOW.0 / 1_000 * u64::from(room));
+            next = next.min(now + full.max(SHARE_LOOK));
+            if share <= RT_SHARE_MAX || role_of(length) == Role::Event {
+                continue;
+            }
+            let Some(thread) = self.entry(thread, task, now) else { continue };
+            if thread.planned.role != Role::Fair {
+                thread.earned = match thread.planned.role {
+                    Role::Boosted => Role::Background,
+                    role => role,
+                };
+                thread.planned.burst = length;
+                thread.become_role(Role::Fair, now);
+                thread.until = Some(now + FAIR_TIME);
+            }
+            next = next.min(now + FAIR_TIME);
+        }
+        next
+    }
+
+    /// Ends what lasts for a fixed time, and forgives. Returns the next such end.
+    fn end_times(&mut self, now: Nanos) -> Nanos {
+        let is_forgotten = |thread: &Demoted| {
+            let planned = &thread.planned;
+            planned.role == Role::Event && planned.needs == 0 && thread.forgive_at <= now
+        };
+        self.demoted.retain(|thread| !is_forgotten(thread));
+        let mut next = Nanos::MAX;
+        for thread in &mut self.demoted {
+            if thread.until.is_some_and(|until| until <= now) {
+                let role = match thread.planned.role {
+                    Role::Fair => thread.earned,
+                    Role::Boosted => Role::Background,
+                    _ => Role::LongEvent,
+                };
+                thread.become_role(role, now);
+            }
+            if thread.forgive_at <= now {
+                thread.planned.needs /= 2;
+                thread.forgive_at = now + FORGIVE_AFTER;
+            }
+            next = next.min(thread.until.unwrap_or(Nanos::MAX));
+            if thread.planned.needs > 0 {
+                next = next.min(thread.forgive_at);
+            }
+        }
+        next
+    }
+
+    fn find(&self, thread: ThreadId) -> Result<usize, usize> {
+        self.demoted.binary_search_by_key(&thread, |known| known.planned.thread)
+    }
+
+    fn role(&self, thread: ThreadId) -> Role {
+        self.find(thread).map_or(Role::Event, |index| self.demoted[index].planned.role)
+    }
+
+    /// The entry of a thread, made if there is none; `None` if the table is full.
+    fn entry(&mut self, thread: ThreadId, task: TaskId, now: Nanos) -> Option<&mut Demoted> {
+        let index = match self.find(thread) {
+            Ok(index) => index,
+            Err(_) if self.demoted.len() >= THREADS_MAX => return None,
+            Err(index) => {
+                self.demoted.insert(index, Demoted::new(thread, task, now));
+                index
+            }
+        };
+        Some(&mut self.demoted[index])
+    }
+
+    fn forget(&mut self, thread: ThreadId) {
+        if let Ok(index) = self.find(thread) {
+            self.demoted.remove(index);
+        }
+    }
+
+    /// A thread may be given to another task.
+    fn forget_if_of_other_task(&mut self, burst: &Burst) {
+        if let Ok(index) = self.find(burst.thread)
+            && self.demoted[index].planned.task != burst.task
+        {
+            self.demoted.remove(index);
+        }
+    }
+
+    /// As [`crate::Policy::save`].
+    pub fn save(&self, state: &mut Vec<u8>) {
+        put(&self.demoted, state);
+    }
+
+    /// As [`crate::Policy::restore`].
+    ///
+    /// # Errors
+    /// When the bytes are not such a table.
+    pub fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState> {
+        let demoted: Vec<Demoted> = take(state)?;
+        ensure(demoted.len() <= THREADS_MAX, "more demoted threads than are remembered")?;
+        let ordered = demoted.is_sorted_by(|a, b| a.planned.thread < b.planned.thread);
+        ensure(ordered, "demoted threads out of order")?;
+        let bounded = demoted.iter().all(|thread| thread.planned.needs <= NEEDS_MAX);
+        ensure(bounded, "a thread that needs more short bursts than any")?;
+        self.demoted = demoted;
+        Ok(())
+    }
+}
+
+impl Demoted {
+    fn new(thread: ThreadId, task: TaskId, now: Nanos) -> Demoted {
+        Demoted {
+            planned: ThreadPlan {
+                thread,
+                task,
+                role: Role::Event,
+                since: now,
+                burst: Nanos::ZERO,
+                needs: 0,
+            },
+            earned: Role::Event,
+            until: None,
+            promoted: false,
+            forgive_at: now + FORGIVE_AFTER,
+            lends_from: Nanos::ZERO,
+        }
+    }
+
+    fn plan(&self) -> ThreadPlan {
+        let most = if self.planned.role == Role::LongEvent { NEEDS_LONG_MAX } else { NEEDS_MAX };
+        ThreadPlan { needs: self.planned.needs.min(most), ..self.planned }
+    }
+
+    fn become_role(&mut self, role: Role, now: Nanos) {
+        (self.planned.role, self.planned.since, self.until) = (role, now, None);
+    }
+}
+
+/// Whether a thread on the lowered rung no longer holds up one that waits on the other: among equals the kernel shares the
+/// core in the fair class; above it a lowered thread stays ahead of them.
+fn passes(lowered: Rung, waiting: Rung) -> bool {
+    lowered > waiting || (lowered == waiting && lowered == Rung::LcFair)
+}
+
+/// The highest role whose budget a burst of this length keeps.
+fn role_of(length: Nanos) -> Role {
+    let keeps = |role: &Role| role.budget().is_none_or(|budget| length < budget);
+    Role::JUDGED.into_iter().find(keeps).unwrap_or(Role::Background)
+}
+
+/// The rung of an LC task in this Plan.
+fn rung_of(plan: &Plan, task: TaskId) -> Option<Rung> {
+    let planned = plan.tasks.get(task.at()).filter(|planned| planned.id == task)?;
+    (planned.class == Class::LatencyCritical).then_some(planned.rung)
+}
+
+/// Whether the kernel orders the threads of this task, and it is LC and alive.
+fn has_roles(seen: &Snapshot, task: TaskId) -> bool {
+    seen.tasks.get(task.at()).is_some_and(|view| {
+        view.id == task
+            && view.alive
+            && view.limits.class == Class::LatencyCritical
+            && view.limits.scheduler == TaskScheduler::Kernel
+    })
+}

@@ -1,0 +1,277 @@
+use proptest::prelude::*;
+use quell_model::{
+    CoreId, CoreSet, CoreView, Limits, Signal, TaskPlan, TaskReason, TaskView, TimeLimits,
+};
+
+use super::*;
+
+const OWNER: TaskId = TaskId { index: 0, generation: 0 };
+const GUEST: TaskId = TaskId { index: 1, generation: 0 };
+const MAIN: ThreadId = ThreadId { index: 0, generation: 1 };
+const HELPER: ThreadId = ThreadId { index: 1, generation: 1 };
+const GUEST_THREAD: ThreadId = ThreadId { index: 2, generation: 1 };
+
+/// A thread of the owner without a record.
+const NEW: ThreadId = ThreadId { index: 3, generation: 1 };
+
+/// A host with one core, an LC task that owns it, and one that is a guest there.
+struct Bench {
+    roles: Roles,
+    seen: Snapshot,
+    plan: Plan,
+    now: Nanos,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let limits = Limits {
+            class: Class::LatencyCritical,
+            times: TimeLimits::default(),
+            allowed: CoreSet::of(CoreId(0)),
+            ..Limits::NONE
+        };
+        let plan = |id, rung| TaskPlan {
+            id,
+            class: Class::LatencyCritical,
+            cap: 1,
+            rung,
+            shared_cores: CoreSet::EMPTY,
+            llc_ways: None,
+            reason: TaskReason::Owner,
+        };
+        let tasks = vec![TaskView::new(OWNER, limits), TaskView::new(GUEST, limits)];
+        Bench {
+            roles: Roles::default(),
+            seen: Snapshot { tasks, cores: vec![CoreView::new(CoreId(0))], ..Snapshot::default() },
+            plan: Plan {
+                tasks: vec![plan(OWNER, Rung::Lc), plan(GUEST, Rung::LcOverflow)],
+                ..Plan::default()
+            },
+            now: Nanos::from_secs(1),
+        }
+    }
+
+    fn decide(&mut self) -> Nanos {
+        let next = self.roles.decide(self.now, &self.seen, &mut self.plan);
+        self.seen.bursts.clear();
+        next
+    }
+
+    fn burst(&mut self, thread: ThreadId, length: Nanos, state: BurstState) {
+        let task = if thread == GUEST_THREAD { GUEST } else { OWNER };
+        let has_record = thread != NEW;
+        let core = CoreId(0);
+        self.seen.bursts.push(Burst { thread, task, core, length, has_record, state });
+        self.decide();
+    }
+
+    fn overrun(&mut self, thread: ThreadId, length: Nanos, waiter: ThreadId) {
+        let waiter_task = if waiter == GUEST_THREAD { GUEST } else { OWNER };
+        let same_process = thread != GUEST_THREAD && waiter != GUEST_THREAD;
+        let has_record = waiter != NEW;
+        let waiter = Waiter { thread: waiter, task: waiter_task, same_process, has_record };
+        self.burst(thread, length, BurstState::Overran(Some(waiter)));
+    }
+
+    fn proved(&mut self, thread: ThreadId) {
+        self.burst(thread, Nanos::ZERO, BurstState::Proved);
+    }
+
+    fn needs(&self, thread: ThreadId) -> u32 {
+        let planned = self.plan.roles.iter().find(|planned| planned.thread == thread);
+        planned.map_or(0, |planned| planned.needs)
+    }
+
+    fn wait(&mut self, time: Nanos) {
+        self.now += time;
+        self.decide();
+    }
+}
+
+#[test]
+fn long_burst_behind_which_a_thread_waits_loses_its_role_step_by_step() {
+    let mut bench = Bench::new();
+    bench.overrun(HELPER, Nanos::from_micros(350), MAIN);
+    assert_eq!(bench.plan.role(HELPER), Role::Event, "within its budget");
+    bench.overrun(HELPER, Nanos::from_micros(450), MAIN);
+    assert_eq!(bench.plan.role(HELPER), Role::LongEvent);
+    bench.overrun(HELPER, Nanos::from_millis(3), MAIN);
+    // The waiting thread is above the long event rung already.
+    assert_eq!(bench.plan.role(HELPER), Role::Background);
+    assert_eq!(bench.plan.role(MAIN), Role::Event);
+}
+
+#[test]
+fn first_demotion_ends_with_its_burst() {
+    let mut bench = Bench::new();
+    bench.overrun(MAIN, Nanos::from_millis(11), HELPER);
+    assert_eq!(bench.needs(MAIN), 0);
+    bench.proved(MAIN);
+    assert_eq!(bench.plan.role(MAIN), Role::Event);
+    bench.wait(FORGIVE_AFTER);
+    assert!(bench.roles.demoted.is_empty(), "nothing is held against it for longer");
+}
+
+#[test]
+fn relapses_double_what_a_thread_has_to_prove_and_time_forgives() {
+    let mut bench = Bench::new();
+    for needs in [0, 1, 2, 4] {
+        bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
+        assert_eq!((bench.plan.role(HELPER), bench.needs(HELPER)), (Role::Background, needs));
+        bench.proved(HELPER);
+    }
+    assert_eq!(bench.plan.role(HELPER), Role::LongEvent, "one step at a time");
+    for _ in 0..4 {
+        bench.wait(FORGIVE_AFTER);
+    }
+    assert_eq!(bench.needs(HELPER), 0);
+}
+
+#[test]
+fn demotion_that_lets_no_waiting_thread_pass_is_left_out() {
+    let mut bench = Bench::new();
+    bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
+    bench.overrun(MAIN, Nanos::from_millis(1), HELPER);
+    assert_eq!(
+        bench.plan.role(MAIN),
+        Role::Event,
+        "a background thread waits on the lower rung, too"
+    );
+    bench.wait(LEND_TIME);
+    bench.overrun(MAIN, Nanos::from_millis(5), HELPER);
+    assert_eq!(bench.plan.role(MAIN), Role::Background, "both share the core from here on");
+}
+
+#[test]
+fn background_thread_goes_first_for_one_budget_where_an_event_thread_may_spin() {
+    let mut bench = Bench::new();
+    bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
+    bench.overrun(MAIN, Nanos::from_micros(500), HELPER);
+    assert_eq!((bench.plan.role(MAIN), bench.plan.role(HELPER)), (Role::Event, Role::Boosted));
+    // BPF reports it after the budget of an event thread.
+    bench.overrun(HELPER, Nanos::from_millis(6), MAIN);
+    assert_eq!((bench.plan.role(HELPER), bench.needs(HELPER)), (Role::Background, 0));
+    bench.overrun(MAIN, Nanos::from_micros(1_300), HELPER);
+    bench.wait(LEND_TIME);
+    assert_eq!(bench.plan.role(HELPER), Role::Background, "or it slept, or waits elsewhere");
+}
+
+#[test]
+fn kernel_thread_waits_for_bursts_of_the_background_alone() {
+    let mut bench = Bench::new();
+    bench.burst(MAIN, Nanos::from_millis(1), BurstState::Overran(None));
+    assert_eq!(bench.plan.role(MAIN), Role::Event, "either rung is above the kernel thread");
+    bench.burst(MAIN, Nanos::from_millis(3), BurstState::Overran(None));
+    assert_eq!(bench.plan.role(MAIN), Role::Background);
+}
+
+#[test]
+fn new_thread_does_not_cost_a_server_its_role() {
+    let mut bench = Bench::new();
+    // A fork that takes long: the child waits.
+    bench.overrun(MAIN, Nanos::from_millis(8), NEW);
+    assert_eq!(bench.plan.role(MAIN), Role::Event);
+    bench.overrun(MAIN, Nanos::from_millis(9), HELPER);
+    assert_eq!(bench.plan.role(MAIN), Role::Background, "a helper with a record may pass");
+    // The child computes, and the server still has its backlog.
+    bench.overrun(NEW, Nanos::from_micros(500), MAIN);
+    assert_eq!((bench.plan.role(MAIN), bench.plan.role(NEW)), (Role::Event, Role::LongEvent));
+    assert_eq!(bench.needs(MAIN), 0, "that was no relapse");
+}
+
+#[test]
+fn guest_passes_a_long_burst_of_the_owner_for_a_tenth_of_the_time() {
+    let mut bench = Bench::new();
+    bench.overrun(MAIN, Nanos::from_micros(500), GUEST_THREAD);
+    assert_eq!(bench.plan.role(MAIN), Role::Event, "above the guest on either rung");
+    bench.overrun(MAIN, Nanos::from_millis(3), GUEST_THREAD);
+    assert_eq!(bench.plan.role(MAIN), Role::Background);
+    bench.wait(LEND_TIME);
+    assert_eq!(bench.plan.role(MAIN), Role::LongEvent);
+    bench.overrun(MAIN, Nanos::from_millis(5), GUEST_THREAD);
+    assert_eq!(bench.plan.role(MAIN), Role::LongEvent, "not twice within a period");
+    bench.wait(LEND_PERIOD);
+    bench.overrun(MAIN, Nanos::from_millis(5), GUEST_THREAD);
+    assert_eq!(bench.plan.role(MAIN), Role::Background);
+}
+
+#[test]
+fn thread_that_holds_its_core_spends_a_tenth_of_the_time_in_the_fair_class() {
+    let mut bench = Bench::new();
+    bench.seen.cores[0].running = Some(OWNER);
+    bench.seen.cores[0].burst = Some((MAIN, Nanos::from_secs(1)));
+    bench.seen.cores[0].rt_share = Signal::Measured(Permille(900));
+    bench.decide();
+    assert_eq!(bench.plan.role(MAIN), Role::Event, "at the limit");
+    bench.seen.cores[0].rt_share = Signal::Measured(Permille(901));
+    bench.decide();
+    assert_eq!(bench.plan.role(MAIN), Role::Fair);
+    bench.seen.cores[0].burst = None;
+    bench.wait(FAIR_TIME);
+    assert_eq!(bench.plan.role(MAIN), Role::Event);
+}
+
+#[test]
+fn exited_threads_and_tasks_are_forgotten() {
+    let mut bench = Bench::new();
+    bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
+    bench.burst(HELPER, Nanos::ZERO, BurstState::Exited);
+    assert!(bench.roles.demoted.is_empty());
+    bench.overrun(MAIN, Nanos::from_millis(5), HELPER);
+    bench.seen.tasks[0].alive = false;
+    bench.decide();
+    assert!(bench.plan.roles.is_empty());
+}
+
+fn any_state() -> impl Strategy<Value = BurstState> {
+    prop_oneof![
+        3 => (0u32..6).prop_map(|index| BurstState::Overran(Some(Waiter {
+            thread: ThreadId { index, generation: 1 },
+            task: if index % 2 == 0 { OWNER } else { GUEST },
+            same_process: index < 3,
+            has_record: index < 5,
+        }))),
+        1 => Just(BurstState::Overran(None)),
+        3 => Just(BurstState::Proved),
+        1 => Just(BurstState::Exited),
+    ]
+}
+
+proptest! {
+    /// Whatever is observed: each thread is listed once, below the event role, within the bounds, and the next look comes
+    /// before a time in the fair class ends.
+    #[test]
+    fn any_sequence_of_bursts_keeps_the_table_sound(
+        steps in proptest::collection::vec(
+            ((0u32..6, 0u64..20_000_000, any_state()), 0u64..50_000_000, 0u16..1_001), 1..200)
+    ) {
+        let mut bench = Bench::new();
+        for ((index, length, state), passed, share) in steps {
+            let thread = ThreadId { index, generation: 1 };
+            let task = if index % 2 == 0 { OWNER } else { GUEST };
+            bench.now += Nanos(passed);
+            let length = Nanos(length);
+            bench.seen.cores[0].running = Some(task);
+            bench.seen.cores[0].burst = Some((thread, length));
+            bench.seen.cores[0].rt_share = Signal::Measured(Permille(share));
+            let (core, has_record) = (CoreId(0), index < 5);
+            bench.seen.bursts.push(Burst { thread, task, core, length, has_record, state });
+            let next = bench.decide();
+            for planned in &bench.plan.roles {
+                prop_assert!(planned.role != Role::Event && planned.needs <= NEEDS_MAX);
+                let fair = planned.role == Role::Fair;
+                prop_assert!(!fair || next <= bench.now + FAIR_TIME);
+            }
+            let mut saved = Vec::new();
+            bench.roles.save(&mut saved);
+            let mut restored = Roles::default();
+            prop_assert!(restored.restore(&mut &saved[..]).is_ok());
+            prop_assert_eq!(&restored.demoted, &bench.roles.demoted);
+        }
+    }
+
+    #[test]
+    fn restoring_any_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Roles::default().restore(&mut &bytes[..]);
+    }
+}
