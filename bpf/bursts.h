@@ -84,7 +84,7 @@ static __always_inline bool send_burst(__u32 kind, struct slot *s, __u64 handle,
 /* Whether a kernel thread waits for this core, or an LC thread in a set to which it belongs. */
 static __always_inline bool is_crowded(struct core *core)
 {
-	__u32 mask = READ_ONCE(core->sets), set;
+	__u32 mask = READ_ONCE(core->sets), set, key;
 	struct core_set *s;
 
 	if (READ_ONCE(core->kthread_since))
@@ -92,7 +92,9 @@ static __always_inline bool is_crowded(struct core *core)
 	for (set = 0; set < QUELL_SETS && mask >> set; set++) {
 		if (!(mask >> set & 1))
 			continue;
-		s = bpf_map_lookup_elem(&sets, &set);
+		/* A copy: the verifier of 6.12 takes a counter in memory for an endless loop. */
+		key = set;
+		s = bpf_map_lookup_elem(&sets, &key);
 		if (s && QUELL_WAITING_OF(READ_ONCE(s->word)))
 			return true;
 	}

@@ -9,13 +9,14 @@ use libbpf_cargo::SkeletonBuilder;
 /// The programs, each in a file of its own.
 /// `layout` is never loaded: a test reads the layout of shared structures from it.
 const PROGRAMS: [&str; 5] = ["quell", "domains", "keyframe", "recorder", "layout"];
-const HEADERS: [&str; 12] = [
+const HEADERS: [&str; 13] = [
     "kernel.h",
     "ring.h",
     "maps.h",
     "quell.h",
     "slots.h",
     "cores.h",
+    "bursts.h",
     "calls.h",
     "steal.h",
     "domains.h",
