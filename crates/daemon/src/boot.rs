@@ -21,7 +21,7 @@ use quell_control::config::{
 };
 use quell_control::protocol::{Reply, Status};
 use quell_decisions::Spool;
-use quell_model::{HostCaps, Nanos, Rung, Topology};
+use quell_model::{BeRung, HostCaps, Nanos, Rung, Topology};
 use quell_observe::bpf::{BpfConfig, BpfObserver};
 use quell_observe::proc::ProcObserver;
 use quell_observe::topology;
@@ -297,6 +297,7 @@ fn assemble(
         back_end,
         groups: Groups::new(layout),
         group_use: match config.back_end {
+            BackEndKind::Elevation if config.be_rung == BeRung::SchedIdle => GroupUse::Yield,
             BackEndKind::Elevation => GroupUse::Freeze,
             BackEndKind::Cpuset => GroupUse::Confine,
         },

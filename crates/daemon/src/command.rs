@@ -1,5 +1,7 @@
 //! What the scheduler thread can be asked.
 
+use std::path::PathBuf;
+
 use crossbeam_channel::Sender;
 use quell_act::backend::{TaskGroups, TaskInfo};
 use quell_control::protocol::{CongestionReport, Status};
@@ -50,6 +52,8 @@ pub enum Command {
     Groups(GroupCall, Sender<Result<TaskGroups, String>>),
     /// Removes the groups of a launched task; they are empty.
     Ungroup(TaskGroups, Sender<()>),
+    /// Makes the cgroup with this weight file count for least among its siblings, or as it did before.
+    Weigh(PathBuf, bool, Sender<Result<(), String>>),
     /// Where a task's threads hint what they serve from now on.
     Hints(TaskId, Option<Reader>, Sender<()>),
     /// The task is a runtime under this contract from now on, or none any more; answers with the contract before.
@@ -72,7 +76,9 @@ pub enum Command {
 pub enum GroupCall {
     /// Make them and move this process there.
     Make {
-        /// The task's name.
+        /// The task.
+        task: TaskId,
+        /// Its name.
         name: String,
         /// Its process, stopped before its first instruction.
         pid: i32,

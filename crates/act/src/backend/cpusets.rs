@@ -12,6 +12,7 @@ use quell_model::{BeRung, CoreSet, HostCaps, Nanos, Plan, Rung, TaskId};
 use super::engine::{Engine, Failure, TaskState};
 use super::intent::{Change, Intended, Style};
 use super::target::{Targets, Want};
+use super::weights::weight;
 use super::{ApplyReport, BackEnd, CoreOutcome, Host, Notice, Pin, TaskInfo, TaskStatus, freezer};
 use crate::{ActError, RestoreReport};
 use quell_observe::ThreadView;
@@ -163,19 +164,6 @@ fn set_weight(
         state.group_idle = Some(idle);
     }
     Some((file, done))
-}
-
-/// The value for a weight file, by its name.
-fn weight(file: &Path, idle: bool) -> &'static str {
-    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    match (name, idle) {
-        ("cpu.shares", true) => "2",
-        ("cpu.shares", false) => "1024",
-        ("cpu.weight", true) => "1",
-        ("cpu.weight", false) => "100",
-        (_, true) => "1",
-        (_, false) => "0",
-    }
 }
 
 impl BackEnd for Cpusets {

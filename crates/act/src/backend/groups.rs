@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::TaskGroups;
 use super::layout::{Hierarchy, Layout, Version};
+use super::weights::weight;
 use crate::{ActError, Executor, RestoreReport, Setting, Subject};
 use quell_os::Tid;
 
@@ -28,9 +29,11 @@ pub struct Groups {
 /// Which groups a task needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupUse {
-    /// A freezer, for the elevation back end. Under RT_GROUP_SCHED a cpu group of its own would cost
+    /// A freezer, for LC under the elevation back end. Under RT_GROUP_SCHED a cpu group of its own would cost
     /// the task its real-time priority, and a cpuset is not needed.
     Freeze,
+    /// A freezer and a cpu group that counts for least, for BE under SCHED_IDLE.
+    Yield,
     /// Freezer, cpuset and weight, for the cpuset back end.
     Confine,
 }
@@ -70,6 +73,7 @@ impl Groups {
             return Ok(groups);
         }
         if let Some(hierarchy) = &self.layout.cpuset
+            && wanted == GroupUse::Confine
             && self.can_delegate(hierarchy, "cpuset", exec)?
         {
             let dir = self.make_in(hierarchy, task, exec)?;
@@ -83,6 +87,9 @@ impl Groups {
             let shares = if hierarchy.version == Version::V1 { "cpu.shares" } else { "cpu.weight" };
             let files = ["cpu.idle", shares].map(|name| dir.join(name));
             groups.weight = files.into_iter().find(|file| file.exists());
+        }
+        if let Some(file) = groups.weight.as_ref().filter(|_| wanted == GroupUse::Yield) {
+            exec.write_setting(&Setting::CgroupFile(file.clone()), weight(file, true))?;
         }
         Ok(groups)
     }

@@ -30,6 +30,7 @@ mod target;
 mod tests;
 mod turns;
 mod verify;
+mod weights;
 
 use std::path::PathBuf;
 
@@ -43,6 +44,7 @@ pub use intent::{Change, Intended};
 pub use layout::{Hierarchy, Layout, Version};
 pub use prep::{Bystander, Note, Prep, PrepConfig, PrepPlan, PrepReport, Step, Why};
 pub use rt_check::{RtRefusal, check_rt, check_rt_of};
+pub use weights::{SchedGroup, Standing, Weights, weight};
 
 use crate::{RestoreReport, SchedAttr};
 use quell_observe::ThreadView;

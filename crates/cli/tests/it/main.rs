@@ -28,5 +28,6 @@ mod top;
 mod tutorial;
 mod unit;
 mod view;
+mod weights;
 mod why;
 mod why_file;

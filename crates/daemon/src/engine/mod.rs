@@ -6,6 +6,7 @@
 mod congestion;
 mod decisions;
 mod feed;
+mod groups;
 mod hints;
 mod lanes;
 mod members;

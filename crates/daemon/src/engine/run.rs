@@ -230,6 +230,9 @@ impl Engine {
                 self.ungroup(&groups);
                 let _ = reply.send(());
             }
+            Command::Weigh(file, least, reply) => {
+                let _ = reply.send(self.weigh(&file, least));
+            }
             Command::Hints(id, page, reply) => {
                 self.hints.set(id, page);
                 let _ = reply.send(());

@@ -1,23 +1,19 @@
 //! What the engine tells: the status table, explanations, the end.
 
-use std::path::Path;
-
 use quell_control::protocol::{
     CoreStatus, LatencyStatus, Status, TaskCpuTime, TaskStatus, ThreadRoleStatus, WakeupLatency,
 };
 
-use quell_act::backend::TaskGroups;
 use quell_decisions::Recorder;
 use quell_model::{Class, CoreId, Nanos, Signal, TaskId, TaskView};
 use quell_observe::ThreadView;
 use quell_observe::bpf::{Histogram, TaskTimes};
-use quell_os::{Tid, clock};
+use quell_os::clock;
 
 use super::lanes::Link;
 use super::members::Member;
 use super::tally::Tally;
 use super::{Engine, Pace};
-use crate::command::GroupCall;
 
 impl Engine {
     /// What runs where. Name, source and processes of a task are the manager's to add.
@@ -239,33 +235,6 @@ impl Engine {
             ));
         }
         lines
-    }
-
-    /// Makes the groups of a launched task, or finds those of an adopted one.
-    pub fn groups(&mut self, call: GroupCall) -> Result<TaskGroups, String> {
-        let (groups, exec) = (&self.parts.groups, &mut self.parts.executor);
-        match call {
-            GroupCall::Make { name, pid } => {
-                let made = groups
-                    .make(&name, self.parts.group_use, exec)
-                    .map_err(|err| err.to_string())?;
-                groups.admit(&made, Tid(pid), exec).map_err(|err| err.to_string())?;
-                Ok(made)
-            }
-            GroupCall::Find { pid } => {
-                let freezer =
-                    groups.freezer_of(Path::new("/"), Tid(pid)).map_err(|err| err.to_string())?;
-                Ok(TaskGroups { freezer, ..TaskGroups::default() })
-            }
-        }
-    }
-
-    /// Removes the groups of a launched task.
-    pub fn ungroup(&mut self, groups: &TaskGroups) {
-        let report = self.parts.groups.remove(groups, &mut self.parts.executor);
-        if !report.is_complete() {
-            self.events.tell(format!("a group stays: {report}"));
-        }
     }
 
     /// Gives everything back.

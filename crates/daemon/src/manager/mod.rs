@@ -12,6 +12,7 @@ mod preflight;
 mod runtimes;
 pub mod sources;
 mod task;
+mod weights;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,7 @@ pub use live::LiveLine;
 pub use preflight::preflight;
 use runtimes::Registration;
 use task::Task;
+use weights::Weighed;
 
 /// Between two looks for ended programs.
 const LOOK: Duration = Duration::from_millis(500);
@@ -65,6 +67,7 @@ pub struct Manager {
     registrations: Vec<Registration>,
     /// Processes whose runtime was drained: they are not let in again.
     drained: Vec<ThreadRef>,
+    weighed: Option<Weighed>,
     started: Instant,
     looked: Instant,
     sweep_due: Arc<AtomicBool>,
@@ -90,6 +93,7 @@ impl Manager {
         status: Status,
     ) -> Manager {
         Manager {
+            weighed: Weighed::new(&ground.host),
             ground,
             engine: engine.postbox.clone(),
             schedulers,
@@ -285,6 +289,9 @@ impl Manager {
             let others = self.tasks.iter().enumerate().filter(|(other, _)| *other != at);
             let taken: Vec<i32> = others.flat_map(|(_, task)| task.pids()).collect();
             self.tasks[at].look(&taken, lost, &self.engine);
+        }
+        if let Some(weighed) = &mut self.weighed {
+            weighed.look(&mut self.tasks, &self.engine);
         }
     }
 

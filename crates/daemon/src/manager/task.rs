@@ -30,6 +30,8 @@ pub struct Task {
     groups: Option<TaskGroups>,
     ended: Option<String>,
     problems: Vec<String>,
+    /// What stands in the way of its cgroup's counting for least, at the last look.
+    weight_problem: Option<String>,
     /// Reads its latency and load; LC only.
     gauge: Option<Gauge>,
     /// Its page of hints.
@@ -78,6 +80,7 @@ impl Task {
             groups: None,
             ended: None,
             problems: Vec::new(),
+            weight_problem: None,
             gauge: None,
             hints: Hints::default(),
         };
@@ -179,9 +182,11 @@ impl Task {
     fn make_groups(&mut self, engine: &Postbox<Command>) -> Result<TaskGroups, String> {
         let call = match (self.programs.first(), &self.config.source, self.config.allow_freeze) {
             (_, Source::Lane(_), _) => return Ok(TaskGroups::default()),
-            (Some(program), _, _) => {
-                GroupCall::Make { name: self.config.name.clone(), pid: program.pid() }
-            }
+            (Some(program), _, _) => GroupCall::Make {
+                task: self.id,
+                name: self.config.name.clone(),
+                pid: program.pid(),
+            },
             (None, Source::Pid(pid), true) => GroupCall::Find { pid: *pid },
             (None, _, true) => {
                 self.problem(
@@ -332,6 +337,11 @@ impl Task {
         }
     }
 
+    /// Takes what stands in the way of its cgroup's counting for least now.
+    pub fn note_weight(&mut self, problem: Option<String>) {
+        self.weight_problem = problem;
+    }
+
     /// Adds to its row of the status what the scheduler thread does not know.
     pub fn complete(&self, row: &mut TaskStatus) {
         row.source = sources::in_words(&self.config.source);
@@ -343,7 +353,7 @@ impl Task {
             (None, true, _) => "waiting for processes".to_owned(),
             (None, false, _) => "running".to_owned(),
         };
-        row.problems.extend(self.problems.iter().cloned());
+        row.problems.extend(self.problems.iter().chain(&self.weight_problem).cloned());
         self.hints.complete(self.config.hints.as_deref(), row);
         if let (Some(gauge), Some(latency)) = (&self.gauge, &mut row.latency) {
             gauge.complete(latency);

@@ -1,0 +1,90 @@
+//! Batch work counts for least in the fair class, also in a cgroup of its own.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::common::{Ground, Program, eventually};
+use quell_testkit::{Undo, skipped};
+
+const CPU: &str = "/sys/fs/cgroup/cpu";
+
+/// A cgroup of the v1 cpu controller that has `cpu.idle`.
+struct Group {
+    directory: PathBuf,
+    _undo: Undo,
+}
+
+impl Group {
+    fn new(name: &str) -> Option<Group> {
+        let directory = Path::new(CPU).join(format!("quell-{name}-{}", std::process::id()));
+        let shown = directory.display();
+        let remove = format!("for i in $(seq 100); do rmdir {shown} && exit; sleep 0.1; done");
+        let undo = Path::new(CPU).join("cgroup.procs").exists().then(|| Undo::with(&remove))?;
+        fs::create_dir(&directory).unwrap();
+        let group = Group { directory, _undo: undo.unwrap() };
+        group.directory.join("cpu.idle").exists().then_some(group)
+    }
+
+    fn start(&self, command: &str) -> Program {
+        let program = Program::start("sh", &["-c", command]);
+        fs::write(self.directory.join("cgroup.procs"), program.pid().to_string()).unwrap();
+        program
+    }
+
+    fn is_idle(&self) -> bool {
+        fs::read_to_string(self.directory.join("cpu.idle")).unwrap().trim() == "1"
+    }
+}
+
+fn config(class: &str, name: &str, program: &Program) -> String {
+    format!("[[task]]\nname = \"{name}\"\nclass = \"{class}\"\npid = {}\n", program.pid())
+}
+
+#[test]
+fn a_cgroup_of_batch_work_counts_for_least_until_something_else_is_in_it() {
+    let (Some(service), Some(batch)) = (Group::new("service"), Group::new("batch")) else {
+        return skipped("this host has no cpu controller of cgroup v1 with cpu.idle");
+    };
+    let ground = Ground::new();
+    let web = service.start("exec sleep 100");
+    let job = batch.start("exec sleep 100");
+    let text = format!(
+        "[host]\nmanaged = \"1\"\n{}guaranteed = 1\n{}",
+        config("lc", "web", &web),
+        config("be", "job", &job)
+    );
+    let daemon = ground.run(&text);
+    eventually("the cgroup of the batch work counts for least", || batch.is_idle());
+    assert!(!service.is_idle());
+
+    let other = batch.start("exec sleep 100");
+    eventually("not while another program is in it", || !batch.is_idle());
+    let problems = || daemon.task("job")["problems"].to_string();
+    eventually("and the status names it", || {
+        problems().contains(&format!("process {} is in its cgroup", other.pid()))
+    });
+    drop(other);
+    eventually("again when that is gone", || batch.is_idle() && problems() == "[]");
+
+    daemon.stop();
+    assert!(!batch.is_idle(), "given back");
+}
+
+#[test]
+fn launched_batch_work_has_a_cgroup_that_counts_for_least() {
+    if !Path::new(CPU).join("cgroup.procs").exists() {
+        return skipped("this host has no cpu controller of cgroup v1");
+    }
+    let ground = Ground::new();
+    let text = "[host]\nmanaged = \"1\"\n[[task]]\nname = \"launched-weight\"\nclass = \"be\"\n\
+                command = [\"sleep\", \"100\"]\n";
+    let daemon = ground.run(text);
+    let group = Path::new(CPU).join("quell/launched-weight");
+    let read = |file: &str| fs::read_to_string(group.join(file)).unwrap();
+    assert!(!read("cgroup.procs").is_empty());
+    assert!(read("cpu.idle").trim() == "1" || read("cpu.shares").trim() == "2");
+    daemon.stop();
+    assert!(!group.exists(), "the cgroup stays");
+}
