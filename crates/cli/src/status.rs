@@ -242,11 +242,11 @@ fn roles(status: &Status) -> String {
         vec![
             task.name.clone(),
             thread.tid.to_string(),
-            comm(thread.tid),
+            or_dash(&thread.name.escape_debug().to_string()),
             thread.role.clone(),
             format!("{:.1} s", thread.since_s),
             format!("{:.0}", thread.burst_us),
-            thread.needs.to_string(),
+            if thread.configured { "configured".to_owned() } else { thread.needs.to_string() },
         ]
     };
     let of_task = |task: &TaskStatus| {
@@ -254,12 +254,6 @@ fn roles(status: &Status) -> String {
     };
     let rows: Vec<Vec<String>> = status.tasks.iter().flat_map(of_task).collect();
     if rows.is_empty() { String::new() } else { format!("\n{}", table::render(&header, &rows)) }
-}
-
-/// The name of a thread of this host, which may be gone by now.
-fn comm(tid: i32) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
-    or_dash(&name.trim_end().escape_debug().to_string())
 }
 
 fn slo_in_words(slo: &SloStatus) -> String {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crossbeam_channel::Sender;
 use quell_act::backend::{TaskGroups, TaskInfo};
 use quell_control::protocol::{CongestionReport, Status};
-use quell_model::{Children, Limits, TaskId};
+use quell_model::{Children, Limits, Role, TaskId, ThreadId};
 use quell_observe::bpf::SlotPlace;
 use quell_os::ThreadRef;
 use quell_shm::Reader;
@@ -54,6 +54,10 @@ pub enum Command {
     Ungroup(TaskGroups, Sender<()>),
     /// Makes the cgroup with this weight file count for least among its siblings, or as it did before.
     Weigh(PathBuf, bool, Sender<Result<(), String>>),
+    /// The threads of a task.
+    Threads(TaskId, Sender<Vec<(ThreadRef, ThreadId)>>),
+    /// Roles that the operator gives threads of a task; `None`: no longer. False where threads have no roles.
+    AssignRoles(TaskId, Vec<(ThreadId, Option<Role>)>, Sender<bool>),
     /// Where a task's threads hint what they serve from now on.
     Hints(TaskId, Option<Reader>, Sender<()>),
     /// The task is a runtime under this contract from now on, or none any more; answers with the contract before.

@@ -110,6 +110,8 @@ pub enum BurstState {
     Proved,
     /// The thread exited.
     Exited,
+    /// The operator gave the thread this role, whatever its bursts are; `None`: no longer.
+    Assigned(Option<Role>),
 }
 
 /// An LC thread that waits behind a burst.
@@ -139,5 +141,11 @@ pub struct ThreadPlan {
     /// The burst for which it lost the role before.
     pub burst: Nanos,
     /// Short bursts in a row after which it gets a higher role. 0: at the end of the present burst, whatever its length.
+    /// [`ThreadPlan::ASSIGNED`]: the operator gave it this role.
     pub needs: u32,
+}
+
+impl ThreadPlan {
+    /// No number of short bursts changes the role.
+    pub const ASSIGNED: u32 = u32::MAX;
 }

@@ -38,6 +38,12 @@ pub fn thread(tid: i32) -> io::Result<ThreadRef> {
     ThreadRef::of(Tid(tgid), Tid(tid))
 }
 
+/// The name of a thread, as it gave it to itself (`comm`); empty once it is gone.
+pub fn thread_name(tid: i32) -> String {
+    let name = fs::read(format!("/proc/{tid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}
+
 /// Whether there is such a process and it has not ended. One that ended and was not waited for has.
 pub fn exists(pid: i32) -> bool {
     match ThreadStat::of(Tid(pid), Tid(pid)) {

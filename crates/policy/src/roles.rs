@@ -13,6 +13,8 @@
 //!   one with a long burst spends some milliseconds in the fair class: kernel threads and foreign threads of the core run.
 //!   Likewise a guest goes before a demoted thread of the core's owner for at most a tenth of the time.
 //!
+//! A role that the operator gave a thread is left only for a boost and for the tenth of others.
+//!
 //! Tasks with a scheduler of their own (lanes, runtimes) have no roles.
 
 #[cfg(test)]
@@ -64,6 +66,8 @@ const SHARE_LOOK: Nanos = Nanos::from_millis(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Demoted {
     planned: ThreadPlan,
+    /// The operator gave it this role.
+    assigned: Option<Role>,
     /// The role after [`Role::Fair`].
     earned: Role,
     /// The present role ends then, whatever the thread does.
@@ -93,6 +97,7 @@ impl Roles {
                 BurstState::Overran(waiter) => self.demote(now, burst, plan, waiter),
                 BurstState::Proved => self.promote(now, burst),
                 BurstState::Exited => self.forget(burst.thread),
+                BurstState::Assigned(role) => self.assign(now, burst, role),
             }
         }
         let mut next = self.leave_core_to_others(now, seen);
@@ -111,6 +116,9 @@ impl Roles {
         let Some(own) = rung_of(plan, burst.task) else { return };
         if role == Role::Boosted {
             return self.end_boost(burst.thread, now);
+        }
+        if self.is_assigned(burst.thread) {
+            return;
         }
         let lowered = own.of_role(target);
         let mut lends = false;
@@ -161,6 +169,7 @@ impl Roles {
             && !relapsed(self, waiter.thread)
             && let Ok(index) = self.find(waiter.thread)
             && self.demoted[index].planned.role != Role::Fair
+            && self.demoted[index].assigned.is_none()
         {
             self.demoted[index].become_role(Role::Event, now);
         }
@@ -184,9 +193,28 @@ impl Roles {
         }
     }
 
+    fn is_assigned(&self, thread: ThreadId) -> bool {
+        self.find(thread).is_ok_and(|index| self.demoted[index].assigned.is_some())
+    }
+
+    /// The operator gave a thread a role, or took that back: then its bursts decide from here on.
+    fn assign(&mut self, now: Nanos, burst: &Burst, role: Option<Role>) {
+        if role.is_none() && !self.is_assigned(burst.thread) {
+            return;
+        }
+        let Some(thread) = self.entry(burst.thread, burst.task, now) else { return };
+        (thread.assigned, thread.promoted) = (role, false);
+        thread.forgive_at = now + FORGIVE_AFTER;
+        (thread.planned.needs, thread.planned.burst) = (0, Nanos::ZERO);
+        if thread.planned.role != role.unwrap_or_default() {
+            thread.become_role(role.unwrap_or_default(), now);
+        }
+    }
+
     fn end_boost(&mut self, thread: ThreadId, now: Nanos) {
         if let Ok(index) = self.find(thread) {
-            self.demoted[index].become_role(Role::Background, now);
+            let role = self.demoted[index].assigned.unwrap_or(Role::Background);
+            self.demoted[index].become_role(role, now);
         }
     }
 
@@ -196,6 +224,7 @@ impl Roles {
         let thread = &mut self.demoted[index];
         let role = match thread.planned.role {
             Role::Fair => thread.earned,
+            role if thread.assigned.is_some() => role,
             _ if thread.planned.needs == 0 => Role::Event,
             role => role.above(),
         };
@@ -237,15 +266,17 @@ impl Roles {
     fn end_times(&mut self, now: Nanos) -> Nanos {
         let is_forgotten = |thread: &Demoted| {
             let planned = &thread.planned;
-            planned.role == Role::Event && planned.needs == 0 && thread.forgive_at <= now
+            let is_event = planned.role == Role::Event && planned.needs == 0;
+            is_event && thread.assigned.is_none() && thread.forgive_at <= now
         };
         self.demoted.retain(|thread| !is_forgotten(thread));
         let mut next = Nanos::MAX;
         for thread in &mut self.demoted {
             if thread.until.is_some_and(|until| until <= now) {
-                let role = match thread.planned.role {
-                    Role::Fair => thread.earned,
-                    Role::Boosted => Role::Background,
+                let role = match (thread.planned.role, thread.assigned) {
+                    (_, Some(role)) => role,
+                    (Role::Fair, None) => thread.earned,
+                    (Role::Boosted, None) => Role::Background,
                     _ => Role::LongEvent,
                 };
                 thread.become_role(role, now);
@@ -330,6 +361,7 @@ impl Demoted {
                 burst: Nanos::ZERO,
                 needs: 0,
             },
+            assigned: None,
             earned: Role::Event,
             until: None,
             promoted: false,
@@ -339,8 +371,12 @@ impl Demoted {
     }
 
     fn plan(&self) -> ThreadPlan {
-        let most = if self.planned.role == Role::LongEvent { NEEDS_LONG_MAX } else { NEEDS_MAX };
-        ThreadPlan { needs: self.planned.needs.min(most), ..self.planned }
+        let needs = match (self.assigned, self.planned.role) {
+            (Some(_), _) => ThreadPlan::ASSIGNED,
+            (None, Role::LongEvent) => self.planned.needs.min(NEEDS_LONG_MAX),
+            _ => self.planned.needs,
+        };
+        ThreadPlan { needs, ..self.planned }
     }
 
     fn become_role(&mut self, role: Role, now: Nanos) {

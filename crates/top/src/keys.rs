@@ -46,7 +46,7 @@ const PAGE: isize = 10;
 
 /// Keys and what they do, for the help.
 pub const HELP: &[(&str, &str)] = &[
-    ("Tab, Shift-Tab, 1-6", "next pane, pane before, pane by number"),
+    ("Tab, Shift-Tab, 1-7", "next pane, pane before, pane by number"),
     ("Up Down k j", "select a row"),
     ("PgUp PgDn Home End g G", "select ten rows further, the first, the last"),
     ("< > Left Right", "sort by the column before, the next column"),
@@ -72,7 +72,7 @@ pub fn action(key: &KeyEvent) -> Option<Action> {
         KeyCode::Char('?' | 'h') | KeyCode::F(1) => Action::Help,
         KeyCode::Tab => Action::NextPane,
         KeyCode::BackTab => Action::PreviousPane,
-        KeyCode::Char(digit @ '1'..='6') => Action::Pane(digit as usize - '1' as usize),
+        KeyCode::Char(digit @ '1'..='7') => Action::Pane(digit as usize - '1' as usize),
         KeyCode::Up | KeyCode::Char('k') => Action::Move(-1),
         KeyCode::Down | KeyCode::Char('j') => Action::Move(1),
         KeyCode::PageUp => Action::Move(-PAGE),

@@ -21,11 +21,20 @@ pub enum Pane {
     Events,
     /// Runtimes, what they publish and what they were granted.
     Runtimes,
+    /// Threads of LC tasks that are below the rung of their task.
+    Threads,
 }
 
 /// All of them, in the order of their keys.
-pub const PANES: [Pane; 6] =
-    [Pane::Tasks, Pane::Cores, Pane::Decisions, Pane::Advice, Pane::Events, Pane::Runtimes];
+pub const PANES: [Pane; 7] = [
+    Pane::Tasks,
+    Pane::Cores,
+    Pane::Decisions,
+    Pane::Advice,
+    Pane::Events,
+    Pane::Runtimes,
+    Pane::Threads,
+];
 
 const TASKS: &[Column] = &[
     Column::text("TASK", 0),
@@ -77,6 +86,16 @@ const RUNTIMES: &[Column] = &[
     Column::number("OVERDUE", 7),
 ];
 
+const THREADS: &[Column] = &[
+    Column::text("TASK", 0),
+    Column::text("THREAD", 1),
+    Column::text("NAME", 3),
+    Column::text("ROLE", 2),
+    Column::number("SINCE", 4),
+    Column::number("BURST", 5),
+    Column::number("NEEDS", 6),
+];
+
 const DECISIONS: &[Column] = &[
     Column::number("AGO", 0),
     Column::number("CORE", 1),
@@ -100,6 +119,7 @@ impl Pane {
             Pane::Advice => "Advice",
             Pane::Events => "Events",
             Pane::Runtimes => "Runtimes",
+            Pane::Threads => "Demoted threads",
         }
     }
 
@@ -112,6 +132,7 @@ impl Pane {
             Pane::Advice => ADVICE,
             Pane::Events => EVENTS,
             Pane::Runtimes => RUNTIMES,
+            Pane::Threads => THREADS,
         }
     }
 
@@ -140,6 +161,7 @@ impl Pane {
             Pane::Advice => advice(status),
             Pane::Events => events(status),
             Pane::Runtimes => status.tasks.iter().filter_map(of_runtime).collect(),
+            Pane::Threads => status.tasks.iter().flat_map(of_threads).collect(),
         };
         Table { columns: self.columns(), rows }
     }
@@ -198,6 +220,26 @@ fn of_runtime(task: &TaskStatus) -> Option<Row> {
         ],
         subject: Some(Subject::Task(task.name.clone())),
         alarming: runtime.forced_revokes > 0 || runtime.rejected_claims > 0,
+    })
+}
+
+fn of_threads(task: &TaskStatus) -> impl Iterator<Item = Row> {
+    task.roles.iter().map(|thread| Row {
+        id: format!("{} {}", task.name, thread.tid),
+        cells: vec![
+            Cell::text(&task.name),
+            Cell::text(&thread.tid.to_string()),
+            Cell::text(&thread.name),
+            Cell::text(&thread.role),
+            Cell::number(Some(thread.since_s * 1e6), text::time),
+            Cell::number(Some(thread.burst_us), text::time),
+            match thread.configured {
+                true => Cell::text("configured"),
+                false => Cell::count(thread.needs),
+            },
+        ],
+        subject: Some(Subject::Task(task.name.clone())),
+        alarming: false,
     })
 }
 
@@ -270,13 +312,14 @@ fn events(status: &Status) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_control::protocol::RuntimeStatus;
+    use quell_control::protocol::{RuntimeStatus, ThreadRoleStatus};
 
     #[test]
     fn every_row_has_a_cell_for_every_column() {
         let status = Status {
             tasks: vec![TaskStatus {
                 runtime: Some(RuntimeStatus::default()),
+                roles: vec![ThreadRoleStatus::default()],
                 ..TaskStatus::default()
             }],
             cores: vec![CoreStatus::default()],

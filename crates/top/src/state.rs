@@ -445,6 +445,6 @@ mod tests {
         state.update(key(KeyCode::Tab));
         assert_eq!(state.focus, Pane::Tasks);
         state.update(key(KeyCode::BackTab));
-        assert_eq!(state.focus, Pane::Runtimes);
+        assert_eq!(state.focus, Pane::Threads);
     }
 }

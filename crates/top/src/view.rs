@@ -65,13 +65,15 @@ impl Paint<'_> {
         self.coloured(Style::new().add_modifier(Modifier::BOLD), Color::Red)
     }
 
-    /// A large screen: tasks, cores and runtimes, if there are any, over the whole width, below them why, advice, decisions, events.
+    /// A large screen: tasks, cores, and runtimes and demoted threads if there are any, over the whole width; below them why,
+    /// advice, decisions, events.
     fn everything(&self, body: Rect, buf: &mut Buffer) {
         let third = body.height / 3;
-        let [tasks, cores, runtimes, rest] = Layout::vertical([
+        let [tasks, cores, runtimes, threads, rest] = Layout::vertical([
             Constraint::Length(self.wanted(Pane::Tasks).min(third)),
             Constraint::Length(self.wanted(Pane::Cores).min(third)),
             Constraint::Length(self.wanted(Pane::Runtimes).min(third / 2)),
+            Constraint::Length(self.wanted(Pane::Threads).min(third / 2)),
             Constraint::Fill(1),
         ])
         .areas(body);
@@ -85,6 +87,9 @@ impl Paint<'_> {
         self.list(Pane::Cores, cores, buf);
         if runtimes.height > 0 {
             self.list(Pane::Runtimes, runtimes, buf);
+        }
+        if threads.height > 0 {
+            self.list(Pane::Threads, threads, buf);
         }
         self.why(why, buf);
         self.list(Pane::Advice, advice, buf);
@@ -116,15 +121,16 @@ impl Paint<'_> {
         self.list(Pane::Cores, below, buf);
     }
 
-    /// The rows that a pane takes with all it has: title, headings, rows. None for runtimes where there are none.
+    /// The rows that a pane takes with all it has: title, headings, rows. None for runtimes and threads where there are none.
     fn wanted(&self, pane: Pane) -> u16 {
         let status = self.state.sample.as_ref().map(|sample| &sample.status);
         let rows = status.map_or(0, |status| match pane {
             Pane::Tasks => status.tasks.len(),
             Pane::Runtimes => status.tasks.iter().filter(|task| task.runtime.is_some()).count(),
+            Pane::Threads => status.tasks.iter().map(|task| task.roles.len()).sum(),
             _ => status.cores.len(),
         });
-        if pane == Pane::Runtimes && rows == 0 {
+        if matches!(pane, Pane::Runtimes | Pane::Threads) && rows == 0 {
             return 0;
         }
         u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(3)

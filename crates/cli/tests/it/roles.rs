@@ -53,6 +53,32 @@ fn processes_that_compute_are_in_the_background_of_their_service() {
     daemon.stop();
 }
 
+#[test]
+fn configured_role_holds_for_threads_of_that_name_whatever_they_do() {
+    let ground = Ground::new();
+    let text = |rules: &str| {
+        format!(
+            "[host]\nmanaged = \"1\"\n[[task]]\nname = \"web\"\nclass = \"lc\"\nguaranteed = 1\n\
+             command = [\"sleep\", \"100\"]\n{rules}"
+        )
+    };
+    let rule = "[[task.threads]]\nname = \"sle*\"\nrole = \"background\"\n";
+    let daemon = ground.run(&text(rule));
+    eventually("the thread is in the fair class", || {
+        let threads = background(&daemon);
+        threads.iter().any(|(tid, _)| policy_of(*tid) == Some(0))
+    });
+    let words = |args: &[&str]| String::from_utf8(ground.quell(args).stdout).unwrap();
+    assert!(words(&["status", "--explain", "web"]).contains(": configured"));
+    assert!(words(&["status"]).contains("configured"));
+
+    let file = ground.config(&text(""));
+    let applied = ground.quell(&["apply", file.to_str().unwrap()]);
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    eventually("without the rule it has the rung of its task", || background(&daemon).is_empty());
+    daemon.stop();
+}
+
 /// Field 41 of /proc/TID/stat: the scheduling policy.
 fn policy_of(tid: i64) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;

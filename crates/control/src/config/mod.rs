@@ -11,6 +11,7 @@ mod memory;
 mod raw;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ pub(crate) use raw::is_name;
 pub use check::CheckedHost;
 pub use lane::{LaneConfig, LanePattern, MemberConfig};
 pub use latency::{LatencyConfig, LatencySource, MetricsConfig, Unit};
+pub use threads::ThreadRule;
 
 /// The largest configuration that is read.
 pub const CONFIG_BYTES_MAX: usize = 1 << 20;
@@ -216,6 +218,8 @@ pub struct TaskConfig {
     pub latency: Option<LatencyConfig>,
     /// LC: the page in which its threads hint what they serve.
     pub hints: Option<PathBuf>,
+    /// LC: roles of threads by their names; the first that fits counts.
+    pub threads: Vec<ThreadRule>,
 }
 
 /// What belongs to a task.

@@ -14,6 +14,7 @@ use toml::Spanned;
 use super::lane::{self, LaneConfig};
 use super::latency::{self, RawLatency, RawSlo};
 use super::memory::{self, RawMemory};
+use super::threads::{self, RawThreadRule};
 use super::{
     BackEndKind, CONFIG_BYTES_MAX, Config, ConfigError, Controllers, ForeignThreads, HostConfig,
     Launch, Named, ObserverKind, Pattern, Source, TASKS_MAX, TaskConfig, Throttling,
@@ -110,6 +111,8 @@ with_time_limits! {
         latency: Option<Spanned<RawLatency>>,
         hints: Option<Spanned<String>>,
         slo: Option<Spanned<RawSlo>>,
+        #[serde(default)]
+        threads: Vec<RawThreadRule>,
     }
 }
 
@@ -332,6 +335,7 @@ fn task(
         allow_freeze: raw.allow_freeze.unwrap_or(launched),
         latency: latency::latency(place, name.get_ref(), class, raw.latency, raw.slo)?,
         hints: raw.hints.map(|path| hints(place, name.get_ref(), class, path)).transpose()?,
+        threads: threads::rules(place, name.get_ref(), class, raw.lane.as_ref(), raw.threads)?,
     };
     Ok((name, task))
 }

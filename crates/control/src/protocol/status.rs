@@ -273,6 +273,9 @@ pub struct CoreStatus {
 pub struct ThreadRoleStatus {
     /// The thread.
     pub tid: i32,
+    /// Its name; empty once it is gone.
+    #[serde(default)]
+    pub name: String,
     /// `long-event`, `background` or `fair`.
     pub role: String,
     /// Seconds since it has this role.
@@ -281,6 +284,9 @@ pub struct ThreadRoleStatus {
     pub burst_us: f64,
     /// Short bursts in a row that earn it a higher role; 0: the end of the present burst does.
     pub needs: u32,
+    /// It has this role by `[[task.threads]]`, whatever its bursts are.
+    #[serde(default)]
+    pub configured: bool,
 }
 
 /// One task.

@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use quell_model::{Nanos, Role, ThreadPlan};
+use quell_model::{Burst, BurstState, CoreId, Nanos, Role, TaskId, ThreadId, ThreadPlan};
+use quell_os::ThreadRef;
 
 use super::Engine;
 
@@ -19,6 +20,32 @@ impl Engine {
             ended |= observer.set_role(planned.thread, planned.task, role, needs);
         });
         self.hurry |= ended;
+    }
+
+    /// The threads of a task.
+    pub(super) fn threads_of(&self, id: TaskId) -> Vec<(ThreadRef, ThreadId)> {
+        let threads = self.parts.sight.seen().threads().iter();
+        threads.filter(|view| view.task == id).map(|view| (view.thread, view.id)).collect()
+    }
+
+    /// Tells the policy, with the next Snapshot, which roles the operator gives threads of a task.
+    pub(super) fn assign_roles(&mut self, id: TaskId, roles: &[(ThreadId, Option<Role>)]) -> bool {
+        if !self.parts.host.caps.bursts {
+            return false;
+        }
+        // One that exited meanwhile would never be told of again.
+        let alive = self.threads_of(id);
+        let roles = roles.iter().filter(|(thread, _)| alive.iter().any(|(_, id)| id == thread));
+        self.seen.bursts.extend(roles.map(|&(thread, role)| Burst {
+            thread,
+            task: id,
+            core: CoreId(0),
+            length: Nanos::ZERO,
+            has_record: true,
+            state: BurstState::Assigned(role),
+        }));
+        self.hurry = true;
+        true
     }
 
     /// Tells roles again that the observer does not have.

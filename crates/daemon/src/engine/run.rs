@@ -233,6 +233,12 @@ impl Engine {
             Command::Weigh(file, least, reply) => {
                 let _ = reply.send(self.weigh(&file, least));
             }
+            Command::Threads(id, reply) => {
+                let _ = reply.send(self.threads_of(id));
+            }
+            Command::AssignRoles(id, roles, reply) => {
+                let _ = reply.send(self.assign_roles(id, &roles));
+            }
             Command::Hints(id, page, reply) => {
                 self.hints.set(id, page);
                 let _ = reply.send(());

@@ -5,7 +5,7 @@ use quell_control::protocol::{
 };
 
 use quell_decisions::Recorder;
-use quell_model::{Class, CoreId, Nanos, Signal, TaskId, TaskView};
+use quell_model::{Class, CoreId, Nanos, Signal, TaskId, TaskView, ThreadPlan};
 use quell_observe::ThreadView;
 use quell_observe::bpf::{Histogram, TaskTimes};
 use quell_os::clock;
@@ -194,10 +194,12 @@ impl Engine {
             let planned = &roles[index];
             Some(ThreadRoleStatus {
                 tid: view.thread.tid.0,
+                name: String::new(),
                 role: planned.role.to_string(),
                 since_s: self.seen.now.since(planned.since).0 as f64 / 1e9,
                 burst_us: us(planned.burst),
-                needs: planned.needs,
+                needs: if planned.needs == ThreadPlan::ASSIGNED { 0 } else { planned.needs },
+                configured: planned.needs == ThreadPlan::ASSIGNED,
             })
         };
         let threads = self.parts.sight.seen().threads().iter();
@@ -254,7 +256,10 @@ impl Engine {
 }
 
 fn role_in_words(thread: &ThreadRoleStatus) -> String {
-    let ThreadRoleStatus { tid, role, since_s, burst_us, needs } = thread;
+    let ThreadRoleStatus { tid, role, since_s, burst_us, needs, .. } = thread;
+    if thread.configured {
+        return format!("thread {tid} is {role} since {since_s:.1} s: configured");
+    }
     let until = match needs {
         0 => "until this burst ends".to_owned(),
         1 => "until one short burst".to_owned(),

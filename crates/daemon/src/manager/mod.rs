@@ -9,6 +9,7 @@ mod hints;
 pub mod lanes;
 mod live;
 mod preflight;
+mod roles;
 mod runtimes;
 pub mod sources;
 mod task;
@@ -281,6 +282,7 @@ impl Manager {
         self.tasks.iter_mut().for_each(Task::notice_exits);
         for task in &mut self.tasks {
             task.look_for_hints(&self.engine);
+            task.assign_roles(&self.engine);
         }
         for at in 0..self.tasks.len() {
             if !lost && !self.tasks[at].may_grow() {

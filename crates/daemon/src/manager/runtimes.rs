@@ -153,6 +153,7 @@ fn as_configured(process: i32, wanted: &protocol::Registration) -> Result<TaskCo
         allow_freeze: false,
         latency: None,
         hints: None,
+        threads: Vec::new(),
     })
 }
 

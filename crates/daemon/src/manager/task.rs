@@ -10,6 +10,7 @@ use quell_observe::procs;
 
 use super::hints::{self, Hints};
 use super::lanes::{self, Schedulers};
+use super::roles::Assigned;
 use super::{no_answer, sources};
 use crate::access::Peer;
 use crate::command::{Command, GroupCall, Newcomer};
@@ -36,6 +37,8 @@ pub struct Task {
     gauge: Option<Gauge>,
     /// Its page of hints.
     hints: Hints,
+    /// Roles that its configuration gives threads.
+    assigned: Assigned,
 }
 
 impl Task {
@@ -83,6 +86,7 @@ impl Task {
             weight_problem: None,
             gauge: None,
             hints: Hints::default(),
+            assigned: Assigned::default(),
         };
         let lane = lane.as_ref().map(|(lane, request)| (lane.as_ref(), request));
         if let Err(what) = task.begin(managed, away, lane, schedulers, engine) {
@@ -224,6 +228,7 @@ impl Task {
             times: self.config.times,
             latency: self.config.latency.clone(),
             hints: self.config.hints.clone(),
+            threads: self.config.threads.clone(),
             ..wanted.clone()
         };
         same == self.config
@@ -290,6 +295,11 @@ impl Task {
         self.hints.look(&path, &users, self.id, engine);
     }
 
+    /// Gives threads the roles that the configuration gives their names.
+    pub fn assign_roles(&mut self, engine: &Postbox<Command>) {
+        self.assigned.look(self.id, &self.config.threads, engine);
+    }
+
     /// Whether processes that nobody told of can come to belong to it: those that match a name or enter a cgroup.
     pub fn may_grow(&self) -> bool {
         matches!(self.config.source, Source::Match(_) | Source::Cgroup(_))
@@ -354,6 +364,15 @@ impl Task {
             (None, false, _) => "running".to_owned(),
         };
         row.problems.extend(self.problems.iter().chain(&self.weight_problem).cloned());
+        if self.assigned.without_effect {
+            row.problems.push(
+                "[[task.threads]] has no effect: roles need BPF and backend = \"elevation\""
+                    .to_owned(),
+            );
+        }
+        for thread in &mut row.roles {
+            thread.name = procs::thread_name(thread.tid);
+        }
         self.hints.complete(self.config.hints.as_deref(), row);
         if let (Some(gauge), Some(latency)) = (&self.gauge, &mut row.latency) {
             gauge.complete(latency);

@@ -143,6 +143,43 @@ fn demotion_that_lets_no_waiting_thread_pass_is_left_out() {
 }
 
 #[test]
+fn role_that_the_operator_gave_outlasts_bursts_boosts_and_proofs() {
+    let mut bench = Bench::new();
+    bench.burst(MAIN, Nanos::ZERO, BurstState::Assigned(Some(Role::Event)));
+    bench.burst(HELPER, Nanos::ZERO, BurstState::Assigned(Some(Role::Background)));
+    assert_eq!(bench.needs(HELPER), ThreadPlan::ASSIGNED);
+    bench.overrun(MAIN, Nanos::from_millis(5), GUEST_THREAD);
+    assert_eq!(bench.plan.role(MAIN), Role::Event);
+    bench.proved(HELPER);
+    assert_eq!(bench.plan.role(HELPER), Role::Background);
+    bench.overrun(GUEST_THREAD, Nanos::from_millis(5), MAIN);
+    for _ in 0..3 {
+        bench.wait(FORGIVE_AFTER);
+    }
+    assert_eq!((bench.plan.role(MAIN), bench.plan.role(HELPER)), (Role::Event, Role::Background));
+
+    bench.burst(HELPER, Nanos::ZERO, BurstState::Assigned(None));
+    assert_eq!(bench.plan.role(HELPER), Role::Event);
+    bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
+    assert_eq!((bench.plan.role(HELPER), bench.needs(HELPER)), (Role::Background, 0));
+}
+
+#[test]
+fn thread_with_a_role_by_the_operator_gets_it_back_after_a_time_in_the_fair_class() {
+    let mut bench = Bench::new();
+    bench.burst(MAIN, Nanos::ZERO, BurstState::Assigned(Some(Role::LongEvent)));
+    let core = &mut bench.seen.cores[0];
+    core.running = Some(OWNER);
+    core.rt_share = Signal::Measured(Permille(990));
+    core.burst = Some((MAIN, Nanos::from_millis(9)));
+    bench.decide();
+    assert_eq!(bench.plan.role(MAIN), Role::Fair);
+    bench.seen.cores[0].rt_share = Signal::Measured(Permille(0));
+    bench.wait(FAIR_TIME);
+    assert_eq!(bench.plan.role(MAIN), Role::LongEvent);
+}
+
+#[test]
 fn background_thread_goes_first_for_one_budget_where_an_event_thread_may_spin() {
     let mut bench = Bench::new();
     bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
@@ -234,6 +271,8 @@ fn any_state() -> impl Strategy<Value = BurstState> {
         1 => Just(BurstState::Overran(None)),
         3 => Just(BurstState::Proved),
         1 => Just(BurstState::Exited),
+        1 => proptest::option::of(0usize..3)
+            .prop_map(|role| BurstState::Assigned(role.map(|role| Role::JUDGED[role]))),
     ]
 }
 
@@ -258,7 +297,9 @@ proptest! {
             bench.seen.bursts.push(Burst { thread, task, core, length, has_record, state });
             let next = bench.decide();
             for planned in &bench.plan.roles {
-                prop_assert!(planned.role != Role::Event && planned.needs <= NEEDS_MAX);
+                let is_assigned = planned.needs == ThreadPlan::ASSIGNED;
+                prop_assert!(planned.role != Role::Event);
+                prop_assert!(is_assigned || planned.needs <= NEEDS_MAX);
                 let fair = planned.role == Role::Fair;
                 prop_assert!(!fair || next <= bench.now + FAIR_TIME);
             }
