@@ -59,12 +59,12 @@ pub(crate) fn join(dir: &Path, tgid: Tid) -> io::Result<()> {
 }
 
 /// Removes a group that Quell made. What is in it goes to the group above: a child of a launched process may
-/// have been born there.
+/// have been born there. In version 2 a group that hands controllers down takes no process, but the top group does.
 ///
 /// # Errors
 /// Those of `rmdir(2)`.
 pub(crate) fn remove(dir: &Path) -> io::Result<()> {
-    let parent = dir.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let above: Vec<&Path> = dir.ancestors().skip(1).filter(|dir| is_group(dir)).collect();
     let mut removed = std::fs::remove_dir(dir);
     for _ in 0..REMOVE_PASSES {
         match &removed {
@@ -73,7 +73,7 @@ pub(crate) fn remove(dir: &Path) -> io::Result<()> {
         }
         for process in std::fs::read_to_string(dir.join("cgroup.procs"))?.lines() {
             if let Ok(tgid) = process.parse() {
-                let _ = join(parent, Tid(tgid));
+                let _ = above.iter().any(|group| join(group, Tid(tgid)).is_ok());
             }
         }
         removed = std::fs::remove_dir(dir);
@@ -83,6 +83,10 @@ pub(crate) fn remove(dir: &Path) -> io::Result<()> {
         }
     }
     removed
+}
+
+fn is_group(dir: &Path) -> bool {
+    dir.join("cgroup.procs").exists()
 }
 
 /// A mounted hierarchy.

@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub dirty: Vec<u32>,
     /// Cores that went idle since the last Snapshot.
     pub went_idle: CoreSet,
-    /// What was observed of bursts of LC threads since the last Snapshot: overruns, then proofs, then exits.
+    /// What was observed of bursts of LC threads since the last Snapshot: roles that the operator gave, then overruns, proofs, exits.
     pub bursts: Vec<Burst>,
     /// What moved between memory and caches so far, from any fixed time on: the traffic of the memory
     /// controllers, whoever caused it. A sum, so that who reads it chooses the window of the rate.

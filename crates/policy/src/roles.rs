@@ -32,6 +32,9 @@ use crate::state::{ensure, put, take};
 /// Threads below [`Role::Event`] that are remembered. At more, further threads keep their role.
 pub const THREADS_MAX: usize = 4_096;
 
+/// No further thread gets a role by the operator while so many are remembered: bursts need places, too.
+pub const ASSIGNED_MAX: usize = THREADS_MAX / 2;
+
 /// Relapses double the number of short bursts up to this: some seconds of the event rate of a busy worker.
 pub const NEEDS_MAX: u32 = 1 << 14;
 
@@ -117,9 +120,6 @@ impl Roles {
         if role == Role::Boosted {
             return self.end_boost(burst.thread, now);
         }
-        if self.is_assigned(burst.thread) {
-            return;
-        }
         let lowered = own.of_role(target);
         let mut lends = false;
         let helps = match waiter {
@@ -138,7 +138,8 @@ impl Roles {
                 waiter_role != Role::Boosted && passes(lowered, waiting)
             }
         };
-        if target <= role || role == Role::Fair || !helps || (lends && self.lent(burst, now)) {
+        let keeps = role == Role::Fair || self.is_assigned(burst.thread);
+        if target <= role || keeps || !helps || (lends && self.lent(burst, now)) {
             return;
         }
         let Some(thread) = self.entry(burst.thread, burst.task, now) else { return };
@@ -199,7 +200,9 @@ impl Roles {
 
     /// The operator gave a thread a role, or took that back: then its bursts decide from here on.
     fn assign(&mut self, now: Nanos, burst: &Burst, role: Option<Role>) {
-        if role.is_none() && !self.is_assigned(burst.thread) {
+        let known = self.find(burst.thread).ok().and_then(|index| self.demoted[index].assigned);
+        let full = known.is_none() && self.demoted.len() >= ASSIGNED_MAX;
+        if known == role || full {
             return;
         }
         let Some(thread) = self.entry(burst.thread, burst.task, now) else { return };
@@ -223,8 +226,8 @@ impl Roles {
         let Ok(index) = self.find(burst.thread) else { return };
         let thread = &mut self.demoted[index];
         let role = match thread.planned.role {
+            _ if thread.assigned.is_some() => return,
             Role::Fair => thread.earned,
-            role if thread.assigned.is_some() => role,
             _ if thread.planned.needs == 0 => Role::Event,
             role => role.above(),
         };

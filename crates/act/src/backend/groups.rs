@@ -94,6 +94,13 @@ impl Groups {
         Ok(groups)
     }
 
+    /// Whether this is one of Quell's own groups, or a file in one.
+    pub fn owns(&self, path: &Path) -> bool {
+        let mounts = [&self.layout.freezer, &self.layout.cpuset, &self.layout.cpu];
+        let mut own = mounts.into_iter().flatten().map(|hierarchy| hierarchy.mount.join(&self.top));
+        own.any(|top| path.starts_with(top))
+    }
+
     /// Moves a launched process into its task's groups. Its children follow by themselves.
     ///
     /// # Errors

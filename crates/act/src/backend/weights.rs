@@ -60,13 +60,17 @@ impl Weights {
         let mount = &self.hierarchy.mount;
         let own = Layout::group_of(&self.root, &self.hierarchy, "cpu", pid)?;
         // Version 2: below a group that hands `cpu` down no further, threads belong to that group.
-        let weighted = |dir: &&Path| *dir == mount || self.weight_file(dir).is_some();
+        let weighted = |dir: &&Path| *dir == mount || self.has_weight(dir);
         let cgroup = own.ancestors().find(weighted).unwrap_or(mount).to_owned();
         let autogroup = match cgroup == *mount && self.has_autogroups() {
             true => self.autogroup(pid),
             false => None,
         };
         Ok(SchedGroup { cgroup, autogroup })
+    }
+
+    fn has_weight(&self, cgroup: &Path) -> bool {
+        ["cpu.shares", "cpu.weight"].iter().any(|name| cgroup.join(name).exists())
     }
 
     fn has_autogroups(&self) -> bool {
@@ -99,26 +103,35 @@ impl Weights {
         Standing::Beside(apart.last().unwrap_or(&be.cgroup).to_owned())
     }
 
-    /// A process in the cgroup, or beneath, that is neither under SCHED_IDLE nor one of `known`.
+    /// A process in the cgroup, or beneath, that is neither under SCHED_IDLE, by its first thread, nor one of `known`.
     ///
     /// # Errors
     /// When the cgroup is gone.
     pub fn other_in(&self, cgroup: &Path, known: &BTreeSet<i32>) -> io::Result<Option<i32>> {
         let is_other = |pid: &i32| {
-            let idle = |attr: crate::SchedAttr| attr.policy == Policy::Idle;
-            // What ended meanwhile is in nobody's way.
-            !known.contains(pid) && quell_os::sched::attr(Tid(*pid)).is_ok_and(|attr| !idle(attr))
+            let is_other = match quell_os::sched::attr(Tid(*pid)) {
+                Ok(attr) => attr.policy != Policy::Idle,
+                // What ended meanwhile is in nobody's way; other errors are of policies that are not fair.
+                Err(error) => error.kind() != io::ErrorKind::NotFound
+                    && error.raw_os_error() != Some(libc::ESRCH),
+            };
+            !known.contains(pid) && is_other
         };
         Ok(procs::of_cgroup(&cgroup.to_string_lossy())?.into_iter().find(is_other))
     }
 
-    /// The file with the weight of a cgroup: `cpu.idle`, or that of the shares before Linux 5.15.
+    /// The file by which a cgroup is to count for least: `cpu.idle`, or that of its shares. Before Linux 5.15 there is no
+    /// other, and giving `cpu.idle` back makes the shares the default ones, whatever they were.
     pub fn weight_file(&self, cgroup: &Path) -> Option<PathBuf> {
-        let shares = match self.hierarchy.version {
+        let shares = cgroup.join(match self.hierarchy.version {
             Version::V1 => "cpu.shares",
             Version::V2 => "cpu.weight",
+        });
+        let idle = cgroup.join("cpu.idle");
+        let is_default = || {
+            fs::read_to_string(&shares).is_ok_and(|value| value.trim() == weight(&shares, false))
         };
-        ["cpu.idle", shares].map(|name| cgroup.join(name)).into_iter().find(|file| file.exists())
+        if idle.exists() && is_default() { Some(idle) } else { Some(shares).filter(|file| file.exists()) }
     }
 }
 
@@ -154,7 +167,14 @@ mod tests {
                 fs::write(path, text).unwrap();
             };
             write("proc/sys/kernel/sched_autogroup_enabled", "1\n");
-            groups.iter().for_each(|group| write(&format!("cg/{group}/cpu.idle"), "0\n"));
+            let (shares, default) = match version {
+                Version::V1 => ("cpu.shares", "1024\n"),
+                Version::V2 => ("cpu.weight", "100\n"),
+            };
+            for group in groups {
+                write(&format!("cg/{group}/cpu.idle"), "0\n");
+                write(&format!("cg/{group}/{shares}"), default);
+            }
             for (pid, group, session) in processes {
                 let line = match version {
                     Version::V1 => format!("3:cpu,cpuacct:/{group}\n0::/\n"),
@@ -212,6 +232,18 @@ mod tests {
         assert_eq!(tree.standing(4, &[1]), tree.beside("a"));
         fs::write(tree.root.path().join("proc/sys/kernel/sched_autogroup_enabled"), "0\n").unwrap();
         assert_eq!(tree.standing(3, &[1]), Standing::Behind);
+    }
+
+    #[test]
+    fn shares_that_cpu_idle_would_lose_are_written_themselves() {
+        let tree = Tree::new(Version::V1, &["a"], &[]);
+        let group = tree.root.path().join("cg/a");
+        assert_eq!(tree.weights.weight_file(&group), Some(group.join("cpu.idle")));
+        fs::write(group.join("cpu.shares"), "512\n").unwrap();
+        assert_eq!(tree.weights.weight_file(&group), Some(group.join("cpu.shares")));
+        fs::remove_file(group.join("cpu.idle")).unwrap();
+        assert_eq!(tree.weights.weight_file(&group), Some(group.join("cpu.shares")));
+        assert_eq!(tree.weights.weight_file(&group.join("none")), None);
     }
 
     #[test]

@@ -73,6 +73,30 @@ fn a_cgroup_of_batch_work_counts_for_least_until_something_else_is_in_it() {
 }
 
 #[test]
+fn shares_of_a_cgroup_of_batch_work_are_given_back() {
+    let (Some(service), Some(batch)) = (Group::new("service-2"), Group::new("batch-2")) else {
+        return skipped("this host has no cpu controller of cgroup v1 with cpu.idle");
+    };
+    let shares = batch.directory.join("cpu.shares");
+    let read = || fs::read_to_string(&shares).unwrap().trim().to_owned();
+    fs::write(&shares, "512").unwrap();
+    let ground = Ground::new();
+    let (web, job) = (service.start("exec sleep 100"), batch.start("exec sleep 100"));
+    let text = format!(
+        "[host]\nmanaged = \"1\"\n{}guaranteed = 1\n{}",
+        config("lc", "web", &web),
+        config("be", "job", &job)
+    );
+    let daemon = ground.run(&text);
+    eventually("the cgroup counts for least", || read() == "2");
+    fs::write(&shares, "700").unwrap();
+    eventually("again after somebody else wrote its shares", || read() == "2");
+    daemon.stop();
+    assert_eq!(read(), "700", "what was found last");
+    assert!(!batch.is_idle());
+}
+
+#[test]
 fn launched_batch_work_has_a_cgroup_that_counts_for_least() {
     if !Path::new(CPU).join("cgroup.procs").exists() {
         return skipped("this host has no cpu controller of cgroup v1");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use quell_act::backend::{GroupUse, TaskGroups, weight};
-use quell_act::{Setting, Subject};
+use quell_act::{ActError, Applied, Executor, Setting, Subject};
 use quell_os::Tid;
 
 use super::Engine;
@@ -13,22 +13,27 @@ impl Engine {
     /// Makes the groups of a launched task, or finds those of an adopted one.
     pub fn groups(&mut self, call: GroupCall) -> Result<TaskGroups, String> {
         match call {
-            GroupCall::Make { task, name, pid } => {
-                let wanted = match self.parts.group_use {
-                    GroupUse::Yield if self.is_lc(task) => GroupUse::Freeze,
-                    wanted => wanted,
-                };
-                let (groups, exec) = (&self.parts.groups, &mut self.parts.executor);
-                let made = groups.make(&name, wanted, exec).map_err(|err| err.to_string())?;
-                groups.admit(&made, Tid(pid), exec).map_err(|err| err.to_string())?;
-                Ok(made)
-            }
+            GroupCall::Make { task, name, pid } => match self.parts.group_use {
+                GroupUse::Yield if self.is_lc(task) => self.make(&name, pid, GroupUse::Freeze),
+                GroupUse::Yield => self.make(&name, pid, GroupUse::Yield).or_else(|why| {
+                    self.events.tell(format!("{name} counts in its cgroup as any other: {why}"));
+                    self.make(&name, pid, GroupUse::Freeze)
+                }),
+                wanted => self.make(&name, pid, wanted),
+            },
             GroupCall::Find { pid } => {
                 let freezer = self.parts.groups.freezer_of(Path::new("/"), Tid(pid));
                 let freezer = freezer.map_err(|err| err.to_string())?;
                 Ok(TaskGroups { freezer, ..TaskGroups::default() })
             }
         }
+    }
+
+    fn make(&mut self, name: &str, pid: i32, wanted: GroupUse) -> Result<TaskGroups, String> {
+        let (groups, exec) = (&self.parts.groups, &mut self.parts.executor);
+        let made = groups.make(name, wanted, exec).map_err(|err| err.to_string())?;
+        groups.admit(&made, Tid(pid), exec).map_err(|err| err.to_string())?;
+        Ok(made)
     }
 
     /// Removes the groups of a launched task.
@@ -39,14 +44,26 @@ impl Engine {
         }
     }
 
-    /// Makes the cgroup of this weight file count for least, or as it did before.
+    /// Makes the cgroup of this weight file count for least, or as it did before. To be told again and again: a
+    /// service manager that restarts a unit, or reads its files anew, writes weights too.
     pub fn weigh(&mut self, file: &Path, least: bool) -> Result<(), String> {
+        let setting = Setting::CgroupFile(file.to_owned());
         let exec = &mut self.parts.executor;
+        let write = |exec: &mut Executor, value| match exec.write_setting(&setting, value) {
+            // Somebody else wrote it; it is compared with that from here on.
+            Err(ActError::Raced { .. }) => exec.write_setting(&setting, value),
+            done => done,
+        };
         if least {
-            let setting = Setting::CgroupFile(file.to_owned());
-            exec.write_setting(&setting, weight(file, true)).map_err(|err| err.to_string())?;
-            self.events.tell(format!("{} is {}", file.display(), weight(file, true)));
+            let done = write(exec, weight(file, true)).map_err(|err| err.to_string())?;
+            if done == Applied::Changed {
+                self.events.tell(format!("{} is {}", file.display(), weight(file, true)));
+            }
             return Ok(());
+        }
+        // What a group of Quell's own holds is in no journal.
+        if self.parts.groups.owns(file) {
+            return write(exec, weight(file, false)).map(drop).map_err(|err| err.to_string());
         }
         let report =
             exec.undo_texts(|subject| matches!(subject, Subject::Setting(own) if own == file));

@@ -22,10 +22,11 @@ impl Engine {
         self.hurry |= ended;
     }
 
-    /// The threads of a task.
+    /// The threads of a task that have roles: not those of BE processes that it created.
     pub(super) fn threads_of(&self, id: TaskId) -> Vec<(ThreadRef, ThreadId)> {
         let threads = self.parts.sight.seen().threads().iter();
-        threads.filter(|view| view.task == id).map(|view| (view.thread, view.id)).collect()
+        let threads = threads.filter(|view| view.task == id && view.lc);
+        threads.map(|view| (view.thread, view.id)).collect()
     }
 
     /// Tells the policy, with the next Snapshot, which roles the operator gives threads of a task.
@@ -34,8 +35,9 @@ impl Engine {
             return false;
         }
         // One that exited meanwhile would never be told of again.
-        let alive = self.threads_of(id);
-        let roles = roles.iter().filter(|(thread, _)| alive.iter().any(|(_, id)| id == thread));
+        let mut alive: Vec<ThreadId> = self.threads_of(id).into_iter().map(|(_, id)| id).collect();
+        alive.sort_unstable();
+        let roles = roles.iter().filter(|(thread, _)| alive.binary_search(thread).is_ok());
         self.seen.bursts.extend(roles.map(|&(thread, role)| Burst {
             thread,
             task: id,

@@ -5,7 +5,7 @@ use quell_control::protocol::{
 };
 
 use quell_decisions::Recorder;
-use quell_model::{Class, CoreId, Nanos, Signal, TaskId, TaskView, ThreadPlan};
+use quell_model::{Class, CoreId, Nanos, Role, Signal, TaskId, TaskView, ThreadPlan};
 use quell_observe::ThreadView;
 use quell_observe::bpf::{Histogram, TaskTimes};
 use quell_os::clock;
@@ -199,7 +199,9 @@ impl Engine {
                 since_s: self.seen.now.since(planned.since).0 as f64 / 1e9,
                 burst_us: us(planned.burst),
                 needs: if planned.needs == ThreadPlan::ASSIGNED { 0 } else { planned.needs },
-                configured: planned.needs == ThreadPlan::ASSIGNED,
+                // For a while another one, whatever is configured.
+                configured: planned.needs == ThreadPlan::ASSIGNED
+                    && !matches!(planned.role, Role::Boosted | Role::Fair),
             })
         };
         let threads = self.parts.sight.seen().threads().iter();

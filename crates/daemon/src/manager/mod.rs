@@ -94,7 +94,7 @@ impl Manager {
         status: Status,
     ) -> Manager {
         Manager {
-            weighed: Weighed::new(&ground.host),
+            weighed: Weighed::new(&ground.host, &status.observer),
             ground,
             engine: engine.postbox.clone(),
             schedulers,
@@ -282,7 +282,9 @@ impl Manager {
         self.tasks.iter_mut().for_each(Task::notice_exits);
         for task in &mut self.tasks {
             task.look_for_hints(&self.engine);
-            task.assign_roles(&self.engine);
+            let id = task.id;
+            let is_runtime = self.registrations.iter().any(|registration| registration.task == id);
+            task.assign_roles(is_runtime, &self.engine);
         }
         for at in 0..self.tasks.len() {
             if !lost && !self.tasks[at].may_grow() {

@@ -34,8 +34,11 @@ impl Assigned {
         };
         let changes: Vec<_> = wanted.iter().filter_map(changed).collect();
         if !changes.is_empty() {
-            let taken = engine.call(|reply| Command::AssignRoles(task, changes, reply));
-            self.without_effect = matches!(taken, Ok(false));
+            match engine.call(|reply| Command::AssignRoles(task, changes, reply)) {
+                Ok(taken) => self.without_effect = !taken,
+                // Told again at the next look.
+                Err(_) => return,
+            }
         }
         let given = wanted.into_iter().filter_map(|(id, role)| Some((id, role?)));
         self.roles = given.collect();

@@ -295,9 +295,12 @@ impl Task {
         self.hints.look(&path, &users, self.id, engine);
     }
 
-    /// Gives threads the roles that the configuration gives their names.
-    pub fn assign_roles(&mut self, engine: &Postbox<Command>) {
-        self.assigned.look(self.id, &self.config.threads, engine);
+    /// Gives threads the roles that the configuration gives their names. Those of a runtime have none.
+    pub fn assign_roles(&mut self, is_runtime: bool, engine: &Postbox<Command>) {
+        match is_runtime {
+            true => self.assigned = Assigned::default(),
+            false => self.assigned.look(self.id, &self.config.threads, engine),
+        }
     }
 
     /// Whether processes that nobody told of can come to belong to it: those that match a name or enter a cgroup.

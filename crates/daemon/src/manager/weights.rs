@@ -1,4 +1,4 @@
-//! Batch work in cgroups of its own counts for least there, so that the background threads of services, which are in the
+//! Batch work in cgroups of its own counts for least, so that the background threads of services, which are in the
 //! fair class, go before it. Looked at again each second: processes come, and move between cgroups.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,58 +18,65 @@ const PROCESSES_MAX: usize = 64;
 /// The cgroups that count for least on behalf of Quell.
 pub struct Weighed {
     weights: Weights,
-    /// Their weight files.
-    least: BTreeSet<PathBuf>,
+    /// Each with the file that says so: which one is chosen by what the file of the shares held before.
+    least: BTreeMap<PathBuf, PathBuf>,
 }
 
 /// What one look found.
 #[derive(Default)]
 struct Found {
-    /// Cgroups that have to count for least.
-    beside: BTreeSet<PathBuf>,
+    /// Cgroups that have to count for least, with the places of the tasks for which.
+    beside: BTreeMap<PathBuf, BTreeSet<usize>>,
+    /// What else is in a cgroup, once for all tasks.
+    others: BTreeMap<PathBuf, Option<i32>>,
     /// What stays less than good, by the place of the task.
     problems: BTreeMap<usize, String>,
 }
 
 impl Weighed {
-    /// `None` where this back end does not put batch work under SCHED_IDLE, or without a `cpu` controller.
-    pub fn new(host: &HostConfig) -> Option<Weighed> {
-        let idle = host.back_end == BackEndKind::Elevation && host.be_rung == BeRung::SchedIdle;
-        let layout = Layout::detect(Path::new("/")).ok().filter(|_| idle)?;
-        Some(Weighed { weights: Weights::new(&layout)?, least: BTreeSet::new() })
+    /// `None` where no thread of a service is in the background, where batch work is not under SCHED_IDLE, or without a
+    /// `cpu` controller.
+    pub fn new(host: &HostConfig, observer: &str) -> Option<Weighed> {
+        let has_roles = host.back_end == BackEndKind::Elevation && observer == "bpf";
+        let wanted = has_roles && host.be_rung == BeRung::SchedIdle;
+        let layout = Layout::detect(Path::new("/")).ok().filter(|_| wanted)?;
+        Some(Weighed { weights: Weights::new(&layout)?, least: BTreeMap::new() })
     }
 
     /// Compares the cgroups of batch work with those of services, and tells each task what could not be had.
     pub fn look(&mut self, tasks: &mut [Task], engine: &Postbox<Command>) {
         let mut found = self.find(tasks);
-        let files = found.beside.iter().filter_map(|cgroup| self.weights.weight_file(cgroup));
-        let wanted: BTreeSet<PathBuf> = files.collect();
-        for file in self.least.difference(&wanted) {
+        let is_gone = |cgroup: &&PathBuf| !found.beside.contains_key(*cgroup);
+        let gone: Vec<PathBuf> = self.least.keys().filter(is_gone).cloned().collect();
+        for file in gone.iter().filter_map(|cgroup| self.least.remove(cgroup)) {
             // Refused: the cgroup is gone, and its weight with it.
-            let _ = engine.call(|reply| Command::Weigh(file.clone(), false, reply));
+            let _ = engine.call(|reply| Command::Weigh(file, false, reply));
         }
-        self.least.retain(|file| wanted.contains(file));
-        let mut refused = None;
-        for file in wanted {
-            if self.least.contains(&file) {
-                continue;
-            }
+        for (cgroup, places) in std::mem::take(&mut found.beside) {
+            let known = self.least.get(&cgroup).cloned();
+            let Some(file) = known.or_else(|| self.weights.weight_file(&cgroup)) else { continue };
             match engine.call(|reply| Command::Weigh(file.clone(), true, reply)) {
-                Ok(Err(why)) => refused = Some(format!("its cgroup's weight stays: {why}")),
-                _ => _ = self.least.insert(file),
+                Ok(Ok(())) => _ = self.least.insert(cgroup, file),
+                Ok(Err(why)) => {
+                    let problem = format!("{} stays: {why}", file.display());
+                    found.problems.extend(places.into_iter().map(|at| (at, problem.clone())));
+                }
+                // The scheduler thread is gone.
+                Err(_) => return,
             }
         }
         for (at, task) in tasks.iter_mut().enumerate() {
-            let is_be = task.config.class == Class::BestEffort;
-            let problem = found.problems.remove(&at);
-            task.note_weight(problem.or_else(|| refused.clone().filter(|_| is_be)));
+            task.note_weight(found.problems.remove(&at));
         }
     }
 
     fn find(&self, tasks: &[Task]) -> Found {
+        // Lanes and runtimes order their threads themselves, and have none in the background.
         let of_class = |class: Class| {
-            let tasks = tasks.iter().enumerate();
-            tasks.filter(move |(_, task)| task.config.class == class)
+            let tasks = tasks.iter().enumerate().filter(move |(_, task)| task.config.class == class);
+            tasks.filter(|(_, task)| {
+                !matches!(task.config.source, Source::Lane(_) | Source::Registered(_))
+            })
         };
         let groups = |task: &Task| -> BTreeSet<SchedGroup> {
             let pids = task.pids().take(PROCESSES_MAX);
@@ -79,9 +86,7 @@ impl Weighed {
         let known: BTreeSet<i32> =
             of_class(Class::BestEffort).flat_map(|(_, task)| task.pids()).collect();
         let mut found = Found::default();
-        // The members of a lane are under SCHED_FIFO, whose order no group changes.
-        let fair = |task: &Task| !matches!(task.config.source, Source::Lane(_));
-        for (at, task) in of_class(Class::BestEffort).filter(|(_, task)| fair(task)) {
+        for (at, task) in of_class(Class::BestEffort) {
             for group in groups(task) {
                 self.judge(&group, &lc, &known, at, &mut found);
             }
@@ -103,18 +108,21 @@ impl Weighed {
             Standing::OtherSession => {
                 format!("{SHARES}: it is in another session; start it in a cgroup of its own")
             }
-            Standing::Beside(cgroup) => match self.weights.other_in(&cgroup, known) {
-                Ok(None) => {
-                    found.beside.insert(cgroup);
-                    return;
+            Standing::Beside(cgroup) => {
+                // A cgroup that is gone holds nothing.
+                let look = || self.weights.other_in(&cgroup, known).unwrap_or_default();
+                match *found.others.entry(cgroup.clone()).or_insert_with(look) {
+                    None => {
+                        found.beside.entry(cgroup).or_default().insert(at);
+                        return;
+                    }
+                    Some(other) => format!(
+                        "{SHARES}: process {other} is in {} too; start it in a cgroup of its own beside the services' \
+                         (systemd-run --slice=batch.slice)",
+                        cgroup.display()
+                    ),
                 }
-                Ok(Some(other)) => format!(
-                    "{SHARES}: process {other} is in its cgroup {} too; give it one of its own",
-                    cgroup.display()
-                ),
-                // The cgroup is gone.
-                Err(_) => return,
-            },
+            }
         };
         found.problems.insert(at, problem);
     }

@@ -150,7 +150,10 @@ fn role_that_the_operator_gave_outlasts_bursts_boosts_and_proofs() {
     assert_eq!(bench.needs(HELPER), ThreadPlan::ASSIGNED);
     bench.overrun(MAIN, Nanos::from_millis(5), GUEST_THREAD);
     assert_eq!(bench.plan.role(MAIN), Role::Event);
+    bench.overrun(MAIN, Nanos::from_micros(450), HELPER);
+    assert_eq!(bench.plan.role(HELPER), Role::Boosted, "it may hold a lock");
     bench.proved(HELPER);
+    bench.wait(LEND_TIME);
     assert_eq!(bench.plan.role(HELPER), Role::Background);
     bench.overrun(GUEST_THREAD, Nanos::from_millis(5), MAIN);
     for _ in 0..3 {
@@ -162,6 +165,21 @@ fn role_that_the_operator_gave_outlasts_bursts_boosts_and_proofs() {
     assert_eq!(bench.plan.role(HELPER), Role::Event);
     bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
     assert_eq!((bench.plan.role(HELPER), bench.needs(HELPER)), (Role::Background, 0));
+}
+
+#[test]
+fn roles_by_the_operator_leave_places_for_demotions() {
+    let mut bench = Bench::new();
+    let (task, core, length, has_record) = (OWNER, CoreId(0), Nanos::ZERO, true);
+    let state = BurstState::Assigned(Some(Role::Background));
+    let threads = (10..10 + THREADS_MAX as u32).map(|index| ThreadId { index, generation: 1 });
+    let assigned =
+        threads.map(|thread| Burst { thread, task, core, length, has_record, state });
+    bench.seen.bursts.extend(assigned);
+    bench.decide();
+    assert_eq!(bench.plan.roles.len(), ASSIGNED_MAX);
+    bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
+    assert_eq!(bench.plan.role(HELPER), Role::Background);
 }
 
 #[test]
