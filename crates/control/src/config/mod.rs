@@ -62,7 +62,7 @@ pub struct HostConfig {
     pub observer: ObserverKind,
     /// The rung of BE threads beneath LC.
     pub be_rung: BeRung,
-    /// Whether RT throttling is switched off while cores are managed.
+    /// When RT throttling is switched off while cores are managed.
     pub rt_throttling: Throttling,
     /// Interrupt threads to raise to the softirq rung, by the name of their interrupt (`eth0`).
     pub irq_threads: Vec<String>,
@@ -177,7 +177,10 @@ pub enum ObserverKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Throttling {
-    /// Switched off while managing: the kernel would stop LC for 50 ms a second otherwise.
+    /// Off only where threads may fill a core with real-time work: lanes, runtimes, a scheduler thread that spins, no roles of threads;
+    /// and where cgroups have real-time budgets. Elsewhere LC leaves a tenth of each core by itself.
+    Auto,
+    /// Switched off while managing: the kernel stops threads that fill a core for 50 ms a second otherwise.
     Off,
     /// Left as found.
     Leave,

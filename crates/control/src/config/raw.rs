@@ -244,7 +244,7 @@ fn host(place: &Place, raw: RawHost) -> Result<HostConfig, ConfigError> {
         tick_on_events: raw.tick_on_events.unwrap_or(true),
         observer: raw.observer.unwrap_or(ObserverKind::Auto),
         be_rung: raw.be_rung.unwrap_or_default(),
-        rt_throttling: raw.rt_throttling.unwrap_or(Throttling::Off),
+        rt_throttling: raw.rt_throttling.unwrap_or(Throttling::Auto),
         irq_threads: raw.irq_threads.unwrap_or_default(),
         foreign_threads: raw.foreign_threads.unwrap_or(ForeignThreads::List),
         max_threads,

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use quell_act::backend::{Layout, SchedGroup, Standing, Weights};
-use quell_control::config::{BackEndKind, HostConfig, Source};
+use quell_control::config::{HostConfig, Source};
 use quell_model::{BeRung, Class};
 
 use super::task::Task;
 use crate::command::Command;
 use crate::mailbox::Postbox;
+use crate::throttling::has_roles;
 
 /// Processes of a task whose cgroups are read at most. The rest are most often in the same.
 const PROCESSES_MAX: usize = 64;
@@ -37,8 +38,7 @@ impl Weighed {
     /// `None` where no thread of a service is in the background, where batch work is not under SCHED_IDLE, or without a
     /// `cpu` controller.
     pub fn new(host: &HostConfig, observer: &str) -> Option<Weighed> {
-        let has_roles = host.back_end == BackEndKind::Elevation && observer == "bpf";
-        let wanted = has_roles && host.be_rung == BeRung::SchedIdle;
+        let wanted = has_roles(host, observer) && host.be_rung == BeRung::SchedIdle;
         let layout = Layout::detect(Path::new("/")).ok().filter(|_| wanted)?;
         Some(Weighed { weights: Weights::new(&layout)?, least: BTreeMap::new() })
     }

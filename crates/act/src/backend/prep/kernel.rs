@@ -35,7 +35,7 @@ pub(super) fn plan_throttling(prep: &Prep, plan: &mut PrepPlan) {
             value: "-1".into(),
             why: Why::Throttling,
         });
-    } else {
+    } else if !prep.config.leaves_a_tenth {
         plan.notes.push(Note {
             what: format!("{RT_RUNTIME} stays at {runtime}"),
             advice:

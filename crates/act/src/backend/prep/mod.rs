@@ -28,6 +28,8 @@ pub struct PrepConfig {
     pub managed: CoreSet,
     /// Switch RT throttling off (`kernel.sched_rt_runtime_us` = -1).
     pub rt_throttling_off: bool,
+    /// Elevated threads leave a tenth of each core, so that throttling never acts.
+    pub leaves_a_tenth: bool,
     /// Interrupt threads to raise, by the name of their interrupt (`eth0` for `irq/42-eth0`).
     pub irq_threads: Vec<String>,
     /// Move foreign threads that can run elsewhere off the managed cores.
