@@ -285,11 +285,11 @@ fn assemble(
     };
     // Before the first change: a policy that cannot run here is no reason to touch the host.
     quell_policy::check(&config.policy, &host_of(back_end(false).caps()))?;
-    let why_off =
-        why_off(config, &checked.config.tasks, pace(checked), observer, &layout);
+    let why_off = why_off(config, &checked.config.tasks, pace(checked), observer, &layout);
     let throttling = why_off.map_or("as found".to_owned(), |why| format!("off: {why}"));
     tracing::info!("RT throttling {throttling}");
-    let ways = Ways { rt_throttling_off: why_off.is_some(), leaves_a_tenth: has_roles(config, observer) };
+    let ways =
+        Ways { rt_throttling_off: why_off.is_some(), leaves_a_tenth: has_roles(config, observer) };
     let fair_server =
         prepare(checked, ladder, ways, &mut executor, guardians.as_ref(), &mut degraded);
     let back_end = back_end(fair_server);

@@ -31,7 +31,9 @@ impl fmt::Display for WhyOff {
             WhyOff::Configured => "configured",
             WhyOff::Dedicated => "the scheduler thread fills its core",
             WhyOff::FillsCores => "lanes and runtimes may fill their cores",
-            WhyOff::NoRoles => "without BPF, or under another policy than `quell`, services may fill their cores",
+            WhyOff::NoRoles => {
+                "without BPF, or under another policy than `quell`, services may fill their cores"
+            }
             WhyOff::Budgets => "cgroups have real-time budgets here",
         })
     }

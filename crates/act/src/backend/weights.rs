@@ -112,8 +112,10 @@ impl Weights {
             let is_other = match quell_os::sched::attr(Tid(*pid)) {
                 Ok(attr) => attr.policy != Policy::Idle,
                 // What ended meanwhile is in nobody's way; other errors are of policies that are not fair.
-                Err(error) => error.kind() != io::ErrorKind::NotFound
-                    && error.raw_os_error() != Some(libc::ESRCH),
+                Err(error) => {
+                    error.kind() != io::ErrorKind::NotFound
+                        && error.raw_os_error() != Some(libc::ESRCH)
+                }
             };
             !known.contains(pid) && is_other
         };
@@ -131,7 +133,11 @@ impl Weights {
         let is_default = || {
             fs::read_to_string(&shares).is_ok_and(|value| value.trim() == weight(&shares, false))
         };
-        if idle.exists() && is_default() { Some(idle) } else { Some(shares).filter(|file| file.exists()) }
+        if idle.exists() && is_default() {
+            Some(idle)
+        } else {
+            Some(shares).filter(|file| file.exists())
+        }
     }
 }
 

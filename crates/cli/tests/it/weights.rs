@@ -63,13 +63,13 @@ fn a_cgroup_of_batch_work_counts_for_least_until_something_else_is_in_it() {
     eventually("not while another program is in it", || !batch.is_idle());
     let problems = || daemon.task("job")["problems"].to_string();
     eventually("and the status names it", || {
-        problems().contains(&format!("process {} is in its cgroup", other.pid()))
+        problems().contains(&format!("process {} is in {}", other.pid(), batch.directory.display()))
     });
     drop(other);
     eventually("again when that is gone", || batch.is_idle() && problems() == "[]");
 
     daemon.stop();
-    assert!(!batch.is_idle(), "given back");
+    assert!(!batch.is_idle(), "restored");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn shares_of_a_cgroup_of_batch_work_are_given_back() {
     let daemon = ground.run(&text);
     eventually("the cgroup counts for least", || read() == "2");
     fs::write(&shares, "700").unwrap();
-    eventually("again after somebody else wrote its shares", || read() == "2");
+    eventually("again after another wrote its shares", || read() == "2");
     daemon.stop();
     assert_eq!(read(), "700", "what was found last");
     assert!(!batch.is_idle());

@@ -73,7 +73,8 @@ impl Weighed {
     fn find(&self, tasks: &[Task]) -> Found {
         // Lanes and runtimes order their threads themselves, and have none in the background.
         let of_class = |class: Class| {
-            let tasks = tasks.iter().enumerate().filter(move |(_, task)| task.config.class == class);
+            let tasks =
+                tasks.iter().enumerate().filter(move |(_, task)| task.config.class == class);
             tasks.filter(|(_, task)| {
                 !matches!(task.config.source, Source::Lane(_) | Source::Registered(_))
             })

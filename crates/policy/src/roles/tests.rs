@@ -173,8 +173,7 @@ fn roles_by_the_operator_leave_places_for_demotions() {
     let (task, core, length, has_record) = (OWNER, CoreId(0), Nanos::ZERO, true);
     let state = BurstState::Assigned(Some(Role::Background));
     let threads = (10..10 + THREADS_MAX as u32).map(|index| ThreadId { index, generation: 1 });
-    let assigned =
-        threads.map(|thread| Burst { thread, task, core, length, has_record, state });
+    let assigned = threads.map(|thread| Burst { thread, task, core, length, has_record, state });
     bench.seen.bursts.extend(assigned);
     bench.decide();
     assert_eq!(bench.plan.roles.len(), ASSIGNED_MAX);

@@ -78,8 +78,7 @@ fn throttling_is_set_and_the_fair_server_left_as_found() {
     assert!(!left.fair_server);
     assert!(left.notes.iter().any(|note| note.what.contains("stays at 950000")));
 
-    let capped =
-        PrepConfig { rt_throttling_off: false, leaves_a_tenth: true, ..config("2") };
+    let capped = PrepConfig { rt_throttling_off: false, leaves_a_tenth: true, ..config("2") };
     let capped = prep(capped).plan();
     assert_eq!(settings(&capped), []);
     assert!(capped.notes.iter().all(|note| !note.what.contains("sched_rt_runtime_us")));
