@@ -151,7 +151,6 @@ expect "3 threads of front" 3 "$(task front threads)"
 eventually "all 5 hogs and their shell are found" is task many threads 6
 eventually "sleeping services are real-time already" has_policy front 1
 eventually "the other one too" has_policy back 1
-expect "RT throttling is as found: LC leaves a tenth of each core by itself" 950000 "$(cat /proc/sys/kernel/sched_rt_runtime_us)"
 eventually "batch work is SCHED_IDLE" has_policy hog 5
 eventually "the adopted one too" has_policy hog-found 5
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, bounded};
 use quell_act::backend::{
-    BackEnd, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig,
+    BackEnd, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig, RtThrottling,
 };
 use quell_act::{Executor, Journal, Ladder, Mode, recover_stale};
 use quell_control::config::{
@@ -43,7 +43,6 @@ use crate::memory::{Found, Gauge};
 use crate::metrics::Endpoint;
 use crate::recording::{self, RecordTo};
 use crate::server;
-use crate::throttling::{has_roles, why_off};
 
 /// What `quell run` was told.
 pub struct RunOptions {
@@ -285,13 +284,7 @@ fn assemble(
     };
     // Before the first change: a policy that cannot run here is no reason to touch the host.
     quell_policy::check(&config.policy, &host_of(back_end(false).caps()))?;
-    let why_off = why_off(config, &checked.config.tasks, pace(checked), observer, &layout);
-    let throttling = why_off.map_or("as found".to_owned(), |why| format!("off: {why}"));
-    tracing::info!("RT throttling {throttling}");
-    let ways =
-        Ways { rt_throttling_off: why_off.is_some(), leaves_a_tenth: has_roles(config, observer) };
-    let fair_server =
-        prepare(checked, ladder, ways, &mut executor, guardians.as_ref(), &mut degraded);
+    let fair_server = prepare(checked, ladder, &mut executor, guardians.as_ref(), &mut degraded);
     let back_end = back_end(fair_server);
     let host = host_of(back_end.caps());
     let policy = by_name(&config.policy, host.clone(), policy_config(config))?;
@@ -363,18 +356,10 @@ pub fn policy_config(host: &HostConfig) -> quell_policy::Config {
     }
 }
 
-/// What the preparations have to know of how the daemon will work.
-#[derive(Clone, Copy)]
-struct Ways {
-    rt_throttling_off: bool,
-    leaves_a_tenth: bool,
-}
-
 /// Prepares the managed cores; tells whether the fair server may still stop LC there.
 fn prepare(
     checked: &Checked,
     ladder: Ladder,
-    ways: Ways,
     executor: &mut Executor,
     guardians: Option<&Guardians>,
     degraded: &mut Vec<String>,
@@ -387,9 +372,11 @@ fn prepare(
     let prep = Prep::new(
         PrepConfig {
             managed: checked.host.managed,
-            rt_throttling_off: ways.rt_throttling_off,
-            // The operator who wants it left hears what that may cost.
-            leaves_a_tenth: ways.leaves_a_tenth && config.rt_throttling == Throttling::Auto,
+            rt_throttling: match config.rt_throttling {
+                Throttling::Auto => RtThrottling::Auto,
+                Throttling::Off => RtThrottling::Off,
+                Throttling::Leave => RtThrottling::Leave,
+            },
             irq_threads: config.irq_threads.clone(),
             move_bystanders: config.foreign_threads == ForeignThreads::Move,
             known,
@@ -444,24 +431,19 @@ fn lane_rungs(config: &HostConfig, ladder: Ladder) -> Option<LaneRungs> {
     Some(LaneRungs { switcher: ladder.attr(Rung::Switcher)?, members })
 }
 
-/// How the scheduler thread waits.
-fn pace(checked: &Checked) -> Pace {
+fn settings(checked: &Checked, ladder: Ladder, lanes: Option<LaneRungs>) -> Settings {
+    let config = &checked.config.host;
     let unmanaged = checked.host.unmanaged;
     // A spinning thread needs a physical core of its own beside the one that everything else runs on.
     let physical = |core: &quell_model::Core| unmanaged.contains(core.id).then_some(core.physical);
     let mut spare: Vec<u16> = checked.topology.cores().iter().filter_map(physical).collect();
     spare.dedup();
-    match checked.config.host.pattern {
+    let pace = match config.pattern {
         Pattern::Shared => Pace::Shared,
         Pattern::Dedicated => Pace::Dedicated,
         Pattern::Auto if spare.len() >= 2 => Pace::Dedicated,
         Pattern::Auto => Pace::Shared,
-    }
-}
-
-fn settings(checked: &Checked, ladder: Ladder, lanes: Option<LaneRungs>) -> Settings {
-    let config = &checked.config.host;
-    let pace = pace(checked);
+    };
     let default_tick = match pace {
         Pace::Shared => Nanos::from_millis(1),
         Pace::Dedicated => Nanos::from_micros(10),
@@ -474,9 +456,7 @@ fn settings(checked: &Checked, ladder: Ladder, lanes: Option<LaneRungs>) -> Sett
         lane_rungs: lanes.map(|rungs| rungs.members),
         watchdog_timeout: config.watchdog_timeout,
         revoke_deadline: config.revoke_deadline,
-        cores: checked.host.unmanaged,
-        may_unthrottle: config.rt_throttling == Throttling::Auto
-            && config.back_end == BackEndKind::Elevation,
+        cores: unmanaged,
         rung: ladder.attr(Rung::Scheduler).unwrap_or(SchedAttr::fifo(90)),
     }
 }

@@ -52,8 +52,6 @@ pub enum Command {
     Groups(GroupCall, Sender<Result<TaskGroups, String>>),
     /// Removes the groups of a launched task; they are empty.
     Ungroup(TaskGroups, Sender<()>),
-    /// A task joins that may fill a core with real-time threads by design.
-    Unthrottle(Sender<Result<(), String>>),
     /// Makes the cgroup with this weight file count for least among its siblings, or as it did before.
     Weigh(PathBuf, bool, Sender<Result<(), String>>),
     /// The threads of a task.

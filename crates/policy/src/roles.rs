@@ -50,6 +50,9 @@ pub const FORGIVE_AFTER: Nanos = Nanos::from_secs(1);
 /// [`quell_model::CoreView::rt_share`]. Below the 95 % of the kernel's RT throttling, which then never acts.
 pub const RT_SHARE_MAX: Permille = Permille(900);
 
+/// Beyond this share, threads with short bursts go to the fair class, too: no other is there to go.
+pub const RT_SHARE_HARD: Permille = Permille(930);
+
 /// Time in the fair class beyond [`RT_SHARE_MAX`]: a tenth of the window of 250 ms.
 pub const FAIR_TIME: Nanos = Nanos::from_millis(25);
 
@@ -227,11 +230,12 @@ impl Roles {
         let thread = &mut self.demoted[index];
         let role = match thread.planned.role {
             _ if thread.assigned.is_some() => return,
-            Role::Fair => thread.earned,
+            // Its time in the fair class is for others, whatever it does.
+            Role::Fair => return,
             _ if thread.planned.needs == 0 => Role::Event,
             role => role.above(),
         };
-        thread.promoted |= thread.planned.role != Role::Fair;
+        thread.promoted = true;
         thread.become_role(role, now);
     }
 
@@ -247,7 +251,8 @@ impl Roles {
             let room = RT_SHARE_MAX.0.saturating_sub(share.0);
             let full = Nanos(RT_WINDOW.0 / 1_000 * u64::from(room));
             next = next.min(now + full.max(SHARE_LOOK));
-            if share <= RT_SHARE_MAX || role_of(length) == Role::Event {
+            let is_short = role_of(length) == Role::Event && share <= RT_SHARE_HARD;
+            if share <= RT_SHARE_MAX || is_short {
                 continue;
             }
             let Some(thread) = self.entry(thread, task, now) else { continue };

@@ -42,9 +42,9 @@ pub use groups::{GroupUse, Groups};
 pub use host::{Host, Inspection, ThreadSettings};
 pub use intent::{Change, Intended};
 pub use layout::{Hierarchy, Layout, Version};
-pub use prep::{Bystander, Note, Prep, PrepConfig, PrepPlan, PrepReport, Step, Why};
-pub use rt_check::{RtRefusal, check_rt, check_rt_of, has_rt_budgets};
-pub use weights::{SchedGroup, Standing, Weights, weight};
+pub use prep::{Bystander, Note, Prep, PrepConfig, PrepPlan, PrepReport, RtThrottling, Step, Why};
+pub use rt_check::{RtRefusal, check_rt, check_rt_of};
+pub use weights::{SchedGroup, Standing, Weights, is_least, weight};
 
 use crate::{RestoreReport, SchedAttr};
 use quell_observe::ThreadView;

@@ -90,12 +90,6 @@ pub fn check_rt_of(layout: &Layout, process: Tid) -> Result<(), RtRefusal> {
     check_rt(&group)
 }
 
-/// Whether cgroups of version 1 have budgets of real-time (RT_GROUP_SCHED): those below the top one have none at first.
-pub fn has_rt_budgets(layout: &Layout) -> bool {
-    let v1 = layout.cpu.as_ref().filter(|cpu| cpu.version == Version::V1);
-    v1.is_some_and(|cpu| cpu.mount.join("cpu.rt_runtime_us").exists())
-}
-
 /// The hierarchy whose groups may forbid real-time priority: that of `cpu`. Version 2 groups do so as
 /// well where the kernel has RT_GROUP_SCHED, but have no file to grant it.
 fn deciding(layout: &Layout) -> Option<&Hierarchy> {

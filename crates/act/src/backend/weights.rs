@@ -133,12 +133,19 @@ impl Weights {
         let is_default = || {
             fs::read_to_string(&shares).is_ok_and(|value| value.trim() == weight(&shares, false))
         };
-        if idle.exists() && is_default() {
+        // An idle group has no other shares, and takes none.
+        let takes_idle = || is_least(&idle) || is_default();
+        if idle.exists() && takes_idle() {
             Some(idle)
         } else {
             Some(shares).filter(|file| file.exists())
         }
     }
+}
+
+/// Whether a weight file says that its cgroup counts for least.
+pub fn is_least(file: &Path) -> bool {
+    fs::read_to_string(file).is_ok_and(|value| value.trim() == weight(file, true))
 }
 
 /// The value for a weight file, by its name: least, or the kernel's default.
@@ -247,6 +254,9 @@ mod tests {
         assert_eq!(tree.weights.weight_file(&group), Some(group.join("cpu.idle")));
         fs::write(group.join("cpu.shares"), "512\n").unwrap();
         assert_eq!(tree.weights.weight_file(&group), Some(group.join("cpu.shares")));
+        fs::write(group.join("cpu.shares"), "3\n").unwrap();
+        fs::write(group.join("cpu.idle"), "1\n").unwrap();
+        assert_eq!(tree.weights.weight_file(&group), Some(group.join("cpu.idle")), "idle already");
         fs::remove_file(group.join("cpu.idle")).unwrap();
         assert_eq!(tree.weights.weight_file(&group), Some(group.join("cpu.shares")));
         assert_eq!(tree.weights.weight_file(&group.join("none")), None);

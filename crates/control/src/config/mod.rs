@@ -62,7 +62,7 @@ pub struct HostConfig {
     pub observer: ObserverKind,
     /// The rung of BE threads beneath LC.
     pub be_rung: BeRung,
-    /// When RT throttling is switched off while cores are managed.
+    /// Whether RT throttling is switched off while cores are managed.
     pub rt_throttling: Throttling,
     /// Interrupt threads to raise to the softirq rung, by the name of their interrupt (`eth0`).
     pub irq_threads: Vec<String>,
@@ -177,10 +177,9 @@ pub enum ObserverKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Throttling {
-    /// Off only where threads may fill a core with real-time work: lanes, runtimes, a scheduler thread that spins, no roles of threads;
-    /// and where cgroups have real-time budgets. Elsewhere LC leaves a tenth of each core by itself.
+    /// As [`Throttling::Off`] where the kernel throttles real-time threads: before Linux 6.12, and with RT_GROUP_SCHED.
     Auto,
-    /// Switched off while managing: the kernel stops threads that fill a core for 50 ms a second otherwise.
+    /// Switched off while managing: the kernel would stop LC for 50 ms a second otherwise.
     Off,
     /// Left as found.
     Leave,

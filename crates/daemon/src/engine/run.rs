@@ -52,8 +52,6 @@ pub struct Settings {
     pub revoke_deadline: Nanos,
     /// Where it runs: the unmanaged cores.
     pub cores: CoreSet,
-    /// RT throttling goes off once a task may fill a core by design.
-    pub may_unthrottle: bool,
     /// Its rung.
     pub rung: SchedAttr,
 }
@@ -231,9 +229,6 @@ impl Engine {
             Command::Ungroup(groups, reply) => {
                 self.ungroup(&groups);
                 let _ = reply.send(());
-            }
-            Command::Unthrottle(reply) => {
-                let _ = reply.send(self.unthrottle());
             }
             Command::Weigh(file, least, reply) => {
                 let _ = reply.send(self.weigh(&file, least));

@@ -6,10 +6,10 @@
 
 use quell_control::config::{Source, TaskConfig};
 use quell_control::protocol::{self, Registered};
-use quell_model::{Children, Class, TaskId};
+use quell_model::{Children, TaskId};
 use quell_os::{ThreadRef, Tid};
 
-use super::task::{Task, unthrottle};
+use super::task::Task;
 use super::{Manager, no_answer, preflight};
 use crate::access::Peer;
 use crate::command::Command;
@@ -68,11 +68,6 @@ impl Manager {
         let id = self.tasks[at].id;
         if self.registrations.iter().any(|registration| registration.task == id) {
             return Err(format!("task `{}` has a runtime already", self.tasks[at].name()));
-        }
-        if self.tasks[at].config.class == Class::LatencyCritical
-            && let Some(problem) = unthrottle(&self.engine)?
-        {
-            tracing::warn!("task {}: {problem}", self.tasks[at].name());
         }
         contract.take_effect();
         let before = self

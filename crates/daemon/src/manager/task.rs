@@ -110,7 +110,6 @@ impl Task {
         let id = self.id;
         if let Some((typed, request)) = lane {
             let allowed = self.config.allowed(managed);
-            self.problems.extend(unthrottle(engine)?);
             let remark = schedulers.open(id, typed, request, &allowed, engine)?;
             self.problems.extend(remark);
         }
@@ -418,10 +417,4 @@ impl Task {
         }
         Ok(said)
     }
-}
-
-/// Has RT throttling switched off for a task that may fill a core by design; what went wrong, in words.
-pub fn unthrottle(engine: &Postbox<Command>) -> Result<Option<String>, String> {
-    let done = engine.call(Command::Unthrottle).map_err(no_answer)?;
-    Ok(done.err().map(|why| format!("RT throttling stays on: {why}")))
 }

@@ -4,14 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use quell_act::backend::{Layout, SchedGroup, Standing, Weights};
-use quell_control::config::{HostConfig, Source};
+use quell_act::backend::{Layout, SchedGroup, Standing, Weights, is_least};
+use quell_control::config::{BackEndKind, HostConfig, Source};
 use quell_model::{BeRung, Class};
 
 use super::task::Task;
 use crate::command::Command;
 use crate::mailbox::Postbox;
-use crate::throttling::has_roles;
 
 /// Processes of a task whose cgroups are read at most. The rest are most often in the same.
 const PROCESSES_MAX: usize = 64;
@@ -38,7 +37,8 @@ impl Weighed {
     /// `None` where no thread of a service is in the background, where batch work is not under SCHED_IDLE, or without a
     /// `cpu` controller.
     pub fn new(host: &HostConfig, observer: &str) -> Option<Weighed> {
-        let wanted = has_roles(host, observer) && host.be_rung == BeRung::SchedIdle;
+        let has_roles = host.back_end == BackEndKind::Elevation && observer == "bpf";
+        let wanted = has_roles && host.be_rung == BeRung::SchedIdle;
         let layout = Layout::detect(Path::new("/")).ok().filter(|_| wanted)?;
         Some(Weighed { weights: Weights::new(&layout)?, least: BTreeMap::new() })
     }
@@ -53,7 +53,12 @@ impl Weighed {
             let _ = engine.call(|reply| Command::Weigh(file, false, reply));
         }
         for (cgroup, places) in std::mem::take(&mut found.beside) {
-            let known = self.least.get(&cgroup).cloned();
+            // Somebody else may have written another of the files, or the cgroup is a new one.
+            let known = self.least.remove(&cgroup);
+            if let Some(file) = known.as_ref().filter(|file| !is_least(file)) {
+                let _ = engine.call(|reply| Command::Weigh(file.clone(), false, reply));
+            }
+            let known = known.filter(|file| is_least(file));
             let Some(file) = known.or_else(|| self.weights.weight_file(&cgroup)) else { continue };
             match engine.call(|reply| Command::Weigh(file.clone(), true, reply)) {
                 Ok(Ok(())) => _ = self.least.insert(cgroup, file),

@@ -261,8 +261,23 @@ fn thread_that_holds_its_core_spends_a_tenth_of_the_time_in_the_fair_class() {
     bench.decide();
     assert_eq!(bench.plan.role(MAIN), Role::Fair);
     bench.seen.cores[0].burst = None;
+    bench.proved(MAIN);
+    assert_eq!(bench.plan.role(MAIN), Role::Fair, "though it sleeps now and then");
     bench.wait(FAIR_TIME);
     assert_eq!(bench.plan.role(MAIN), Role::Event);
+}
+
+#[test]
+fn threads_with_short_bursts_leave_a_full_core_to_others_too() {
+    let mut bench = Bench::new();
+    bench.seen.cores[0].running = Some(OWNER);
+    bench.seen.cores[0].burst = Some((MAIN, Nanos::from_micros(50)));
+    bench.seen.cores[0].rt_share = Signal::Measured(RT_SHARE_HARD);
+    bench.decide();
+    assert_eq!(bench.plan.role(MAIN), Role::Event, "one with a long burst may come");
+    bench.seen.cores[0].rt_share = Signal::Measured(Permille(RT_SHARE_HARD.0 + 1));
+    bench.decide();
+    assert_eq!(bench.plan.role(MAIN), Role::Fair);
 }
 
 #[test]

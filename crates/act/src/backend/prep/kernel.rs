@@ -4,8 +4,9 @@ use std::path::Path;
 
 use quell_model::{CoreId, CoreSet};
 
-use super::{Note, Prep, PrepPlan, Step, Why, text};
+use super::{Note, Prep, PrepPlan, RtThrottling, Step, Why, text};
 use crate::Setting;
+use crate::backend::Layout;
 
 const RT_RUNTIME: &str = "kernel.sched_rt_runtime_us";
 const FAIR_SERVER: &str = "/sys/kernel/debug/sched/fair_server";
@@ -29,13 +30,18 @@ pub(super) fn plan_throttling(prep: &Prep, plan: &mut PrepPlan) {
     {
         return;
     }
-    if prep.config.rt_throttling_off {
+    let off = match prep.config.rt_throttling {
+        RtThrottling::Auto if !throttles(prep) => return,
+        RtThrottling::Auto | RtThrottling::Off => true,
+        RtThrottling::Leave => false,
+    };
+    if off {
         plan.steps.push(Step::Set {
             setting: Setting::Sysctl(RT_RUNTIME.into()),
             value: "-1".into(),
             why: Why::Throttling,
         });
-    } else if !prep.config.leaves_a_tenth {
+    } else {
         plan.notes.push(Note {
             what: format!("{RT_RUNTIME} stays at {runtime}"),
             advice:
@@ -76,8 +82,31 @@ fn fair_server_note(state: &str) -> Note {
     }
 }
 
+/// Whether this kernel stops real-time threads by `sched_rt_runtime_us`, or may do so for all that is known.
+fn throttles(prep: &Prep) -> bool {
+    !has_fair_server(prep) || has_rt_groups(prep) != Some(false)
+}
+
+/// Whether cgroups have real-time budgets (RT_GROUP_SCHED); `None`: nothing tells.
+fn has_rt_groups(prep: &Prep) -> Option<bool> {
+    let booted = text(&prep.path("/proc/cmdline")).unwrap_or_default();
+    if booted.split_ascii_whitespace().any(|word| word == "rt_group_sched=0") {
+        return Some(false);
+    }
+    let cpu = Layout::detect(&prep.root).ok().and_then(|layout| layout.cpu);
+    if cpu.is_some_and(|cpu| cpu.mount.join("cpu.rt_runtime_us").exists()) {
+        return Some(true);
+    }
+    let config = text(&prep.path(&format!("/boot/config-{}", release(prep))))?;
+    Some(config.lines().any(|line| line == "CONFIG_RT_GROUP_SCHED=y"))
+}
+
+fn release(prep: &Prep) -> String {
+    text(&prep.path("/proc/sys/kernel/osrelease")).unwrap_or_default()
+}
+
 fn has_fair_server(prep: &Prep) -> bool {
-    let release = text(&prep.path("/proc/sys/kernel/osrelease")).unwrap_or_default();
+    let release = release(prep);
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
     match (numbers.next().flatten(), numbers.next().flatten()) {
         (Some(major), Some(minor)) => (major, minor) >= FAIR_SERVER_SINCE,

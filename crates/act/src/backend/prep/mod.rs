@@ -2,7 +2,7 @@
 //!
 //! A core that real-time threads keep busy starves whatever else has to run there: softirq and interrupt
 //! threads get a rung above LC; interrupts are moved to other cores; RT throttling, which would stop LC
-//! for tens of milliseconds a second, is set knowingly; and foreign threads are listed, or moved. All of
+//! for tens of milliseconds a second, is switched off where the kernel has it; and foreign threads are listed, or moved. All of
 //! it is planned first, done through the executor, and undone by it. The fair server is only read.
 
 mod bystanders;
@@ -21,15 +21,26 @@ pub use bystanders::Bystander;
 use crate::{ActError, Executor, Ladder, RestoreReport, Setting, Subject};
 use quell_os::{ThreadRef, Tid};
 
+/// What to do with RT throttling (`kernel.sched_rt_runtime_us`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RtThrottling {
+    /// Switch it off where the kernel has it: since 6.12 without RT_GROUP_SCHED the fair server took its place, and the
+    /// setting stops no real-time thread.
+    #[default]
+    Auto,
+    /// Switch it off.
+    Off,
+    /// Leave it.
+    Leave,
+}
+
 /// What is to be prepared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrepConfig {
     /// The managed cores.
     pub managed: CoreSet,
-    /// Switch RT throttling off (`kernel.sched_rt_runtime_us` = -1).
-    pub rt_throttling_off: bool,
-    /// Elevated threads leave a tenth of each core, so that throttling never acts.
-    pub leaves_a_tenth: bool,
+    /// What to do with RT throttling.
+    pub rt_throttling: RtThrottling,
     /// Interrupt threads to raise, by the name of their interrupt (`eth0` for `irq/42-eth0`).
     pub irq_threads: Vec<String>,
     /// Move foreign threads that can run elsewhere off the managed cores.

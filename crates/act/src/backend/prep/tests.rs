@@ -10,7 +10,7 @@ use quell_observe::procs;
 use quell_testkit::host_lock;
 
 fn config(managed: &str) -> PrepConfig {
-    PrepConfig { managed: managed.parse().unwrap(), rt_throttling_off: true, ..Default::default() }
+    PrepConfig { managed: managed.parse().unwrap(), ..Default::default() }
 }
 
 fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -73,18 +73,43 @@ fn throttling_is_set_and_the_fair_server_left_as_found() {
     assert_eq!(note.what, "the fair server stays on for cores 1");
     assert!(note.advice.contains("Quell moves BE off such cores"), "{note:?}");
 
-    let left = prep(PrepConfig { rt_throttling_off: false, ..config("2") }).plan();
+    let left = prep(PrepConfig { rt_throttling: RtThrottling::Leave, ..config("2") }).plan();
     assert_eq!(settings(&left), []);
     assert!(!left.fair_server);
     assert!(left.notes.iter().any(|note| note.what.contains("stays at 950000")));
 
-    let capped = PrepConfig { rt_throttling_off: false, leaves_a_tenth: true, ..config("2") };
-    let capped = prep(capped).plan();
-    assert_eq!(settings(&capped), []);
-    assert!(capped.notes.iter().all(|note| !note.what.contains("sched_rt_runtime_us")));
-
     let cpusets = Prep::at(root.path(), config("1-2"), None).plan();
     assert_eq!(settings(&cpusets), [], "nothing is elevated, so nothing is stopped");
+}
+
+#[test]
+fn a_setting_that_stops_no_real_time_thread_is_left() {
+    let plan = |release: &str, more: &[(&str, &str)], rt_throttling| {
+        let mut files = vec![
+            ("proc/sys/kernel/sched_rt_runtime_us", "950000\n"),
+            ("proc/sys/kernel/sched_rt_period_us", "1000000\n"),
+            ("proc/sys/kernel/osrelease", release),
+        ];
+        files.extend_from_slice(more);
+        let root = tree(&files);
+        let config = PrepConfig { rt_throttling, ..config("1") };
+        settings(&Prep::at(root.path(), config, Some(Ladder::default())).plan()).len()
+    };
+    let without = [("boot/config-6.12.1", "# CONFIG_RT_GROUP_SCHED is not set\n")];
+    assert_eq!(plan("6.12.1", &without, RtThrottling::Auto), 0);
+    assert_eq!(plan("6.12.1", &without, RtThrottling::Off), 1, "as configured");
+    assert_eq!(plan("6.11.1", &without, RtThrottling::Auto), 1, "the kernel throttles");
+    let with = [("boot/config-6.12.1", "CONFIG_RT_GROUP_SCHED=y\n")];
+    assert_eq!(plan("6.12.1", &with, RtThrottling::Auto), 1, "groups are throttled");
+    let booted = [with[0], ("proc/cmdline", "quiet rt_group_sched=0\n")];
+    assert_eq!(plan("6.12.1", &booted, RtThrottling::Auto), 0);
+    assert_eq!(plan("6.12.1", &[], RtThrottling::Auto), 1, "nothing tells");
+    let v1 = [
+        ("proc/mounts", "cgroup /cg cgroup rw,cpu 0 0\n"),
+        ("cg/cpu.rt_runtime_us", "950000\n"),
+        without[0],
+    ];
+    assert_eq!(plan("6.12.1", &v1, RtThrottling::Auto), 1, "groups have budgets");
 }
 
 #[test]
