@@ -12,7 +12,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, bounded};
 use quell_act::backend::{
-    BackEnd, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig, RtThrottling,
+    BackEnd, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig,
+    RtThrottling,
 };
 use quell_act::{Executor, Journal, Ladder, Mode, recover_stale};
 use quell_control::config::{
