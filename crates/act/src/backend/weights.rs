@@ -111,7 +111,7 @@ impl Weights {
         let is_other = |pid: &i32| {
             let is_other = match quell_os::sched::attr(Tid(*pid)) {
                 Ok(attr) => attr.policy != Policy::Idle,
-                // What ended meanwhile is in nobody's way; other errors are of policies that are not fair.
+                // What ended meanwhile is in nobody's way. SCHED_DEADLINE and SCHED_EXT are refused, and are others.
                 Err(error) => {
                     error.kind() != io::ErrorKind::NotFound
                         && error.raw_os_error() != Some(libc::ESRCH)
@@ -122,8 +122,8 @@ impl Weights {
         Ok(procs::of_cgroup(&cgroup.to_string_lossy())?.into_iter().find(is_other))
     }
 
-    /// The file by which a cgroup is to count for least: `cpu.idle`, or that of its shares. Before Linux 5.15 there is no
-    /// other, and giving `cpu.idle` back makes the shares the default ones, whatever they were.
+    /// The file by which a cgroup is to count for least: `cpu.idle` (since Linux 5.15), but that of its shares where those
+    /// are not the default ones, to which giving `cpu.idle` back would set them.
     pub fn weight_file(&self, cgroup: &Path) -> Option<PathBuf> {
         let shares = cgroup.join(match self.hierarchy.version {
             Version::V1 => "cpu.shares",
