@@ -9,9 +9,6 @@
 
 #include "bursts.h"
 
-extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym;
-extern void bpf_task_release(struct task_struct *p) __ksym;
-
 /* kernel/sched/sched.h */
 #define TASK_ON_RQ_QUEUED 1
 #define TASK_ON_RQ_MIGRATING 2
@@ -78,7 +75,7 @@ static __always_inline void slot_seed(struct slot *s, __u64 handle, struct task_
 			s->awake_since = now;
 			burst_begin(s, p);
 		}
-		gains = wait_begin(s, false, now);
+		gains = wait_begin(s, 0, now);
 	} else if (s->state == QUELL_UNKNOWN || (s->state == QUELL_WAITING && !awake)) {
 		if (s->state == QUELL_WAITING)
 			loses = wait_end(s, now);

@@ -60,6 +60,7 @@ enum {
 
 /* include/linux/sched.h: values of task_struct.__state */
 #define TASK_RUNNING 0x0000
+#define TASK_UNINTERRUPTIBLE 0x0002
 #define TASK_DEAD 0x0080
 #define TASK_WAKING 0x0200
 
@@ -178,6 +179,18 @@ struct task_struct {
 	int tgid;
 	__u64 start_boottime;
 	char comm[16];
+};
+
+struct quell_atomic_long {
+	long counter;
+};
+
+struct mutex {
+	struct quell_atomic_long owner;
+};
+
+struct rw_semaphore {
+	struct quell_atomic_long owner;
 };
 
 struct linux_binprm {

@@ -11,6 +11,9 @@
 #include <bpf/bpf_tracing.h>
 #include "quell.h"
 
+extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym;
+extern void bpf_task_release(struct task_struct *p) __ksym;
+
 #define BITS_PER_WORD 64
 
 typedef __u64 word_t;

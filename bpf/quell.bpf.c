@@ -20,6 +20,7 @@
  * queue until the switch is over, and goes on then).
  */
 #include "bursts.h"
+#include "locks.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -29,6 +30,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	__u64 handle = handle_of(p), now;
 	struct slot *s = slot_of(handle);
 	__u32 seq, gains = 0, task, generation;
+	bool released;
 
 	if (!s) {
 		note_kthread(p);
@@ -37,23 +39,23 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	now = bpf_ktime_get_ns();
 	if (!slot_lock(s, handle, &seq))
 		return 0;
+	released = lock_released(s);
 	if (s->state == QUELL_RUNNING) {
 		s->pending = now;
-		slot_unlock(s, seq);
-		return 0;
+		goto out;
 	}
-	if (s->state == QUELL_WAITING) {
-		slot_unlock(s, seq);
-		return 0;
-	}
+	if (s->state == QUELL_WAITING)
+		goto out;
 	s->awake_since = now;
 	s->core = p->thread_info.cpu;
 	burst_begin(s, p);
-	gains = wait_begin(s, true, now);
+	gains = wait_begin(s, QUELL_WOKEN | (s->flags & QUELL_IN_KERNEL), now);
 	count_lane_change(s);
 	task = s->task;
 	generation = s->generation;
 	slot_unlock(s, seq);
+	if (released)
+		send_released(s, handle, now);
 	mark_dirty(handle);
 	if (gains) {
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
@@ -61,6 +63,11 @@ int BPF_PROG(on_waking, struct task_struct *p)
 		arm_check(p->thread_info.cpu, now);
 	}
 	tell_lane(task, QUELL_LANE_WAKES);
+	return 0;
+out:
+	slot_unlock(s, seq);
+	if (released)
+		send_released(s, handle, now);
 	return 0;
 }
 
@@ -80,7 +87,7 @@ int BPF_PROG(on_wakeup_new, struct task_struct *p)
 	s->awake_since = now;
 	s->core = p->thread_info.cpu;
 	burst_begin(s, p);
-	gains = wait_begin(s, true, now);
+	gains = wait_begin(s, QUELL_WOKEN, now);
 	count_lane_change(s);
 	task = s->task;
 	slot_unlock(s, seq);
@@ -134,6 +141,7 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 					bool preempt, unsigned int prev_state, __u64 now)
 {
 	__u32 seq, task, gains = 0;
+	__u32 uninterruptible = prev_state & TASK_UNINTERRUPTIBLE ? QUELL_IN_KERNEL : 0;
 	bool sleeps = false, proved = false;
 	unsigned int state;
 
@@ -144,16 +152,17 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 	if (s->state == QUELL_RUNNING)
 		run_end(s, now);
 	if (preempt || prev_state == TASK_RUNNING || state == TASK_RUNNING) {
-		gains = wait_begin(s, false, now);
+		gains = wait_begin(s, preempt ? QUELL_IN_KERNEL : 0, now);
 	} else if (state & TASK_WAKING || (s->pending && is_being_woken(prev))) {
 		s->awake_since = s->pending ? s->pending : now;
 		proved = burst_proves(s, prev);
 		burst_begin(s, prev);
-		gains = wait_begin(s, true, s->awake_since);
+		gains = wait_begin(s, QUELL_WOKEN | uninterruptible, s->awake_since);
 	} else {
 		proved = burst_proves(s, prev);
 		s->state = QUELL_SLEEPING;
 		s->since = now;
+		set_flags(s, uninterruptible);
 		s->transitions++;
 		sleeps = true;
 		count_lane_change(s);
@@ -211,7 +220,7 @@ static __always_inline void switch_in(struct slot *s, __u64 handle, struct core 
 		return;
 	state = s->state;
 	since = s->since;
-	woken = state == QUELL_WAITING && s->woken && !found;
+	woken = state == QUELL_WAITING && s->flags & QUELL_WOKEN && !found;
 	if (state == QUELL_WAITING) {
 		turn->loses = wait_end(s, now);
 	} else if (state == QUELL_SLEEPING) {
@@ -227,7 +236,7 @@ static __always_inline void switch_in(struct slot *s, __u64 handle, struct core 
 	s->state = QUELL_RUNNING;
 	s->since = now;
 	s->core = cpu;
-	s->woken = 0;
+	set_flags(s, 0);
 	s->transitions++;
 	turn->handle = handle;
 	turn->kind = !s->lc ? QUELL_BE : s->role >= QUELL_BACKGROUND ? QUELL_LC_FAIR : QUELL_LC;

@@ -60,7 +60,19 @@ enum quell_event_kind {
 	QUELL_EVENT_STALL,
 	QUELL_EVENT_OVERRAN,
 	QUELL_EVENT_PROVED,
+	QUELL_EVENT_CONTENDED,
+	QUELL_EVENT_RELEASED,
 };
+
+/* Flags of a slot. The wait in progress began with a wake-up, not with a preemption. */
+#define QUELL_WOKEN 1
+/*
+ * It waits where it was preempted inside the kernel, or woken from an uninterruptible sleep, or it is in
+ * such a sleep: it may hold what others need.
+ */
+#define QUELL_IN_KERNEL 2
+/* An LC thread was said to wait for a lock (QUELL_EVENT_CONTENDED), and not yet to have it. */
+#define QUELL_CONTENDS 4
 
 /*
  * A watched thread. Written with seq odd; a reader that saw seq even and
@@ -80,8 +92,8 @@ struct slot {
 	__u32 task;
 	__u8 lc;
 	__u8 children;
-	/* The wait in progress began with a wake-up, not with a preemption. */
-	__u8 woken;
+	/* QUELL_WOKEN, QUELL_IN_KERNEL, QUELL_CONTENDS. */
+	__u8 flags;
 	/* 1 + the set that counts this thread as waiting, or 0. */
 	__u8 counted;
 	/* How often the slot was freed: a handle with another count is stale. */
@@ -274,10 +286,16 @@ struct event {
 	__u64 from;
 	__u64 to;
 	__u64 stolen;
-	/* OVERRAN, PROVED: the thread's slot and that slot's reuse count, and the burst. */
+	/*
+	 * OVERRAN, PROVED, CONTENDED, RELEASED: the thread's slot and that slot's reuse count,
+	 * and the burst.
+	 */
 	__u32 slot;
 	__u32 reuse_count;
 	__u64 length;
+	/* CONTENDED: the thread that holds the lock. */
+	__u32 owner_slot;
+	__u32 owner_reuse_count;
 };
 
 /* Argument of the `watch` and `unwatch` programs. */

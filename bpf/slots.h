@@ -128,12 +128,18 @@ static __always_inline __u32 set_of(struct slot *s)
 	return s->lc && t && t->set < QUELL_SETS ? t->set + 1 : 0;
 }
 
+/* What the slot's wait or sleep is like; whether it contends for a lock is kept. */
+static __always_inline void set_flags(struct slot *s, __u32 flags)
+{
+	s->flags = (s->flags & QUELL_CONTENDS) | flags;
+}
+
 /* Returns 1 + the set that gains a waiting LC thread, or 0. */
-static __always_inline __u32 wait_begin(struct slot *s, bool woken, __u64 now)
+static __always_inline __u32 wait_begin(struct slot *s, __u32 flags, __u64 now)
 {
 	s->state = QUELL_WAITING;
 	s->since = now;
-	s->woken = woken;
+	set_flags(s, flags);
 	s->transitions++;
 	s->counted = set_of(s);
 	return s->counted;
@@ -285,7 +291,7 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 	s->children = m->children;
 	s->guest = m->guest;
 	s->member = m->member;
-	s->woken = 0;
+	s->flags = 0;
 	s->counted = 0;
 	s->pending = 0;
 	s->role = QUELL_EVENT_THREAD;

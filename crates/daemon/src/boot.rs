@@ -352,6 +352,7 @@ pub fn policy_config(host: &HostConfig) -> quell_policy::Config {
             .bandwidth_step
             .max(Nanos(host.memory.every.0.saturating_mul(READINGS_A_STEP))),
         hyperthread: controllers.hyperthread,
+        lock_relief: controllers.lock_relief,
         quantum: controllers.quantum,
         idle_buffer: controllers.idle_buffer,
     }

@@ -158,7 +158,7 @@ fn read_table<T: Delta>(
 
 /// Appends a Snapshot as what differs from `before`.
 pub(super) fn write_snapshot(before: &Snapshot, seen: &Snapshot, out: &mut Vec<u8>) {
-    let Snapshot { now, cores, tasks, dirty, went_idle, bursts, memory } = seen;
+    let Snapshot { now, cores, tasks, dirty, went_idle, bursts, locks, in_kernel, memory } = seen;
     let passed = Nanos(now.0.wrapping_sub(before.now.0));
     put(&passed, out);
     write_table(&before.cores, cores, passed, out);
@@ -166,6 +166,8 @@ pub(super) fn write_snapshot(before: &Snapshot, seen: &Snapshot, out: &mut Vec<u
     put(dirty, out);
     put(went_idle, out);
     put(bursts, out);
+    put(locks, out);
+    put(in_kernel, out);
     put(memory, out);
 }
 
@@ -178,19 +180,22 @@ pub(super) fn read_snapshot(seen: &mut Snapshot, from: &mut &[u8]) -> Result<(),
     seen.dirty = take(from)?;
     seen.went_idle = take(from)?;
     seen.bursts = take(from)?;
+    seen.locks = take(from)?;
+    seen.in_kernel = take(from)?;
     seen.memory = take(from)?;
     Ok(())
 }
 
 /// Appends whether a Plan differs from `before`, and how.
 pub(super) fn write_plan(before: &Plan, plan: &Plan, out: &mut Vec<u8>) {
-    let Plan { cores, tasks, roles } = plan;
+    let Plan { cores, tasks, roles, reliefs } = plan;
     let changed = plan != before;
     put(&changed, out);
     if changed {
         write_table(&before.cores, cores, Nanos::ZERO, out);
         write_table(&before.tasks, tasks, Nanos::ZERO, out);
         put(roles, out);
+        put(reliefs, out);
     }
 }
 
@@ -200,6 +205,7 @@ pub(super) fn read_plan(plan: &mut Plan, from: &mut &[u8]) -> Result<(), Malform
         read_table(&mut plan.cores, CORES_MAX, Nanos::ZERO, from)?;
         read_table(&mut plan.tasks, TASKS_MAX, Nanos::ZERO, from)?;
         plan.roles = take(from)?;
+        plan.reliefs = take(from)?;
     }
     Ok(())
 }

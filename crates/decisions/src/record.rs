@@ -230,17 +230,20 @@ impl<S: Sink> Recorder<S> {
 
 /// As `clone_from`, which for a whole Snapshot would not keep the tables.
 fn copy_snapshot(to: &mut Snapshot, from: &Snapshot) {
-    let Snapshot { now, cores, tasks, dirty, went_idle, bursts, memory } = from;
+    let Snapshot { now, cores, tasks, dirty, went_idle, bursts, locks, in_kernel, memory } = from;
     (to.now, to.went_idle, to.memory) = (*now, *went_idle, *memory);
     to.cores.clone_from(cores);
     to.tasks.clone_from(tasks);
     to.dirty.clone_from(dirty);
     to.bursts.clone_from(bursts);
+    to.locks.clone_from(locks);
+    to.in_kernel.clone_from(in_kernel);
 }
 
 fn copy_plan(to: &mut Plan, from: &Plan) {
-    let Plan { cores, tasks, roles } = from;
+    let Plan { cores, tasks, roles, reliefs } = from;
     to.cores.clone_from(cores);
     to.tasks.clone_from(tasks);
     to.roles.clone_from(roles);
+    to.reliefs.clone_from(reliefs);
 }

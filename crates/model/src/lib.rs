@@ -15,6 +15,7 @@ mod event;
 mod file_error;
 mod outcome;
 mod plan;
+mod relief;
 mod renamed;
 mod role;
 mod rung;
@@ -38,6 +39,7 @@ pub use event::{
 pub use file_error::FileError;
 pub use outcome::Outcome;
 pub use plan::{CoreMode, CorePlan, Plan, Reason, TaskPlan, TaskReason};
+pub use relief::{InKernel, KernelStop, LockState, LockWait, Relief, ReliefCause};
 pub use renamed::renamed_in;
 pub use role::{Burst, BurstState, Role, ThreadId, ThreadPlan, Waiter};
 pub use rung::{BeRung, Rung};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Class, CoreId, CoreSet, Nanos, Role, Rung, TaskId, ThreadId, ThreadPlan};
+use crate::{Class, CoreId, CoreSet, Nanos, Relief, Role, Rung, TaskId, ThreadId, ThreadPlan};
 
 /// The whole desired state of a host. Names no priority, affinity or system call: each back end
 /// computes the difference from what it observes.
@@ -14,6 +14,8 @@ pub struct Plan {
     pub tasks: Vec<TaskPlan>,
     /// Threads whose role is not [`Role::Event`], ordered by thread.
     pub roles: Vec<ThreadPlan>,
+    /// Threads that go first for a moment, ordered by thread.
+    pub reliefs: Vec<Relief>,
 }
 
 /// What a core is for.
@@ -128,6 +130,12 @@ impl Plan {
     pub fn role(&self, thread: ThreadId) -> Role {
         let index = self.roles.binary_search_by_key(&thread, |planned| planned.thread);
         index.map_or(Role::Event, |index| self.roles[index].role)
+    }
+
+    /// The rung that a thread has for a moment, whatever its task and role.
+    pub fn relief(&self, thread: ThreadId) -> Option<Rung> {
+        let index = self.reliefs.binary_search_by_key(&thread, |relief| relief.thread).ok()?;
+        Some(self.reliefs[index].rung)
     }
 
     /// The cores that a task owns.

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Absence, Burst, Bytes, BytesPerSec, CoreId, CoreSet, Limits, Nanos, Outcome, Permille,
-    RequestsPerSec, Signal, TaskId, ThreadId,
+    Absence, Burst, Bytes, BytesPerSec, CoreId, CoreSet, InKernel, Limits, LockWait, Nanos,
+    Outcome, Permille, RequestsPerSec, Signal, TaskId, ThreadId,
 };
 
 /// The host at one instant. Filled in place each tick; its tables keep their capacity.
@@ -23,6 +23,11 @@ pub struct Snapshot {
     pub went_idle: CoreSet,
     /// What was observed of bursts of LC threads since the last Snapshot: roles that the operator gave, then overruns, proofs, exits.
     pub bursts: Vec<Burst>,
+    /// What was observed of LC threads and locks of the kernel since the last Snapshot, oldest first.
+    pub locks: Vec<LockWait>,
+    /// Threads that are stopped inside the kernel, the longest of each kind first; BE threads only while an LC thread
+    /// sleeps there.
+    pub in_kernel: Vec<InKernel>,
     /// What moved between memory and caches so far, from any fixed time on: the traffic of the memory
     /// controllers, whoever caused it. A sum, so that who reads it chooses the window of the rate.
     pub memory: Signal<Bytes>,

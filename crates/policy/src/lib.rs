@@ -26,6 +26,7 @@ pub mod invariants;
 pub mod lanes;
 mod quell;
 mod registry;
+pub mod reliefs;
 pub mod rivals;
 pub mod roles;
 mod state;

@@ -3,6 +3,7 @@
 use quell_model::{BytesPerSec, HostCaps, Nanos, Plan, Snapshot};
 
 use crate::advisors::{Bandwidth, FairServer, Hyperthread, KernelSections, Quantum};
+use crate::reliefs::Reliefs;
 use crate::roles::Roles;
 use crate::{
     Advice, Advisor, Allocator, BadState, Config, Explanation, Host, Missing, Policy, Reads, Wake,
@@ -15,6 +16,8 @@ pub struct Quell {
     reads: Reads,
     allocator: Allocator,
     roles: Roles,
+    /// `None`: switched off, or the host reports neither locks nor what threads do inside the kernel.
+    reliefs: Option<Reliefs>,
     advisors: Vec<Box<dyn Advisor>>,
     advice: Advice,
     core_numbers: usize,
@@ -24,7 +27,12 @@ impl Quell {
     /// The policy for a host, with the advisors that its capabilities call for.
     pub fn new(host: Host, config: Config) -> Quell {
         let advisors = for_stock_kernel(&host, config);
-        Quell::with_advisors(host, advisors)
+        Quell::with_advisors(host, advisors).relieving(config)
+    }
+
+    fn relieving(self, config: Config) -> Quell {
+        let relieves = config.lock_relief && self.allocator.host().caps.bursts;
+        Quell { reliefs: relieves.then(Reliefs::default), ..self }
     }
 
     /// Caladan (OSDI'20): the allocator with the bandwidth controller, the hyperthread controller and time slices,
@@ -65,7 +73,12 @@ impl Quell {
             };
             reads.requests |= add(Box::new(Quantum), lacks);
         }
-        Quell { name: "caladan", missing, reads, ..Quell::with_advisors(host, advisors) }
+        Quell {
+            name: "caladan",
+            missing,
+            reads,
+            ..Quell::with_advisors(host, advisors).relieving(config)
+        }
     }
 
     /// The policy with these advisors only.
@@ -78,6 +91,7 @@ impl Quell {
             reads: Reads::default(),
             allocator,
             roles: Roles::default(),
+            reliefs: None,
             advisors,
             advice,
             core_numbers,
@@ -120,12 +134,16 @@ impl Policy for Quell {
         for advisor in &mut self.advisors {
             advisor.advise(now, seen, &mut self.advice);
         }
-        let wake = self.allocator.decide(now, seen, &self.advice, plan);
+        let mut wake = self.allocator.decide(now, seen, &self.advice, plan);
         plan.roles.clear();
-        match self.allocator.host().caps.bursts {
-            true => wake.or_at(self.roles.decide(now, seen, plan)),
-            false => wake,
+        plan.reliefs.clear();
+        if self.allocator.host().caps.bursts {
+            wake = wake.or_at(self.roles.decide(now, seen, plan));
         }
+        if let Some(reliefs) = &mut self.reliefs {
+            wake = wake.or_at(reliefs.decide(now, seen, plan));
+        }
+        wake
     }
 
     fn explain(&self) -> Explanation {
@@ -135,12 +153,14 @@ impl Policy for Quell {
     fn save(&self, state: &mut Vec<u8>) {
         self.allocator.save(state);
         self.roles.save(state);
+        self.reliefs.iter().for_each(|reliefs| reliefs.save(state));
         self.advisors.iter().for_each(|advisor| advisor.save(state));
     }
 
     fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState> {
         self.allocator.restore(state)?;
         self.roles.restore(state)?;
+        self.reliefs.iter_mut().try_for_each(|reliefs| reliefs.restore(state))?;
         self.advisors.iter_mut().try_for_each(|advisor| advisor.restore(state))
     }
 }

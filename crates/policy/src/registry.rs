@@ -35,6 +35,8 @@ pub struct Config {
     pub hyperthread: bool,
     /// `caladan`: whether requests that had their quantum let others go first.
     pub quantum: bool,
+    /// Whether threads go first for a moment that hold in the kernel what LC threads wait for.
+    pub lock_relief: bool,
     /// `perfiso`: cores that are kept idle; 0: a sixth of the managed ones.
     pub idle_buffer: u32,
 }
@@ -47,6 +49,7 @@ impl Default for Config {
             bandwidth_step: Nanos::ZERO,
             hyperthread: true,
             quantum: true,
+            lock_relief: true,
             idle_buffer: 0,
         }
     }

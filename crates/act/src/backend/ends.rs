@@ -66,7 +66,7 @@ impl Engine {
                 record
             }
         };
-        record.role = plan.role(view.id);
+        (record.role, record.relief) = (plan.role(view.id), plan.relief(view.id));
         Some(record)
     }
 

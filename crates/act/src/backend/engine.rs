@@ -203,6 +203,7 @@ impl Engine {
         self.last_plan.cores.clone_from(&plan.cores);
         self.last_plan.tasks.clone_from(&plan.tasks);
         self.last_plan.roles.clone_from(&plan.roles);
+        self.last_plan.reliefs.clone_from(&plan.reliefs);
         if moved.plugged.is_empty() {
             return;
         }
@@ -263,7 +264,7 @@ impl Engine {
                 continue;
             };
             let Some(record) = records.get_mut(at) else { continue };
-            record.observe(view, last_plan.role(view.id), report);
+            record.observe(view, last_plan, report);
             state.status.count(record);
             if record.is_straggler(view, now) {
                 verifier.hurry(at);

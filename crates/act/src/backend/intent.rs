@@ -76,7 +76,7 @@ impl Lack {
         by_group: bool,
         switched: bool,
     ) -> Lack {
-        let want = &want.of_thread(record.lc, record.role, style.be);
+        let want = &want.of_thread(record.lc, record.role, record.relief, style.be);
         // The operator names a lane's members one by one: they go to its core, whatever their own affinity is.
         let reach = if switched { original.cores.union(&want.usable) } else { original.cores };
         let place = super::target::place(want, &reach).kept_to(record.pin, &reach);

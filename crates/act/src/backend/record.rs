@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use quell_model::{CoreSet, Nanos, Role, TaskId};
+use quell_model::{CoreSet, Nanos, Plan, Role, Rung, TaskId};
 
 use super::engine::Failure;
 use super::intent::rank;
@@ -59,6 +59,8 @@ pub(super) struct Record {
     pub lc: bool,
     /// Its role in the last Plan.
     pub role: Role,
+    /// Its rung for a moment, in the last Plan.
+    pub relief: Option<Rung>,
     /// What the executor said that it would show without Quell; `None` until asked.
     pub original: Option<ThreadSettings>,
     /// What Quell wrote last, and still believes to hold.
@@ -92,6 +94,7 @@ impl Record {
             task: view.task,
             lc: view.lc,
             role: Role::Event,
+            relief: None,
             original: None,
             sched: None,
             cores: None,
@@ -120,10 +123,11 @@ impl Record {
         self.cores.unwrap_or(original.cores)
     }
 
-    /// Takes an observation and the planned role in: whether the last decision on the thread had been stale.
-    pub fn observe(&mut self, view: &ThreadView, role: Role, report: &mut ApplyReport) {
-        if (self.task, self.lc, self.role) != (view.task, view.lc, role) {
-            (self.task, self.lc, self.role) = (view.task, view.lc, role);
+    /// Takes an observation and the Plan for the thread in: whether the last decision on the thread had been stale.
+    pub fn observe(&mut self, view: &ThreadView, plan: &Plan, report: &mut ApplyReport) {
+        let planned = (view.task, view.lc, plan.role(view.id), plan.relief(view.id));
+        if (self.task, self.lc, self.role, self.relief) != planned {
+            (self.task, self.lc, self.role, self.relief) = planned;
             self.settled = 0;
         }
         self.stale = self.effect.take().is_some_and(|effect| effect.was_stale(view));

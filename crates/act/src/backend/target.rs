@@ -42,13 +42,14 @@ impl Want {
 
     /// The want of one thread of the task with this role. Processes that an LC task created may be BE
     /// (`children = be`): they run below the LC threads, on the task's cores.
-    pub fn of_thread(&self, lc: bool, role: Role, be: Rung) -> Want {
-        match self.rung {
-            Rung::Lc | Rung::LcOverflow if !lc => {
-                Want { class: Class::BestEffort, rung: be, ..*self }
-            }
-            rung => Want { rung: rung.of_role(role), ..*self },
-        }
+    ///
+    /// While the thread has relief, it is on that rung if its own is lower.
+    pub fn of_thread(&self, lc: bool, role: Role, relief: Option<Rung>, be: Rung) -> Want {
+        let (class, own) = match self.rung {
+            Rung::Lc | Rung::LcOverflow if !lc => (Class::BestEffort, be),
+            rung => (self.class, rung.of_role(role)),
+        };
+        Want { class, rung: relief.map_or(own, |relief| relief.min(own)), ..*self }
     }
 
     /// The want of a thread that goes to these cores on its own rung.

@@ -14,6 +14,7 @@ mod lane_task;
 mod latency;
 mod lint;
 mod load;
+mod locks;
 mod metrics;
 mod record;
 mod replay;

@@ -93,6 +93,8 @@ pub struct Controllers {
     pub bandwidth_step: Nanos,
     /// Whether siblings of cores with a late request are idled.
     pub hyperthread: bool,
+    /// Whether threads go first for a moment that hold in the kernel what LC threads wait for.
+    pub lock_relief: bool,
     /// Whether requests that had their quantum let others go first.
     pub quantum: bool,
     /// `perfiso`: cores that are kept idle; 0: a sixth of the managed ones.

@@ -83,6 +83,7 @@ struct RawControllers {
     bandwidth_limit_mb_s: Option<Spanned<u64>>,
     bandwidth_step_us: Option<Spanned<u64>>,
     hyperthread: Option<bool>,
+    lock_relief: Option<bool>,
     quantum: Option<bool>,
     idle_buffer: Option<u32>,
 }
@@ -285,6 +286,7 @@ fn controllers(place: &Place, raw: &RawControllers) -> Result<Controllers, Confi
             .time("bandwidth_step_us", &raw.bandwidth_step_us, 0..=60_000_000, 1_000)?
             .unwrap_or(Nanos::ZERO),
         hyperthread: raw.hyperthread.unwrap_or(true),
+        lock_relief: raw.lock_relief.unwrap_or(true),
         quantum: raw.quantum.unwrap_or(true),
         idle_buffer: raw.idle_buffer.unwrap_or(0),
     })

@@ -289,6 +289,15 @@ pub struct ThreadRoleStatus {
     pub configured: bool,
 }
 
+/// How often threads of a task went first for a moment, because they held in the kernel what LC threads waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReliefCounts {
+    /// A thread owned a mutex or semaphore that an LC thread waited for.
+    pub lock: u64,
+    /// A thread starved inside the kernel while an LC thread slept there uninterruptibly.
+    pub starved: u64,
+}
+
 /// One task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskStatus {
@@ -350,6 +359,9 @@ pub struct TaskStatus {
     /// LC: its threads that are below its rung, because their bursts held up other LC threads; empty without BPF.
     #[serde(default)]
     pub roles: Vec<ThreadRoleStatus>,
+    /// How often its threads went first for a moment.
+    #[serde(default)]
+    pub reliefs: ReliefCounts,
     /// What its members did as a lane; null for other tasks.
     #[serde(default)]
     pub lane: Option<LaneStatus>,

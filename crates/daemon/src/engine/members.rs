@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use quell_act::backend::TaskInfo;
+use quell_control::protocol::ReliefCounts;
 use quell_model::{Children, Class, CoreSet, Limits, Nanos, TaskId, TaskScheduler, TaskView};
 use quell_observe::bpf::TaskTimes;
 use quell_os::ThreadRef;
@@ -38,6 +39,8 @@ pub struct Member {
     pub children: Children,
     /// What went wrong with it, newest last.
     pub problems: VecDeque<String>,
+    /// How often its threads went first for a moment.
+    pub reliefs: ReliefCounts,
     /// Running and waiting time as told so far.
     told: (Nanos, Nanos),
     /// What its place had counted before; `None` without BPF.
@@ -157,6 +160,7 @@ impl Engine {
             name: newcomer.name,
             children: newcomer.children,
             problems: VecDeque::new(),
+            reliefs: ReliefCounts::default(),
             told: (Nanos::ZERO, Nanos::ZERO),
             before: sight.task_times(id),
         });

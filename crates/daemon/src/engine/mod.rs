@@ -212,6 +212,7 @@ impl Engine {
                 feed::publish(feed, &mut self.owned, now, &self.last_plan, &self.plan);
             }
             self.note_roles();
+            self.count_reliefs();
             self.last_plan.clone_from(&self.plan);
             self.listen();
             self.at_rest = !self.lends();
@@ -219,6 +220,7 @@ impl Engine {
         self.compare_roles(now);
         self.seen.dirty.clear();
         self.seen.bursts.clear();
+        self.seen.locks.clear();
         wake
     }
 

@@ -2,7 +2,9 @@
 
 use std::cmp::Ordering;
 
-use quell_model::{Burst, BurstState, CoreId, Nanos, Role, TaskId, ThreadId, ThreadPlan};
+use quell_model::{
+    Burst, BurstState, CoreId, Nanos, ReliefCause, Role, TaskId, ThreadId, ThreadPlan,
+};
 use quell_os::ThreadRef;
 
 use super::Engine;
@@ -20,6 +22,20 @@ impl Engine {
             ended |= observer.set_role(planned.thread, planned.task, role, needs);
         });
         self.hurry |= ended;
+    }
+
+    /// Counts the reliefs that begin with this Plan.
+    pub(super) fn count_reliefs(&mut self) {
+        for relief in &self.plan.reliefs {
+            if self.last_plan.reliefs.contains(relief) {
+                continue;
+            }
+            let Some(member) = self.members.get_mut(relief.task) else { continue };
+            match relief.cause {
+                ReliefCause::Lock(_) => member.reliefs.lock += 1,
+                ReliefCause::Starved => member.reliefs.starved += 1,
+            }
+        }
     }
 
     /// The threads of a task that have roles: not those of BE processes that it created.

@@ -1,7 +1,8 @@
 //! What the engine tells: the status table, explanations, the end.
 
 use quell_control::protocol::{
-    CoreStatus, LatencyStatus, Status, TaskCpuTime, TaskStatus, ThreadRoleStatus, WakeupLatency,
+    CoreStatus, LatencyStatus, ReliefCounts, Status, TaskCpuTime, TaskStatus, ThreadRoleStatus,
+    WakeupLatency,
 };
 
 use quell_decisions::Recorder;
@@ -123,6 +124,7 @@ impl Engine {
             runtime: self.runtimes.status(id),
             lane: self.lanes.of(id).map(Link::status),
             roles: self.roles_of(id),
+            reliefs: member.map_or(ReliefCounts::default(), |member| member.reliefs),
             latency: (seen.limits.class == Class::LatencyCritical).then(|| latency_status(seen)),
             ..TaskStatus::default()
         }
@@ -175,6 +177,7 @@ impl Engine {
             lines.push(format!("advice kept it off {}", why.banned));
         }
         lines.extend(self.roles_of(id).iter().map(role_in_words));
+        lines.extend(self.members.get(id).and_then(|member| reliefs_in_words(member.reliefs)));
         lines.extend(self.runtimes.why(id));
         lines.extend(self.lanes.of(id).map(Link::why));
         for veto in explanation.vetoes.iter().filter(|veto| veto.task == id) {
@@ -270,6 +273,16 @@ fn role_in_words(thread: &ThreadRoleStatus) -> String {
     format!(
         "thread {tid} is {role} since {since_s:.1} s: it ran {burst_us:.0} us without a sleep while an LC thread waited; {until}"
     )
+}
+
+fn reliefs_in_words(ReliefCounts { lock, starved }: ReliefCounts) -> Option<String> {
+    (lock + starved > 0).then(|| {
+        format!(
+            "its threads went first for a moment {} times: {lock} times with a lock of the kernel that an LC thread \
+             waited for, {starved} times starved inside the kernel while an LC thread slept there",
+            lock + starved
+        )
+    })
 }
 
 fn ms(time: Nanos) -> f64 {

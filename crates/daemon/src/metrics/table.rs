@@ -263,6 +263,21 @@ pub const METRICS: &[Metric] = &[
         ),
     ),
     labelled(
+        &["task", "class", "cause"],
+        counter(
+            "quell_task_reliefs_total",
+            "",
+            "Times that a thread went first for a moment: lock, starved (inside the kernel).",
+            |scrape, out| {
+                for task in &scrape.status.tasks {
+                    let class = &task.class.to_ascii_lowercase();
+                    out.add(&[&task.name, class, "lock"], task.reliefs.lock as f64);
+                    out.add(&[&task.name, class, "starved"], task.reliefs.starved as f64);
+                }
+            },
+        ),
+    ),
+    labelled(
         TASK,
         gauge("quell_task_cores_owned", "", "Cores that the task owns.", |scrape, out| {
             each_task(scrape, out, |task| {

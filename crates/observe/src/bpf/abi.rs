@@ -25,6 +25,10 @@ pub(super) const SLEEPING: u32 = 3;
 /// The state of a slot that no event and no look has told about yet.
 pub(super) const UNKNOWN: u32 = 0;
 
+/// `QUELL_WOKEN` and `QUELL_IN_KERNEL`, flags of a slot.
+const FLAG_WOKEN: u8 = 1;
+const FLAG_IN_KERNEL: u8 = 2;
+
 /// `QUELL_KINDS`.
 pub(super) const KINDS: usize = 5;
 pub(super) const KIND_IDLE: u32 = 1;
@@ -66,7 +70,7 @@ bpf_struct! {
         task: AtomicU32,
         lc: AtomicU8,
         children: AtomicU8,
-        woken: AtomicU8,
+        flags: AtomicU8,
         counted: AtomicU8,
         reuse_count: AtomicU32,
         pending: AtomicU64,
@@ -103,7 +107,10 @@ pub(super) struct SlotCopy {
     pub task: u32,
     pub generation: u32,
     pub lc: bool,
+    /// The wait in progress began with a wake-up.
     pub woken: bool,
+    /// It waits or sleeps inside the kernel, where it may hold what others need.
+    pub in_kernel: bool,
     pub guest: bool,
     pub member: u8,
     /// `enum quell_role`.
@@ -144,7 +151,8 @@ impl Slot {
             task: load(&self.task),
             generation: load(&self.generation),
             lc: self.lc.load(Ordering::Relaxed) != 0,
-            woken: self.woken.load(Ordering::Relaxed) != 0,
+            woken: self.flags.load(Ordering::Relaxed) & FLAG_WOKEN != 0,
+            in_kernel: self.flags.load(Ordering::Relaxed) & FLAG_IN_KERNEL != 0,
             guest: self.guest.load(Ordering::Relaxed) != 0,
             member: self.member.load(Ordering::Relaxed),
             role: self.role.load(Ordering::Relaxed),
@@ -430,6 +438,8 @@ bpf_record! {
         pub slot: u32,
         pub reuse_count: u32,
         pub length: u64,
+        pub owner_slot: u32,
+        pub owner_reuse_count: u32,
     }
 }
 

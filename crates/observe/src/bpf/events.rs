@@ -9,6 +9,7 @@ use quell_model::{CoreId, Nanos, TaskId, ThreadId};
 
 use super::Stall;
 use super::abi::Event;
+use super::locks::LockEvent;
 use crate::{HostEvent, ObserveError};
 use quell_os::{ThreadRef, Tid};
 
@@ -26,6 +27,8 @@ pub(super) enum Raw {
     Overran(ThreadId),
     /// A demoted thread sleeps after as many short bursts as it needs.
     Proved(ThreadId),
+    /// An LC thread waits for a lock, or gets it.
+    Lock(LockEvent),
 }
 
 /// Reads the ring. Events wait in an inbox until they are asked for.
@@ -101,6 +104,7 @@ fn parse(bytes: &[u8]) -> Option<Raw> {
     let core = CoreId(event.core as u16);
     let task = TaskId { index: event.task, generation: event.generation };
     let thread = ThreadId { index: event.slot, generation: event.reuse_count };
+    let owner = ThreadId { index: event.owner_slot, generation: event.owner_reuse_count };
     let raw = match event.kind {
         1 => Raw::Host(HostEvent::Forked {
             parent: event.parent.thread()?,
@@ -122,6 +126,8 @@ fn parse(bytes: &[u8]) -> Option<Raw> {
         }),
         7 => Raw::Overran(thread),
         8 => Raw::Proved(thread),
+        9 => Raw::Lock(LockEvent { waiter: thread, owner: Some(owner) }),
+        10 => Raw::Lock(LockEvent { waiter: thread, owner: None }),
         _ => return None,
     };
     Some(raw)

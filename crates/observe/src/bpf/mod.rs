@@ -28,6 +28,7 @@ mod events;
 mod histogram;
 mod lane;
 mod lineage;
+mod locks;
 pub(crate) mod object;
 mod programs;
 mod recent;
@@ -58,6 +59,7 @@ use self::abi::{
 use self::cores::Cores;
 use self::events::{Events, Raw};
 use self::lane::LaneRings;
+use self::locks::LockEvent;
 use self::programs::Programs;
 use self::recent::Delays;
 use self::sets::Sets;
@@ -87,7 +89,7 @@ pub struct BpfConfig {
     pub max_threads: usize,
     /// Task places; 1.7 kB each, and 8 bytes more for each core.
     pub max_tasks: usize,
-    /// The size of the event ring, in bytes; an event takes 88.
+    /// The size of the event ring, in bytes; an event takes 112.
     pub ring_bytes: usize,
     /// Least time between two wake-ups for [`HostEvent::LcQueued`] or [`HostEvent::CoreIdle`].
     pub wake_gap: Nanos,
@@ -211,6 +213,7 @@ pub struct BpfObserver {
     /// Bursts that exceeded their budgets, and threads that proved themselves, since the last [`Observer::read`].
     overran: Vec<ThreadId>,
     proved: Vec<ThreadId>,
+    locks: Vec<LockEvent>,
 }
 
 impl BpfObserver {
@@ -236,6 +239,7 @@ impl BpfObserver {
             idle_while_lc_waits: Nanos::ZERO,
             overran: Vec::new(),
             proved: Vec::new(),
+            locks: Vec::new(),
             programs,
         })
     }
@@ -424,6 +428,7 @@ impl BpfObserver {
                 Raw::Overran(thread) if self.overran.contains(&thread) => {}
                 Raw::Overran(thread) => self.overran.push(thread),
                 Raw::Proved(thread) => self.proved.push(thread),
+                Raw::Lock(event) => self.locks.push(event),
             }
         }
     }
@@ -539,6 +544,7 @@ impl Observer for BpfObserver {
         seen.bursts
             .extend(proved.filter_map(|thread| self.views.burst_of(thread, BurstState::Proved)));
         seen.bursts.extend(self.views.drain_exited());
+        self.views.tell_locks(&mut self.locks, seen);
         self.cores.summarise(now, &self.programs.cores, &self.views, seen);
         self.delays.summarise(now, &self.programs.histograms, seen);
     }

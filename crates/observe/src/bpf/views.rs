@@ -54,6 +54,8 @@ pub(super) struct Views {
     at: Vec<u32>,
     /// One bit for each slot whose thread does not sleep.
     awake: Vec<u64>,
+    /// One bit for each slot whose thread waits or sleeps inside the kernel.
+    in_kernel: Vec<u64>,
     /// Threads by task place, guests not counted.
     members: Vec<u32>,
     before: Vec<Before>,
@@ -77,6 +79,7 @@ impl Views {
             private: Vec::with_capacity(slots.min(1024)),
             at: vec![NONE; slots],
             awake: vec![0; slots.div_ceil(64)],
+            in_kernel: vec![0; slots.div_ceil(64)],
             members: vec![0; tasks],
             before: vec![Before::default(); tasks],
             renamed: Vec::new(),
@@ -174,6 +177,10 @@ impl Views {
             ThreadState::Running | ThreadState::Waiting => self.awake[slot as usize / 64] |= bit,
             ThreadState::Sleeping | ThreadState::Unknown => self.awake[slot as usize / 64] &= !bit,
         }
+        match copy.in_kernel {
+            true => self.in_kernel[slot as usize / 64] |= bit,
+            false => self.in_kernel[slot as usize / 64] &= !bit,
+        }
     }
 
     fn remove(&mut self, slot: u32) {
@@ -182,6 +189,7 @@ impl Views {
             return;
         }
         self.awake[slot as usize / 64] &= !(1 << (slot % 64));
+        self.in_kernel[slot as usize / 64] &= !(1 << (slot % 64));
         let view = self.views.swap_remove(at as usize);
         let private = self.private.swap_remove(at as usize);
         self.count(view.task, private.guest, -1);
@@ -351,9 +359,19 @@ impl Views {
         })
     }
 
+    /// Threads that wait or sleep inside the kernel.
+    pub fn in_kernel(&self) -> impl Iterator<Item = &ThreadView> {
+        self.positions(&self.in_kernel).map(|index| &self.views[index])
+    }
+
     /// Positions of threads that do not sleep.
     fn awake(&self) -> impl Iterator<Item = usize> + '_ {
-        self.awake.iter().enumerate().flat_map(move |(word, &bits)| {
+        self.positions(&self.awake)
+    }
+
+    /// Positions of the threads whose slots have a bit in this set.
+    fn positions<'a>(&'a self, set: &'a [u64]) -> impl Iterator<Item = usize> + 'a {
+        set.iter().enumerate().flat_map(move |(word, &bits)| {
             let mut bits = bits;
             std::iter::from_fn(move || {
                 let slot = (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)?;

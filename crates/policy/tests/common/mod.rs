@@ -179,8 +179,7 @@ fn thread(dice: &mut Dice) -> ThreadId {
 
 /// What may be reported of bursts, of threads and tasks that may not exist.
 fn burst(dice: &mut Dice, tasks: usize) -> Burst {
-    let mut task = || TaskId { index: dice.below(tasks as u64 + 1) as u32, generation: 0 };
-    let (own, waiter_task) = (task(), task());
+    let (own, waiter_task) = (task_id(dice, tasks), task_id(dice, tasks));
     let state = match dice.below(4) {
         0 => BurstState::Proved,
         1 => BurstState::Exited,
@@ -198,6 +197,28 @@ fn burst(dice: &mut Dice, tasks: usize) -> Burst {
         length: Nanos(dice.below(60_000) * 100),
         has_record: dice.below(2) == 1,
         state,
+    }
+}
+
+fn task_id(dice: &mut Dice, tasks: usize) -> TaskId {
+    TaskId { index: dice.below(tasks as u64 + 1) as u32, generation: 0 }
+}
+
+fn lock(dice: &mut Dice, tasks: usize) -> LockWait {
+    let state = match dice.below(3) {
+        0 => LockState::Released,
+        _ => LockState::Owned { owner: thread(dice), task: task_id(dice, tasks) },
+    };
+    LockWait { waiter: thread(dice), task: task_id(dice, tasks), state }
+}
+
+fn in_kernel(dice: &mut Dice, now: Nanos, tasks: usize) -> InKernel {
+    InKernel {
+        thread: thread(dice),
+        task: task_id(dice, tasks),
+        core: CoreId(dice.below(4) as u16),
+        since: Nanos(now.0 - dice.below(20_000_000)),
+        stop: if dice.rarely(2) { KernelStop::Sleeps } else { KernelStop::Waits },
     }
 }
 
@@ -239,7 +260,19 @@ pub fn snapshots(dice: &mut Dice, host: &Host) -> Vec<Snapshot> {
             _ => Signal::Measured(Bytes(now.0 / 1_000 * dice.below(60_000))),
         };
         let bursts = (0..dice.below(4)).map(|_| burst(dice, tasks.len())).collect();
-        snapshots.push(Snapshot { now, cores, tasks, dirty, went_idle, bursts, memory });
+        let locks = (0..dice.below(3)).map(|_| lock(dice, tasks.len())).collect();
+        let in_kernel = (0..dice.below(4)).map(|_| in_kernel(dice, now, tasks.len())).collect();
+        snapshots.push(Snapshot {
+            now,
+            cores,
+            tasks,
+            dirty,
+            went_idle,
+            bursts,
+            locks,
+            in_kernel,
+            memory,
+        });
     }
     snapshots
 }

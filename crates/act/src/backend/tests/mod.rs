@@ -3,6 +3,7 @@
 mod fake;
 mod pins;
 pub(super) mod real;
+mod reliefs;
 mod turns;
 
 use fake::{Call, FakeHost, give, info, plan, set, task, thread, view};

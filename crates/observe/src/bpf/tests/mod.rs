@@ -4,6 +4,7 @@
 mod bursts;
 mod families;
 mod lanes;
+mod locks;
 mod states;
 
 use std::io::Write as _;

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Locks of the kernel that LC threads wait for.
+ *
+ * The owner of a mutex, or a writer that owns a semaphore, is in the lock's own word, as `perf lock
+ * contention` reads it. An event is sent where that owner is watched and has a lower rung than the
+ * waiting thread: then only user space can let it run.
+ */
+#ifndef QUELL_LOCKS_H
+#define QUELL_LOCKS_H
+
+#include "slots.h"
+
+/* include/trace/events/lock.h: what is contended */
+#define LCB_F_SPIN (1U << 0)
+#define LCB_F_RT (1U << 3)
+#define LCB_F_PERCPU (1U << 4)
+#define LCB_F_MUTEX (1U << 5)
+
+/* kernel/locking/{mutex,rwsem}.c: flags in the low bits of the owner */
+#define OWNER_FLAGS 7UL
+#define RWSEM_READER_OWNED 1UL
+
+/* The task_struct of the lock's owner; 0: none, or readers. */
+static __always_inline unsigned long owner_of(void *lock, unsigned int flags)
+{
+	struct rw_semaphore *semaphore = lock;
+	struct mutex *mutex = lock;
+	long owner = 0;
+
+	if (flags & LCB_F_MUTEX) {
+		bpf_core_read(&owner, sizeof(owner), &mutex->owner.counter);
+	} else {
+		bpf_core_read(&owner, sizeof(owner), &semaphore->owner.counter);
+		if (owner & RWSEM_READER_OWNED)
+			return 0;
+	}
+	return owner & ~OWNER_FLAGS;
+}
+
+/* The owner as a task to look at. It may have exited meanwhile, and its number have gone to another. */
+static __always_inline struct task_struct *owner_task(unsigned long owner)
+{
+	struct task_struct *p;
+	int pid = 0;
+
+	if (!owner || bpf_core_read(&pid, sizeof(pid), &((struct task_struct *)owner)->pid))
+		return NULL;
+	p = bpf_task_from_pid(pid);
+	if (p && (unsigned long)p != owner) {
+		bpf_task_release(p);
+		return NULL;
+	}
+	return p;
+}
+
+static __always_inline void send_lock(__u32 kind, struct slot *s, __u64 handle, __u64 owner,
+				      __u64 now)
+{
+	struct event *e = event_new(kind);
+
+	if (!e)
+		return;
+	e->core = s->core;
+	e->task = s->task;
+	e->generation = s->generation;
+	e->slot = handle_slot(handle);
+	e->reuse_count = handle_use(handle);
+	if (owner) {
+		e->owner_slot = handle_slot(owner);
+		e->owner_reuse_count = handle_use(owner);
+	}
+	event_send(e, WAKE_NOW, now);
+}
+
+/*
+ * The caller holds the slot: the thread has its lock, or is woken to take it. Returns whether an event has to
+ * be sent.
+ */
+static __always_inline bool lock_released(struct slot *s)
+{
+	bool contends = s->flags & QUELL_CONTENDS;
+
+	s->flags &= ~QUELL_CONTENDS;
+	return contends;
+}
+
+static __always_inline void send_released(struct slot *s, __u64 handle, __u64 now)
+{
+	send_lock(QUELL_EVENT_RELEASED, s, handle, 0, now);
+}
+
+/* An LC thread goes to sleep for a lock, after it has spun for it where the kernel does that. */
+SEC("tp_btf/contention_begin")
+int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
+{
+	struct task_struct *owner;
+	__u64 handle, held_by;
+	struct slot *s, *other;
+	__u32 seq;
+
+	if (flags & (LCB_F_SPIN | LCB_F_RT | LCB_F_PERCPU))
+		return 0;
+	handle = handle_of(bpf_get_current_task_btf());
+	s = slot_of(handle);
+	if (!s || !s->lc || s->role >= QUELL_BACKGROUND)
+		return 0;
+	owner = owner_task(owner_of(lock, flags));
+	if (!owner)
+		return 0;
+	held_by = handle_of(owner);
+	bpf_task_release(owner);
+	other = slot_of(held_by);
+	if (!other || (other->lc && other->role <= s->role) || !slot_lock(s, handle, &seq))
+		return 0;
+	s->flags |= QUELL_CONTENDS;
+	slot_unlock(s, seq);
+	send_lock(QUELL_EVENT_CONTENDED, s, handle, held_by, bpf_ktime_get_ns());
+	return 0;
+}
+
+/* It got the lock without a sleep, or gave up. */
+SEC("tp_btf/contention_end")
+int BPF_PROG(on_contention_end, void *lock, int ret)
+{
+	__u64 handle = handle_of(bpf_get_current_task_btf());
+	struct slot *s = slot_of(handle);
+	bool released;
+	__u32 seq;
+
+	if (!s || !(s->flags & QUELL_CONTENDS) || !slot_lock(s, handle, &seq))
+		return 0;
+	released = lock_released(s);
+	slot_unlock(s, seq);
+	if (released)
+		send_released(s, handle, bpf_ktime_get_ns());
+	return 0;
+}
+
+#endif

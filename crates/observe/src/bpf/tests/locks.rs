@@ -1,0 +1,90 @@
+//! Locks of the kernel between watched threads.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use quell_model::{KernelStop, LockState, LockWait};
+
+use super::*;
+
+/// One write of it takes some milliseconds, during which the thread owns the inode's semaphore.
+const LONG_BYTES: usize = 16 << 20;
+
+fn memory_file() -> Arc<File> {
+    let file = rustix::fs::memfd_create("quell-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    Arc::new(File::from(file))
+}
+
+#[test]
+fn owner_of_an_inode_is_told_and_both_threads_are_seen_inside_the_kernel() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let mut observer = observer();
+    observer.manage(&CoreSet::of(crowded()));
+    let file = memory_file();
+    let bytes = vec![0; LONG_BYTES];
+    let shared = Arc::clone(&file);
+    let owner = Worker::start(crowded(), move || shared.write_all_at(&bytes, 0).unwrap());
+    let waiter = Worker::start(crowded(), move || {
+        std::thread::sleep(Duration::from_millis(1));
+        file.write_all_at(&[1], 0).unwrap();
+    });
+    // Holds up the owner, inside the kernel more often than not.
+    let _spinner = Worker::spinner(crowded());
+    observer.watch(owner.thread, BE, false, Children::Adopt).unwrap();
+    observer.watch(waiter.thread, LC, true, Children::Adopt).unwrap();
+    observer.read(&mut snapshot());
+    let id = |observer: &BpfObserver, thread| find(observer, thread).unwrap().id;
+    let (owner, waiter) = (id(&observer, owner.thread), id(&observer, waiter.thread));
+
+    let owned = LockState::Owned { owner, task: BE };
+    let mut missing = vec!["the owner", "the release", "the sleep", "the wait"];
+    eventually("the lock, its release, and both stops", || {
+        let mut seen = snapshot();
+        observer.drain_events(&mut |_| {});
+        observer.read(&mut seen);
+        let told = |state| seen.locks.contains(&LockWait { waiter, task: LC, state });
+        let stopped = |thread, stop| {
+            seen.in_kernel.iter().any(|found| found.thread == thread && found.stop == stop)
+        };
+        let found = [
+            ("the owner", told(owned)),
+            ("the release", told(LockState::Released)),
+            ("the sleep", stopped(waiter, KernelStop::Sleeps)),
+            ("the wait", stopped(owner, KernelStop::Waits)),
+        ];
+        missing.retain(|what| !found.contains(&(what, true)));
+        missing.is_empty()
+    });
+}
+
+#[test]
+fn lock_that_an_lc_thread_owns_is_not_told() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let mut observer = observer();
+    observer.manage(&CoreSet::of(crowded()));
+    let file = memory_file();
+    let bytes = vec![0; LONG_BYTES];
+    let pair = [1, 2].map(|_| {
+        let (file, bytes) = (Arc::clone(&file), bytes.clone());
+        Worker::start(crowded(), move || file.write_all_at(&bytes, 0).unwrap())
+    });
+    for worker in &pair {
+        observer.watch(worker.thread, LC, true, Children::Adopt).unwrap();
+    }
+    let mut contended = false;
+    eventually("one sleeps while the other owns the inode", || {
+        let mut seen = snapshot();
+        observer.drain_events(&mut |_| {});
+        observer.read(&mut seen);
+        assert_eq!(seen.locks, [], "both have the same rung");
+        contended |= seen.in_kernel.iter().any(|found| found.stop == KernelStop::Sleeps);
+        contended
+    });
+}

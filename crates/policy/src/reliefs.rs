@@ -1,0 +1,163 @@
+//! Reliefs: what LC threads wait for inside the kernel is released soon.
+//!
+//! Priority by rung cannot help an LC thread that sleeps for something a BE thread holds, while the BE thread
+//! waits for its core. Two rules let that thread go first, for a bounded time each:
+//!
+//! - **Locks.** The kernel names the owner of a mutex or semaphore. The owner goes before the threads of the waiting
+//!   thread's rung until that one is woken, for [`LOCK_TIME`] at most.
+//! - **Starvation.** Journals, semaphores held by readers and RCU name no owner. While an LC thread sleeps uninterruptibly
+//!   for longer than [`STARVED_AFTER`], BE threads that have waited inside the kernel for as long run for [`STARVED_TIME`],
+//!   one after the other and no more than a fiftieth of a core's time.
+//!
+//! Source: priority inheritance (Sha, Rajkumar, Lehoczky, 1990), for locks that have none; `perf lock contention` for the owners.
+
+#[cfg(test)]
+mod tests;
+
+use quell_model::{
+    Class, CoreId, InKernel, KernelStop, LockState, LockWait, Nanos, Plan, Relief, ReliefCause,
+    Rung, Snapshot, TaskId,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::BadState;
+use crate::state::{ensure, put, take};
+
+/// Longest relief for a lock.
+pub const LOCK_TIME: Nanos = Nanos::from_millis(1);
+
+/// How long an LC thread sleeps and a BE thread waits inside the kernel before the BE thread may hold up the LC thread:
+/// longer than most accesses to a disk.
+pub const STARVED_AFTER: Nanos = Nanos::from_millis(5);
+
+/// Relief of a BE thread that starves inside the kernel.
+pub const STARVED_TIME: Nanos = Nanos(500_000);
+
+/// On one core such reliefs are at least this far apart: a fiftieth of its time.
+pub const STARVED_PERIOD: Nanos = Nanos(50 * STARVED_TIME.0);
+
+/// Reliefs at once. With more locks contended at once than this, some owners wait.
+pub const RELIEFS_MAX: usize = 256;
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Active {
+    relief: Relief,
+    until: Nanos,
+}
+
+/// Decides on reliefs.
+#[derive(Debug, Default)]
+pub struct Reliefs {
+    /// Ordered by thread.
+    active: Vec<Active>,
+    /// When the next thread may be relieved of starving on a core. Cores of which that is past are left out.
+    spared: Vec<(CoreId, Nanos)>,
+}
+
+impl Reliefs {
+    /// Fills [`Plan::reliefs`]; `plan.tasks` is decided already. Returns when to look again.
+    pub fn decide(&mut self, now: Nanos, seen: &Snapshot, plan: &mut Plan) -> Nanos {
+        self.active.retain(|active| now < active.until && is_alive(seen, active.relief.task));
+        self.spared.retain(|(_, until)| now < *until);
+        for wait in &seen.locks {
+            self.take_lock(now, wait, seen, plan);
+        }
+        let looks = self.relieve_starved(now, seen);
+        plan.reliefs.clear();
+        plan.reliefs.extend(self.active.iter().map(|active| active.relief));
+        debug_assert!(plan.reliefs.is_sorted_by(|a, b| a.thread < b.thread), "reliefs in disorder");
+        self.active.iter().map(|active| active.until).min().unwrap_or(Nanos::MAX).min(looks)
+    }
+
+    fn take_lock(&mut self, now: Nanos, wait: &LockWait, seen: &Snapshot, plan: &Plan) {
+        let cause = ReliefCause::Lock(wait.waiter);
+        match wait.state {
+            LockState::Released => self.active.retain(|active| active.relief.cause != cause),
+            LockState::Owned { owner, task } => {
+                let Some(rung) = ahead_of(plan, wait.task).filter(|_| is_alive(seen, task)) else {
+                    return;
+                };
+                let relief = Relief { thread: owner, task, rung, since: now, cause };
+                self.add(Active { relief, until: now + LOCK_TIME });
+            }
+        }
+    }
+
+    /// Returns when the next thread will have starved.
+    fn relieve_starved(&mut self, now: Nanos, seen: &Snapshot) -> Nanos {
+        let of = |stop| seen.in_kernel.iter().filter(move |stopped| stopped.stop == stop);
+        let Some(sleeper) = of(KernelStop::Sleeps).map(|stopped| stopped.since).min() else {
+            return Nanos::MAX;
+        };
+        let mut next = Nanos::MAX;
+        for waiting in of(KernelStop::Waits).filter(|waiting| is_alive(seen, waiting.task)) {
+            let starved = waiting.since.max(sleeper) + STARVED_AFTER;
+            let spared = self.spared.iter().find(|(core, _)| *core == waiting.core);
+            let due = starved.max(spared.map_or(Nanos::ZERO, |(_, until)| *until));
+            match due <= now {
+                true => self.relieve(now, waiting),
+                false => next = next.min(due),
+            }
+        }
+        next
+    }
+
+    fn relieve(&mut self, now: Nanos, waiting: &InKernel) {
+        let InKernel { thread, task, core, .. } = *waiting;
+        let cause = ReliefCause::Starved;
+        let relief = Relief { thread, task, rung: Rung::LcBoosted, since: now, cause };
+        self.spared.push((core, now + STARVED_PERIOD));
+        self.add(Active { relief, until: now + STARVED_TIME });
+    }
+
+    /// Of two reliefs of one thread the later counts, on the higher rung.
+    fn add(&mut self, mut added: Active) {
+        match self.active.binary_search_by_key(&added.relief.thread, |active| active.relief.thread)
+        {
+            Ok(index) => {
+                let known = self.active[index];
+                added.relief.rung = added.relief.rung.min(known.relief.rung);
+                added.until = added.until.max(known.until);
+                self.active[index] = added;
+            }
+            Err(_) if self.active.len() >= RELIEFS_MAX => {}
+            Err(index) => self.active.insert(index, added),
+        }
+    }
+
+    /// As [`crate::Policy::save`].
+    pub fn save(&self, state: &mut Vec<u8>) {
+        put(&self.active, state);
+        put(&self.spared, state);
+    }
+
+    /// As [`crate::Policy::restore`].
+    ///
+    /// # Errors
+    /// When the bytes are not such tables.
+    pub fn restore(&mut self, state: &mut &[u8]) -> Result<(), BadState> {
+        let active: Vec<Active> = take(state)?;
+        ensure(active.len() <= RELIEFS_MAX, "more reliefs than there are at once")?;
+        let ordered = active.is_sorted_by(|a, b| a.relief.thread < b.relief.thread);
+        ensure(ordered, "reliefs out of order")?;
+        self.spared = take(state)?;
+        self.active = active;
+        Ok(())
+    }
+}
+
+/// A rung that goes before the waiting threads of this LC task: an equal would queue behind those that run. A guest's
+/// lock does not stop threads of the core's owner.
+fn ahead_of(plan: &Plan, task: TaskId) -> Option<Rung> {
+    let planned = plan.tasks.get(task.at()).filter(|planned| planned.id == task)?;
+    match planned.rung {
+        _ if planned.class != Class::LatencyCritical => None,
+        Rung::Lc => Some(Rung::LcBoosted),
+        Rung::LcOverflow => Some(Rung::LcLong),
+        _ => None,
+    }
+}
+
+fn is_alive(seen: &Snapshot, task: TaskId) -> bool {
+    seen.tasks.get(task.at()).is_some_and(|view| view.id == task && view.alive)
+}
