@@ -204,6 +204,15 @@ static __always_inline void switch_dead(struct slot *s, __u64 handle, struct tas
 	}
 }
 
+/* Whether LC threads in this role are in the fair class. */
+static __always_inline bool is_fair(__u32 role)
+{
+	struct control *c = control_page();
+
+	return role == QUELL_FAIR ||
+	       (role == QUELL_BACKGROUND && !(c && READ_ONCE(c->elevated_background)));
+}
+
 /*
  * The thread gets the core, or is found on it: fills in what the core turns to.
  * How long a thread that is found there waited is not known.
@@ -239,7 +248,7 @@ static __always_inline void switch_in(struct slot *s, __u64 handle, struct core 
 	set_flags(s, 0);
 	s->transitions++;
 	turn->handle = handle;
-	turn->kind = !s->lc ? QUELL_BE : s->role >= QUELL_BACKGROUND ? QUELL_LC_FAIR : QUELL_LC;
+	turn->kind = !s->lc ? QUELL_BE : is_fair(s->role) ? QUELL_LC_FAIR : QUELL_LC;
 	turn->task = s->task;
 	turn->generation = s->generation;
 	slot_unlock(s, seq);

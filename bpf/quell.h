@@ -32,7 +32,7 @@ enum quell_kind {
 	QUELL_IDLE,
 	QUELL_LC,
 	QUELL_BE,
-	/* An LC thread in the fair class: QUELL_BACKGROUND, QUELL_FAIR. */
+	/* An LC thread in the fair class: QUELL_FAIR, and QUELL_BACKGROUND unless that is elevated. */
 	QUELL_LC_FAIR,
 	QUELL_KINDS,
 };
@@ -235,7 +235,9 @@ struct control {
 	__u64 stall_min;
 	/* Budgets of bursts of QUELL_EVENT_THREAD and QUELL_LONG_EVENT; 0: bursts are not checked. */
 	__u64 budgets[2];
-	__u64 reserved;
+	/* Threads of QUELL_BACKGROUND are above the fair class. */
+	__u32 elevated_background;
+	__u32 reserved;
 };
 
 /* Sums over all cores, and what went wrong. */

@@ -52,7 +52,7 @@ pub enum LadderError {
 }
 
 /// The rungs that have a priority, highest first, with their defaults.
-const DEFAULTS: [(Rung, u8); 11] = [
+const DEFAULTS: [(Rung, u8); 12] = [
     (Rung::Guardian, 96),
     (Rung::Scheduler, 90),
     (Rung::Softirq, 80),
@@ -63,6 +63,7 @@ const DEFAULTS: [(Rung, u8); 11] = [
     (Rung::LcOverflow, 20),
     (Rung::LcOverflowLong, 14),
     (Rung::Dispatcher, 10),
+    (Rung::LcBackground, 6),
     (Rung::FifoLow, 2),
 ];
 
@@ -139,11 +140,16 @@ impl Ladder {
         match rung {
             Rung::Original | Rung::LcFair => None,
             Rung::SchedIdle => Some(SchedAttr::IDLE),
+            // Long bursts share the core in time, by the kernel's slice of 100 ms.
+            Rung::LcBackground => {
+                let fifo = self.priority(rung).map(SchedAttr::fifo)?;
+                Some(SchedAttr { policy: Policy::Rr, ..fifo })
+            }
             _ => self.priority(rung).map(SchedAttr::fifo),
         }
     }
 
-    /// The FIFO priority of a rung, where it has one.
+    /// The real-time priority of a rung, where it has one.
     pub fn priority(&self, rung: Rung) -> Option<u8> {
         let place = DEFAULTS.iter().position(|(own, _)| *own == rung)?;
         Some(self.priorities[place])

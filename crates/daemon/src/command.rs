@@ -54,6 +54,8 @@ pub enum Command {
     Ungroup(TaskGroups, Sender<()>),
     /// Makes the cgroup with this weight file count for least among its siblings, or as it did before.
     Weigh(PathBuf, bool, Sender<Result<(), String>>),
+    /// Gives background threads of LC tasks a real-time rung, or the fair class.
+    ElevateBackground(bool),
     /// The threads of a task.
     Threads(TaskId, Sender<Vec<(ThreadRef, ThreadId)>>),
     /// Roles that the operator gives threads of a task; `None`: no longer. False where threads have no roles.

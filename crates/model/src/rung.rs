@@ -32,6 +32,8 @@ pub enum Rung {
     LcOverflowLong,
     /// The dispatcher of a lane; lane threads that may run.
     Dispatcher,
+    /// Background threads of LC tasks where the fair class would not put batch work behind them: below all event threads.
+    LcBackground,
     /// Lane threads that must not run, and BE by configuration: the lowest SCHED_FIFO priority.
     FifoLow,
     /// The fair class, with the nice value that the thread had: background threads of LC tasks.

@@ -54,6 +54,7 @@ impl fmt::Display for Rung {
             Rung::LcOverflow => "lc-overflow",
             Rung::LcOverflowLong => "lc-overflow-long",
             Rung::Dispatcher => "dispatcher",
+            Rung::LcBackground => "lc-background",
             Rung::FifoLow => "fifo-low",
             Rung::LcFair => "lc-fair",
             Rung::Original => "original",

@@ -182,6 +182,12 @@ pub trait Observer {
         false
     }
 
+    /// Tells whether threads in [`Role::Background`] are above the fair class: then [`quell_model::CoreView::rt_share`] counts
+    /// them. Observers that see no bursts ignore it.
+    fn note_elevated_background(&mut self, on: bool) {
+        let _ = on;
+    }
+
     /// Whether the observer judges the bursts of a thread by this role, as of the last [`Observer::read`]; true for threads
     /// that are gone.
     fn has_role(&self, thread: ThreadId, role: Role) -> bool {

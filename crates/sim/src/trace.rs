@@ -403,6 +403,7 @@ fn rank(rung: Rung) -> Rank {
         Rung::LcOverflow => Rank::realtime(40),
         Rung::LcOverflowLong => Rank::realtime(35),
         Rung::Dispatcher => Rank::realtime(30),
+        Rung::LcBackground => Rank::realtime(25),
         Rung::FifoLow => Rank::realtime(20),
         Rung::LcFair | Rung::Original => Rank::FAIR,
         Rung::SchedIdle => Rank::BENEATH,

@@ -30,7 +30,12 @@ impl Cpusets {
     /// A back end without elevation. `per_thread_state` is what the observer can, `freezes` whether there is
     /// a freezer.
     pub fn new(per_thread_state: bool, freezes: bool) -> Cpusets {
-        let style = Style { ladder: None, places_by_group: true, be: Rung::SchedIdle };
+        let style = Style {
+            ladder: None,
+            places_by_group: true,
+            be: Rung::SchedIdle,
+            background: Rung::LcFair,
+        };
         Cpusets { engine: Engine::new(style, BeRung::SchedIdle), per_thread_state, freezes }
     }
 

@@ -4,7 +4,7 @@
 //! an LC thread wakes and runs BE the moment it blocks, without the scheduler having a part in it. What
 //! a Plan changes is who may use which core, and what happens to tasks for which none is left.
 
-use quell_model::{BeRung, CoreSet, HostCaps, Nanos, Plan, TaskId};
+use quell_model::{BeRung, CoreSet, HostCaps, Nanos, Plan, Rung, TaskId};
 
 use super::engine::Engine;
 use super::intent::Style;
@@ -38,7 +38,12 @@ pub struct ElevationHost {
 impl Elevation {
     /// A back end on this ladder.
     pub fn new(ladder: Ladder, be: BeRung, host: ElevationHost) -> Elevation {
-        let style = Style { ladder: Some(ladder), places_by_group: false, be: be.rung() };
+        let style = Style {
+            ladder: Some(ladder),
+            places_by_group: false,
+            be: be.rung(),
+            background: Rung::LcFair,
+        };
         Elevation {
             engine: Engine::new(style, be),
             fair_server: host.fair_server,
@@ -85,6 +90,10 @@ impl BackEnd for Elevation {
 
     fn place_helpers(&mut self, task: TaskId, cores: CoreSet) {
         self.engine.place_helpers(task, cores);
+    }
+
+    fn elevate_background(&mut self, on: bool) {
+        self.engine.elevate_background(on);
     }
 
     fn apply(&mut self, plan: &Plan, threads: &[ThreadView], host: &mut dyn Host) -> ApplyReport {

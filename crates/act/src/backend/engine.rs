@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use quell_model::{BeRung, CoreSet, Nanos, Plan, TaskId};
+use quell_model::{BeRung, CoreSet, Nanos, Plan, Rung, TaskId};
 
 use super::intent::{Lack, Style, Turn, rank};
 use super::outcome::Outcomes;
@@ -116,6 +116,16 @@ impl Engine {
         if let Some(state) = self.task_mut(task).filter(|state| state.helpers != cores) {
             state.helpers = cores;
             self.targets.touch(task);
+        }
+    }
+
+    /// Gives background threads of LC tasks a real-time rung of their own, or the fair class.
+    pub fn elevate_background(&mut self, on: bool) {
+        let background = if on { Rung::LcBackground } else { Rung::LcFair };
+        if std::mem::replace(&mut self.style.background, background) != background {
+            let tasks: Vec<TaskId> =
+                self.tasks.iter().flatten().map(|state| state.info.id).collect();
+            tasks.into_iter().for_each(|id| self.targets.touch(id));
         }
     }
 

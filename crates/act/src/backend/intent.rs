@@ -20,6 +20,8 @@ pub(super) struct Style {
     pub places_by_group: bool,
     /// The rung of BE threads.
     pub be: Rung,
+    /// That of background threads of LC tasks: the fair class, or one above BE where that is not.
+    pub background: Rung,
 }
 
 impl Style {
@@ -76,7 +78,7 @@ impl Lack {
         by_group: bool,
         switched: bool,
     ) -> Lack {
-        let want = &want.of_thread(record.lc, record.role, record.relief, style.be);
+        let want = &want.of_thread(record.lc, record.role, record.relief, style);
         // The operator names a lane's members one by one: they go to its core, whatever their own affinity is.
         let reach = if switched { original.cores.union(&want.usable) } else { original.cores };
         let place = super::target::place(want, &reach).kept_to(record.pin, &reach);

@@ -74,6 +74,12 @@ pub trait BackEnd {
     /// that never sleep they would never run. Empty: they are placed as those of any task.
     fn place_helpers(&mut self, task: TaskId, cores: CoreSet);
 
+    /// Whether background threads of LC tasks get a real-time rung, because the fair class does not put batch work behind
+    /// them. Back ends that elevate nobody ignore it.
+    fn elevate_background(&mut self, on: bool) {
+        let _ = on;
+    }
+
     /// Does what is missing between the Plan and the host. `threads` are those of the observation
     /// that the Plan was decided on.
     fn apply(&mut self, plan: &Plan, threads: &[ThreadView], host: &mut dyn Host) -> ApplyReport;

@@ -3,6 +3,7 @@
 use quell_model::{BeRung, Class, CoreMode, CoreSet, Plan, Reason, Role, Rung, TaskId, TaskReason};
 
 use super::Pin;
+use super::intent::Style;
 
 /// What a task's threads should be like now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +45,13 @@ impl Want {
     /// (`children = be`): they run below the LC threads, on the task's cores.
     ///
     /// While the thread has relief, it is on that rung if its own is lower.
-    pub fn of_thread(&self, lc: bool, role: Role, relief: Option<Rung>, be: Rung) -> Want {
+    pub fn of_thread(&self, lc: bool, role: Role, relief: Option<Rung>, style: &Style) -> Want {
         let (class, own) = match self.rung {
-            Rung::Lc | Rung::LcOverflow if !lc => (Class::BestEffort, be),
-            rung => (self.class, rung.of_role(role)),
+            Rung::Lc | Rung::LcOverflow if !lc => (Class::BestEffort, style.be),
+            rung => match rung.of_role(role) {
+                Rung::LcFair if role == Role::Background => (self.class, style.background),
+                own => (self.class, own),
+            },
         };
         Want { class, rung: relief.map_or(own, |relief| relief.min(own)), ..*self }
     }

@@ -38,6 +38,18 @@ impl Group {
     }
 }
 
+/// Every thread of the service is in the background.
+const BACKGROUND: &str = "[[task.threads]]\nname = \"*\"\nrole = \"background\"\n";
+
+const SCHED_OTHER: u32 = 0;
+const SCHED_RR: u32 = 2;
+
+/// Field 41 of the first thread's stat.
+fn policy(program: &Program) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", program.pid())).unwrap();
+    stat.rsplit_once(") ").unwrap().1.split(' ').nth(38).unwrap().parse().unwrap()
+}
+
 fn config(class: &str, name: &str, program: &Program) -> String {
     format!("[[task]]\nname = \"{name}\"\nclass = \"{class}\"\npid = {}\n", program.pid())
 }
@@ -51,13 +63,14 @@ fn a_cgroup_of_batch_work_counts_for_least_until_something_else_is_in_it() {
     let web = service.start("exec sleep 100");
     let job = batch.start("exec sleep 100");
     let text = format!(
-        "[host]\nmanaged = \"1\"\n{}guaranteed = 1\n{}",
+        "[host]\nmanaged = \"1\"\n{}guaranteed = 1\n{BACKGROUND}{}",
         config("lc", "web", &web),
         config("be", "job", &job)
     );
     let daemon = ground.run(&text);
     eventually("the cgroup of the batch work counts for least", || batch.is_idle());
     assert!(!service.is_idle());
+    eventually("so its background threads are in the fair class", || policy(&web) == SCHED_OTHER);
 
     let other = batch.start("exec sleep 100");
     eventually("not while another program is in it", || !batch.is_idle());
@@ -65,11 +78,52 @@ fn a_cgroup_of_batch_work_counts_for_least_until_something_else_is_in_it() {
     eventually("and the status names it", || {
         problems().contains(&format!("process {} is in {}", other.pid(), batch.directory.display()))
     });
+    eventually("above which background threads are now", || policy(&web) == SCHED_RR);
     drop(other);
     eventually("again when that is gone", || batch.is_idle() && problems() == "[]");
 
+    eventually("and the fair class suffices", || policy(&web) == SCHED_OTHER);
+
     daemon.stop();
     assert!(!batch.is_idle(), "restored");
+}
+
+#[test]
+fn background_threads_are_above_batch_work_of_another_session() {
+    const AUTOGROUP: &str = "/proc/sys/kernel/sched_autogroup_enabled";
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let is_top = |line: &str| line.contains(":cpu") && !line.ends_with(":/");
+    if fs::read_to_string(AUTOGROUP).map_or(true, |on| on.trim() != "1") || own.lines().any(is_top)
+    {
+        return skipped("sessions are no scheduling groups here");
+    }
+    let ground = Ground::new();
+    let web = Program::start("sleep", &["100"]);
+    let job = Program::start("setsid", &["sleep", "100"]);
+    let text = format!(
+        "[host]\nmanaged = \"1\"\n{}guaranteed = 1\n{BACKGROUND}{}",
+        config("lc", "web", &web),
+        config("be", "job", &job)
+    );
+    let daemon = ground.run(&text);
+    eventually("background threads have a real-time rung", || policy(&web) == SCHED_RR);
+    let problems = daemon.task("job")["problems"].to_string();
+    assert!(problems.contains("another session"), "{problems}");
+    daemon.stop();
+    assert_eq!(policy(&web), SCHED_OTHER, "restored");
+}
+
+#[test]
+fn background_threads_are_above_batch_work_with_a_real_time_rung() {
+    let ground = Ground::new();
+    let web = Program::start("sleep", &["100"]);
+    let web_config = config("lc", "web", &web);
+    let text = format!(
+        "[host]\nmanaged = \"1\"\nbe_rung = \"fifo-low\"\n{web_config}guaranteed = 1\n{BACKGROUND}"
+    );
+    let daemon = ground.run(&text);
+    eventually("they have a real-time rung", || policy(&web) == SCHED_RR);
+    daemon.stop();
 }
 
 #[test]

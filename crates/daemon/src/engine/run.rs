@@ -233,6 +233,10 @@ impl Engine {
             Command::Weigh(file, least, reply) => {
                 let _ = reply.send(self.weigh(&file, least));
             }
+            Command::ElevateBackground(on) => {
+                self.parts.back_end.elevate_background(on);
+                self.parts.sight.observer().note_elevated_background(on);
+            }
             Command::Threads(id, reply) => {
                 let _ = reply.send(self.threads_of(id));
             }

@@ -303,7 +303,8 @@ bpf_struct! {
         pub tasks: AtomicU32,
         pub stall_min: AtomicU64,
         pub budgets: [AtomicU64; 2],
-        reserved: AtomicU64,
+        pub elevated_background: AtomicU32,
+        reserved: AtomicU32,
     }
 }
 

@@ -619,6 +619,11 @@ impl Observer for BpfObserver {
         self.views.role_of(thread).is_none_or(|known| known.code() == role.code())
     }
 
+    fn note_elevated_background(&mut self, on: bool) {
+        // Relaxed: a switch that just misses it counts one stretch in the other kind.
+        self.programs.control[0].elevated_background.store(on.into(), Ordering::Relaxed);
+    }
+
     fn wake_on_events(&mut self, on: bool) {
         self.programs.control[0].wake_on_events.store(on.into(), Ordering::Relaxed);
     }

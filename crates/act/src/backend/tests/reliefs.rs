@@ -43,3 +43,31 @@ fn relief_lifts_a_demoted_thread_and_lowers_none() {
     t.tick();
     assert_eq!(t.host.sched_of(11), lc_attr());
 }
+
+#[test]
+fn background_threads_are_above_batch_work_where_the_fair_class_is_not() {
+    let mut t = pair();
+    let helper = t.views.iter().find(|view| view.thread.tid == Tid(11)).copied().unwrap();
+    t.plan.roles = vec![role(&helper, Role::Background)];
+    t.tick();
+    t.back.elevate_background(true);
+    t.tick();
+    let elevated = t.host.sched_of(11);
+    assert_eq!(
+        (elevated.policy, elevated),
+        (Policy::Rr, ladder().attr(Rung::LcBackground).unwrap())
+    );
+    let fifo_low = ladder().attr(Rung::FifoLow).unwrap();
+    assert!(elevated.priority > fifo_low.priority && elevated.priority < lc_attr().priority);
+    t.plan.roles = vec![role(&helper, Role::Fair)];
+    t.tick();
+    assert_eq!(
+        t.host.sched_of(11).policy,
+        Policy::Other,
+        "its time in the fair class is for others"
+    );
+    t.back.elevate_background(false);
+    t.plan.roles = vec![role(&helper, Role::Background)];
+    t.tick();
+    assert_eq!(t.host.sched_of(11).policy, Policy::Other);
+}
