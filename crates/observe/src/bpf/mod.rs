@@ -38,6 +38,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod views;
+mod watch;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -53,9 +54,7 @@ pub use self::histogram::Histogram;
 pub use self::lane::{LaneReader, LaneThread, SlotPlace};
 pub use self::lineage::lineage;
 
-use self::abi::{
-    KIND_BE, KIND_IDLE, KIND_LC, KIND_LC_FAIR, RUNNING, SLEEPING, UNKNOWN, WAITING, WatchArgs,
-};
+use self::abi::{KIND_BE, KIND_IDLE, KIND_LC, KIND_LC_FAIR, WatchArgs};
 use self::cores::Cores;
 use self::events::{Events, Raw};
 use self::lane::LaneRings;
@@ -67,20 +66,11 @@ use self::views::Views;
 use super::{HostEvent, ObserveError, Observer, ThreadView};
 use quell_os::{ThreadRef, Tid, clock};
 
-/// How often a thread that runs is asked for its core before the next event decides.
-const SETTLE_TRIES: u32 = 4;
-
 /// How many times the ring is emptied in one go: nothing here may take unbounded time.
 const DRAIN_ROUNDS: u32 = 8;
 
 /// How often the kernel is asked whether programs were left out, and what threads do of which nothing was told.
 const MISSES_LOOK: Nanos = Nanos::from_millis(500);
-
-/// A wait or sleep of this length may be none: a switch or a wake-up that was missed leaves one behind.
-const DOUBTFUL: Nanos = Nanos::from_millis(500);
-
-/// How many threads that wait for long are asked about in one go, and how many that sleep.
-const DOUBTS_MAX: usize = 16;
 
 /// The sizes of the observer's tables, and what it reports.
 #[derive(Clone, Debug)]
@@ -400,21 +390,6 @@ impl BpfObserver {
         (new > 0).then_some(HostEvent::Lost(new))
     }
 
-    /// Where a switch was missed, a thread may be said to wait that runs or sleeps; a thread that has the core
-    /// from then on tells nothing by itself. One whose wake-up was missed may never run where others decide by it.
-    fn ask_about_the_quiet(&mut self, now: Nanos) {
-        let then = now.since(DOUBTFUL);
-        let mut quiet = self.views.waiting_since_before(then, DOUBTS_MAX);
-        quiet.extend(self.views.sleeping_since_before(then, DOUBTS_MAX));
-        let mut cores = CoreSet::EMPTY;
-        for thread in quiet {
-            if let Ok((WAITING, core)) = self.programs.call("seed", Self::args(thread)) {
-                cores.insert(CoreId(core as u16));
-            }
-        }
-        cores.iter().for_each(|core| self.programs.settle(core));
-    }
-
     /// Hands over what is in the inbox.
     fn hand_over(&mut self, sink: &mut dyn FnMut(HostEvent)) {
         while let Some(event) = self.events.next() {
@@ -449,10 +424,6 @@ impl BpfObserver {
             _ => {}
         }
     }
-
-    fn args(thread: ThreadRef) -> WatchArgs {
-        WatchArgs { tid: thread.tid.0, start_ticks: thread.start_ticks, ..WatchArgs::default() }
-    }
 }
 
 impl Observer for BpfObserver {
@@ -477,42 +448,18 @@ impl Observer for BpfObserver {
         if task.at() >= self.programs.tasks.len() {
             return Err(ObserveError::Full { limit: self.programs.tasks.len() });
         }
-        let args = WatchArgs {
+        self.watch_thread(WatchArgs {
             task: task.index,
             generation: task.generation,
             lc: lc.into(),
             children: children as u32,
             member: member.into(),
-            ..Self::args(thread)
-        };
-        let refused = |source: io::Error| match source.raw_os_error() {
-            Some(libc::ENOSPC) => ObserveError::Full { limit: self.programs.slots.len() },
-            _ => ObserveError::Kernel { what: format!("watching thread {}", thread.tid), source },
-        };
-        let (mut state, mut core) = self.programs.call("watch", args).map_err(refused)?;
-        if state == RUNNING {
-            self.programs.settle(CoreId(core as u16));
-        }
-        // A thread that is on a core is known to that core alone; it may be gone when the core is asked.
-        for _ in 0..SETTLE_TRIES {
-            if state != UNKNOWN {
-                break;
-            }
-            self.programs.settle(CoreId(core as u16));
-            match self.programs.call("seed", args) {
-                Ok(answer) => (state, core) = answer,
-                // It ended: its slot is free again.
-                Err(_) => break,
-            }
-        }
-        Ok(())
+            ..WatchArgs::of(thread)
+        })
     }
 
     fn unwatch(&mut self, thread: ThreadRef) {
-        // A thread that is gone has given back its slot by itself.
-        if let Ok((RUNNING, core)) = self.programs.call("unwatch", Self::args(thread)) {
-            self.programs.settle(CoreId(core as u16));
-        }
+        self.unwatch_thread(thread);
     }
 
     fn manage(&mut self, cores: &CoreSet) {
@@ -585,34 +532,7 @@ impl Observer for BpfObserver {
     }
 
     fn set_role(&mut self, thread: ThreadId, task: TaskId, role: Role, needs: u32) -> bool {
-        let Some(view) = self.views.view_of(thread) else {
-            self.views.note_exit(thread, task);
-            return false;
-        };
-        let args = WatchArgs { role: role.code(), needs, ..Self::args(view.thread) };
-        let (state, core) = match self.programs.call("set_role", args) {
-            Ok(answer) => answer,
-            Err(error) => {
-                // Gone, or its number changed with an exec. A slot that is taken for long is tried again.
-                if error.raw_os_error() == Some(libc::ESRCH) {
-                    self.views.note_exit(thread, task);
-                }
-                return false;
-            }
-        };
-        if state == RUNNING {
-            // No switch will show the core that the thread on it changed class.
-            self.programs.settle(CoreId(core as u16));
-            let args = WatchArgs { core, ..WatchArgs::default() };
-            let armed = self.programs.call("look_at_burst", args);
-            debug_assert!(armed.is_ok(), "a program without a failure: {armed:?}");
-        }
-        // The burst that cost the role ended before BPF had the role: no event will report that end.
-        let ended = state == SLEEPING && role != Role::Event && needs == 0;
-        if ended {
-            self.proved.push(thread);
-        }
-        ended
+        self.change_role(thread, task, role, needs)
     }
 
     fn has_role(&self, thread: ThreadId, role: Role) -> bool {

@@ -3,6 +3,7 @@
 use quell_model::{Burst, BurstState, Role, ThreadId};
 
 use super::*;
+use quell_testkit::HostLock;
 
 /// What was reported of bursts since the last call.
 fn bursts(observer: &mut BpfObserver) -> Vec<Burst> {
@@ -17,33 +18,64 @@ fn id(observer: &mut BpfObserver, thread: ThreadRef) -> ThreadId {
     find(observer, thread).unwrap().id
 }
 
-/// A core on which the reader does not run, so that it finds others running there.
-fn reader_elsewhere() {
-    if let Some(other) = topology::online().unwrap().iter().find(|core| *core != crowded()) {
-        pin(other);
+/// An observer with one managed core, [`crowded`], which the reader leaves: so it finds others running there.
+struct CrowdedCore {
+    observer: BpfObserver,
+    /// The other tests of this host wait: their threads on this core would change its bursts.
+    _lock: HostLock,
+}
+
+impl CrowdedCore {
+    /// `None` where this host has no BPF.
+    fn new() -> Option<CrowdedCore> {
+        if no_bpf() {
+            return None;
+        }
+        let _lock = host_lock().unwrap();
+        if let Some(other) = topology::online().unwrap().iter().find(|core| *core != crowded()) {
+            pin(other);
+        }
+        let mut observer = observer();
+        observer.manage(&CoreSet::of(crowded()));
+        Some(CrowdedCore { observer, _lock })
     }
+
+    /// An LC thread that never sleeps on this core.
+    fn spinner(&mut self) -> (Worker, ThreadId) {
+        watched(&mut self.observer, Worker::spinner(crowded()))
+    }
+}
+
+/// Watches a worker as a thread of the LC task. Reads, so bursts reported before are dropped.
+fn watched(observer: &mut BpfObserver, worker: Worker) -> (Worker, ThreadId) {
+    observer.watch(worker.thread, LC, true, Children::Adopt).unwrap();
+    let id = id(observer, worker.thread);
+    (worker, id)
+}
+
+/// An observer and an LC thread that sleeps until it is woken; `None` where this host has no BPF.
+fn watched_sleeper() -> Option<(BpfObserver, Worker, ThreadId)> {
+    if no_bpf() {
+        return None;
+    }
+    let mut observer = observer();
+    let (sleeper, id) = watched(&mut observer, Worker::sleeper(crowded()));
+    eventually("it sleeps", || state(&mut observer, sleeper.thread) == Some(ThreadState::Sleeping));
+    Some((observer, sleeper, id))
 }
 
 #[test]
 fn burst_is_reported_only_while_an_lc_thread_waits_behind_it() {
-    if no_bpf() {
-        return;
-    }
-    let _lock = host_lock().unwrap();
-    reader_elsewhere();
-    let mut observer = observer();
-    observer.manage(&CoreSet::of(crowded()));
-    let first = Worker::spinner(crowded());
-    observer.watch(first.thread, LC, true, Children::Adopt).unwrap();
+    let Some(mut scene) = CrowdedCore::new() else { return };
+    let (_first, first) = scene.spinner();
     std::thread::sleep(Duration::from_millis(50));
     let no_lc_waits = |burst: &Burst| burst.state == BurstState::Overran(None);
-    assert!(bursts(&mut observer).iter().all(no_lc_waits), "it delays no LC thread");
-    let second = Worker::spinner(crowded());
-    observer.watch(second.thread, LC, true, Children::Adopt).unwrap();
-    let pair = [id(&mut observer, first.thread), id(&mut observer, second.thread)];
+    assert!(bursts(&mut scene.observer).iter().all(no_lc_waits), "it delays no LC thread");
+    let (_second, second) = scene.spinner();
+    let pair = [first, second];
     let mut reported = [false; 2];
     eventually("each is reported while the other waits", || {
-        for burst in bursts(&mut observer) {
+        for burst in bursts(&mut scene.observer) {
             // `None`: a kernel thread of that core woke up.
             let BurstState::Overran(waiter) = burst.state else { panic!("{burst:?}") };
             let Some(waiter) = waiter else { continue };
@@ -59,36 +91,21 @@ fn burst_is_reported_only_while_an_lc_thread_waits_behind_it() {
 
 #[test]
 fn bursts_of_background_threads_are_not_reported() {
-    if no_bpf() {
-        return;
-    }
-    let _lock = host_lock().unwrap();
-    reader_elsewhere();
-    let mut observer = observer();
-    observer.manage(&CoreSet::of(crowded()));
-    let pair = [Worker::spinner(crowded()), Worker::spinner(crowded())];
-    for worker in &pair {
-        observer.watch(worker.thread, LC, true, Children::Adopt).unwrap();
-        let id = id(&mut observer, worker.thread);
-        observer.set_role(id, LC, Role::Background, 0);
+    let Some(mut scene) = CrowdedCore::new() else { return };
+    let pair = [scene.spinner(), scene.spinner()];
+    for (_, id) in &pair {
+        scene.observer.set_role(*id, LC, Role::Background, 0);
     }
     // What was sent before both had their role.
     std::thread::sleep(Duration::from_millis(50));
-    bursts(&mut observer);
+    bursts(&mut scene.observer);
     std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(bursts(&mut observer), []);
+    assert_eq!(bursts(&mut scene.observer), []);
 }
 
 #[test]
 fn demoted_thread_proves_itself_by_as_many_short_bursts_as_it_needs() {
-    if no_bpf() {
-        return;
-    }
-    let mut observer = observer();
-    let sleeper = Worker::sleeper(crowded());
-    observer.watch(sleeper.thread, LC, true, Children::Adopt).unwrap();
-    eventually("it sleeps", || state(&mut observer, sleeper.thread) == Some(ThreadState::Sleeping));
-    let id = id(&mut observer, sleeper.thread);
+    let Some((mut observer, sleeper, id)) = watched_sleeper() else { return };
     let sleeps_again = |observer: &mut BpfObserver, before: u64| {
         eventually("it ran and sleeps again", || {
             let state = state(observer, sleeper.thread);
@@ -135,13 +152,7 @@ fn exit_of_a_demoted_thread_is_reported() {
 
 #[test]
 fn role_survives_a_second_watch_and_ends_with_the_task() {
-    if no_bpf() {
-        return;
-    }
-    let mut observer = observer();
-    let sleeper = Worker::sleeper(crowded());
-    observer.watch(sleeper.thread, LC, true, Children::Adopt).unwrap();
-    let id = id(&mut observer, sleeper.thread);
+    let Some((mut observer, sleeper, id)) = watched_sleeper() else { return };
     observer.set_role(id, LC, Role::Background, 7);
     observer.watch(sleeper.thread, LC, true, Children::Adopt).unwrap();
     assert_eq!(bursts(&mut observer), []);
@@ -155,26 +166,19 @@ fn role_survives_a_second_watch_and_ends_with_the_task() {
 
 #[test]
 fn core_follows_the_role_of_its_running_thread_without_a_switch() {
-    if no_bpf() {
-        return;
-    }
-    let _lock = host_lock().unwrap();
-    reader_elsewhere();
-    let mut observer = observer();
-    observer.manage(&CoreSet::of(crowded()));
-    let spinner = Worker::spinner(crowded());
-    observer.watch(spinner.thread, LC, true, Children::Adopt).unwrap();
-    let id = id(&mut observer, spinner.thread);
+    let Some(mut scene) = CrowdedCore::new() else { return };
+    let (_spinner, id) = scene.spinner();
+    let observer = &mut scene.observer;
     let burst = |observer: &mut BpfObserver| {
         let mut seen = snapshot();
         observer.read(&mut seen);
         seen.cores.iter().find(|core| core.id == crowded()).unwrap().burst
     };
     eventually("its burst is the core's", || {
-        burst(&mut observer).is_some_and(|(thread, _)| thread == id)
+        burst(observer).is_some_and(|(thread, _)| thread == id)
     });
     observer.set_role(id, LC, Role::Fair, 0);
-    eventually("a thread in the fair class has none", || burst(&mut observer).is_none());
+    eventually("a thread in the fair class has none", || burst(observer).is_none());
     observer.set_role(id, LC, Role::Event, 0);
-    eventually("it has one again", || burst(&mut observer).is_some());
+    eventually("it has one again", || burst(observer).is_some());
 }
