@@ -181,4 +181,9 @@ fn core_follows_the_role_of_its_running_thread_without_a_switch() {
     eventually("a thread in the fair class has none", || burst(observer).is_none());
     observer.set_role(id, LC, Role::Event, 0);
     eventually("it has one again", || burst(observer).is_some());
+    observer.set_role(id, LC, Role::Background, 0);
+    eventually("a background thread is in the fair class", || burst(observer).is_none());
+    observer.note_elevated_background(true);
+    observer.set_role(id, LC, Role::Background, 1);
+    eventually("unless it is elevated", || burst(observer).is_some());
 }
