@@ -33,6 +33,8 @@
 /* The thread is woken: its next burst begins. It does not run now. */
 static __always_inline void burst_begin(struct slot *s, struct task_struct *p)
 {
+	if (without_roles)
+		return;
 	s->burst_exec = p->se.sum_exec_runtime;
 	s->burst_ran = s->ran;
 	s->overrun_sent = 0;
@@ -45,7 +47,7 @@ static __always_inline bool burst_proves(struct slot *s, struct task_struct *p)
 	struct control *c = control_page();
 	__u32 above;
 
-	if (s->role == QUELL_EVENT_THREAD || s->proved_sent || !c)
+	if (without_roles || s->role == QUELL_EVENT_THREAD || s->proved_sent || !c)
 		return false;
 	above = s->role == QUELL_LONG_EVENT ? QUELL_EVENT_THREAD : QUELL_LONG_EVENT;
 	if (length <= READ_ONCE(c->budgets[above]))
@@ -160,8 +162,7 @@ static int check_burst(void *map, __u32 *cpu, struct burst_check *check)
 	return 0;
 }
 
-/* An LC thread waits, perhaps for this core: looks at the core's burst when that reaches its budget. */
-static __noinline int arm_check(__u32 cpu, __u64 now)
+static __noinline int arm_check_of(__u32 cpu, __u64 now)
 {
 	struct burst_check *check = bpf_map_lookup_elem(&burst_checks, &cpu);
 	struct core *core = bpf_map_lookup_elem(&cores, &cpu);
@@ -176,6 +177,13 @@ static __noinline int arm_check(__u32 cpu, __u64 now)
 	return 0;
 }
 
+/* An LC thread waits, perhaps for this core: looks at the core's burst when that reaches its budget. */
+static __always_inline void arm_check(__u32 cpu, __u64 now)
+{
+	if (!without_roles)
+		arm_check_of(cpu, now);
+}
+
 /* A thread that is not watched is woken: kernel threads of the fair class wait behind LC. */
 static __always_inline void note_kthread(struct task_struct *p)
 {
@@ -183,7 +191,7 @@ static __always_inline void note_kthread(struct task_struct *p)
 	struct core *core;
 	__u64 now;
 
-	if (!(p->flags & PF_KTHREAD) || p->prio < MAX_RT_PRIO)
+	if (without_roles || !(p->flags & PF_KTHREAD) || p->prio < MAX_RT_PRIO)
 		return;
 	core = bpf_map_lookup_elem(&cores, &cpu);
 	if (!core || READ_ONCE(core->kind) != QUELL_LC || READ_ONCE(core->kthread_since))

@@ -79,9 +79,10 @@ static __always_inline void send_lock(__u32 kind, struct slot *s, __u64 handle, 
  */
 static __always_inline bool lock_released(struct slot *s)
 {
-	bool contends = s->flags & QUELL_CONTENDS;
+	bool contends = !without_roles && s->flags & QUELL_CONTENDS;
 
-	s->flags &= ~QUELL_CONTENDS;
+	if (contends)
+		s->flags &= ~QUELL_CONTENDS;
 	return contends;
 }
 

@@ -209,6 +209,8 @@ static __always_inline bool is_fair(__u32 role)
 {
 	struct control *c = control_page();
 
+	if (without_roles)
+		return false;
 	return role == QUELL_FAIR ||
 	       (role == QUELL_BACKGROUND && !(c && READ_ONCE(c->elevated_background)));
 }
@@ -374,7 +376,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		switch_in(s, handle_next, core, &turn, false, cpu, now);
 	crowded = core_turn(core, cpu, sets_now, &turn, now);
 	/* The fair class has the core: the kernel lets its threads take turns. */
-	if (turn.kind != QUELL_LC && core->kthread_since)
+	if (!without_roles && turn.kind != QUELL_LC && core->kthread_since)
 		WRITE_ONCE(core->kthread_since, 0);
 	if (crowded && turn.kind == QUELL_LC)
 		arm_check(cpu, now);

@@ -55,7 +55,7 @@ impl Reader {
         object::size(&mut open, "told", possible)?;
         object::size(&mut open, "records", ring_bytes(possible))?;
         let words = possible.div_ceil(64).min(MASK_WORDS) as u32;
-        object::constants(&mut open, &words.to_ne_bytes())?;
+        object::constants(&mut open, "rodata", &words.to_ne_bytes())?;
         let loaded = open.load().map_err(|error| refused("loading the BPF programs", &error))?;
         let inbox = Arc::new(Mutex::new(Vec::new()));
         let ring = object::ring(&object::map(&loaded, "records")?, {

@@ -79,7 +79,7 @@ impl KeyframeReader {
         let mask_words = possible.div_ceil(64).min(MASK_WORDS);
         let mut open = object::open("keyframe", CODE)?;
         object::size(&mut open, "told", possible)?;
-        object::constants(&mut open, &(mask_words as u32).to_ne_bytes())?;
+        object::constants(&mut open, "rodata", &(mask_words as u32).to_ne_bytes())?;
         let object = open.load().map_err(|error| refused("loading the BPF programs", &error))?;
         let (awake, all) = (attach(&object, "awake")?, attach(&object, "all")?);
         let mut reader =

@@ -1,7 +1,8 @@
 //! `quell bench overhead`: what Quell itself takes.
 //!
-//! * `bpf`: time of the BPF programs for each event, by the kernel's own run-time statistics, while
-//!   two watched threads hand a word to and fro on one core.
+//! * `switch`: how long two threads on one core take to hand a word to and fro, without the BPF programs, with those that
+//!   know no roles, and with all of them. `added_ns` is what roles and lock relief add to each wake-up with its switch.
+//! * `bpf`: time of each program for an event meanwhile, by the kernel's own run-time statistics, and what roles add to it.
 //! * `decide N tasks`: one decision of the policy over a synthetic Snapshot of so many tasks.
 //! * `tick N tasks`: a whole tick of a real daemon (read, decide, compare, act) that manages so many
 //!   real programs, by its own account.
@@ -9,20 +10,17 @@
 //!   by a daemon; a cost under half a percent is below the noise of that ratio, and the rows above
 //!   account for it.
 
+mod bpf;
 mod end_to_end;
 mod ticks;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use quell_model::{Children, CoreId, CoreSet, TaskId};
-use quell_observe::bpf::{BpfConfig, BpfObserver};
-use quell_observe::{Observer, procs};
+use quell_model::{CoreId, CoreSet};
 
 use crate::host;
-use crate::switch_cost;
 use quell_report::BenchReport;
 use quell_terminal::{Progress, Stop};
 
@@ -67,7 +65,7 @@ fn parts(spec: &OverheadSpec, progress: &mut dyn Progress, stop: &Stop) -> Resul
     let total = 1 + 2 * spec.tasks.len() + spec.rounds;
     progress.step(0, total, "BPF programs");
     let core = spec.managed.first().context("no core is managed")?;
-    if let Err(error) = bpf(&mut report, spec.rounds, core) {
+    if let Err(error) = bpf::run(&mut report, spec.rounds, core, stop) {
         report.notes.push(format!("not measured: cost of the BPF programs: {error:#}"));
     }
     for (at, &tasks) in spec.tasks.iter().enumerate() {
@@ -83,37 +81,4 @@ fn parts(spec: &OverheadSpec, progress: &mut dyn Progress, stop: &Stop) -> Resul
     })?;
     progress.step(total, total, "done");
     Ok(report)
-}
-
-/// Time of each program for an event, in each round.
-fn bpf(report: &mut BenchReport, rounds: usize, core: CoreId) -> Result<()> {
-    let mut observer = BpfObserver::new(&BpfConfig::default()).context("load the BPF observer")?;
-    observer.manage(&CoreSet::of(core));
-    let task = TaskId { index: 0, generation: 0 };
-    let own = procs::thread(host::this_thread()).context("find the own thread")?;
-    // Threads that this one starts belong to the task.
-    observer.watch(own, task, true, Children::Adopt)?;
-    let mut each: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    let mut switches = Vec::new();
-    for _ in 0..rounds {
-        switches.push(switch_cost::measure(core)?);
-        let before = observer.cost();
-        let measuring = observer.measure().context("measure BPF programs")?;
-        switch_cost::measure(core)?;
-        drop(measuring);
-        for (now, before) in observer.cost().iter().zip(&before) {
-            let runs = now.runs - before.runs;
-            let time = now.time.saturating_sub(before.time);
-            if runs > 0 {
-                each.entry(now.event.clone())
-                    .or_default()
-                    .push(time.as_nanos() as f64 / runs as f64);
-            }
-        }
-    }
-    report.push("switch", "futex", "switch_us", switches);
-    for (event, values) in each {
-        report.push("bpf", &event, "ns_per_event", values);
-    }
-    Ok(())
 }

@@ -85,6 +85,8 @@ pub struct BpfConfig {
     pub wake_gap: Nanos,
     /// A core that lost more than this to the hypervisor between two switches had a stall.
     pub stall_min: Nanos,
+    /// Whether bursts, roles and locks are observed. Off, to measure what that costs.
+    pub roles: bool,
 }
 
 impl Default for BpfConfig {
@@ -95,6 +97,7 @@ impl Default for BpfConfig {
             ring_bytes: 1 << 20,
             wake_gap: Nanos::from_micros(50),
             stall_min: Nanos::from_micros(100),
+            roles: true,
         }
     }
 }

@@ -36,9 +36,13 @@ pub(crate) fn size(open: &mut OpenObject, name: &str, entries: usize) -> Result<
     map.set_max_entries(entries as u32).map_err(|error| refused("sizing a BPF map", &error))
 }
 
-/// Sets the first of the programs' constants.
-pub(crate) fn constants(open: &mut OpenObject, values: &[u8]) -> Result<(), ObserveError> {
-    let mut data = open.maps_mut().find(|map| map.name().to_string_lossy().ends_with("rodata"));
+/// Sets the first of the programs' constants in this section.
+pub(crate) fn constants(
+    open: &mut OpenObject,
+    section: &str,
+    values: &[u8],
+) -> Result<(), ObserveError> {
+    let mut data = open.maps_mut().find(|map| map.name().to_string_lossy().ends_with(section));
     let constants = data.as_mut().and_then(|map| map.initial_value_mut());
     let room = constants.and_then(|bytes| bytes.get_mut(..values.len()));
     let room = room.ok_or_else(|| broken("bpf/", "no room for constants".to_owned()))?;

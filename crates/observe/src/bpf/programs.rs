@@ -63,6 +63,13 @@ impl Programs {
         for (name, size) in sizes {
             object::size(&mut open, name, size)?;
         }
+        if !config.roles {
+            object::constants(&mut open, "rodata.roles", &1u32.to_ne_bytes())?;
+            let locks = open.progs_mut().filter(|program| {
+                program.section().to_string_lossy().starts_with("tp_btf/contention_")
+            });
+            locks.for_each(|mut program| program.set_autoload(false));
+        }
         let object = open.load().map_err(|error| refused("loading the BPF programs", &error))?;
         let mut programs = Programs {
             slots: Arc::new(table(&object, "slots", words * 64)?),

@@ -310,7 +310,7 @@ fn prepare(open: &mut OpenObject, options: &Options, cores: usize) -> Result<(),
     let mut constants = vec![mask_words, options.events.tell()];
     constants.extend(options.processes.iter().map(|process| process.0 as u32));
     let constants: Vec<u8> = constants.into_iter().flat_map(u32::to_ne_bytes).collect();
-    object::constants(open, &constants)
+    object::constants(open, "rodata", &constants)
 }
 
 /// Has the programs know where each thread that lives may run.

@@ -187,3 +187,24 @@ fn core_follows_the_role_of_its_running_thread_without_a_switch() {
     observer.set_role(id, LC, Role::Background, 1);
     eventually("unless it is elevated", || burst(observer).is_some());
 }
+
+#[test]
+fn programs_without_roles_report_no_bursts_and_still_see_threads() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let config = BpfConfig { max_threads: 64, max_tasks: 8, roles: false, ..BpfConfig::default() };
+    let mut observer = BpfObserver::new(&config).unwrap();
+    observer.manage(&CoreSet::of(crowded()));
+    let pair = [Worker::spinner(crowded()), Worker::spinner(crowded())];
+    for worker in &pair {
+        observer.watch(worker.thread, LC, true, Children::Adopt).unwrap();
+    }
+    for worker in &pair {
+        eventually("it waits behind the other", || {
+            state(&mut observer, worker.thread) == Some(ThreadState::Waiting)
+        });
+    }
+    assert_eq!(bursts(&mut observer), []);
+}
