@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 use crate::common::{Daemon, Ground, eventually};
+use quell_testkit::skipped;
 
 /// A service on one core, two processes of which compute without a pause, as a save child or a collector does; another
 /// counts its rounds in a file. It ends by itself, should the test fail.
@@ -50,6 +51,27 @@ fn processes_that_compute_are_in_the_background_of_their_service() {
         let table = words(&["status"]);
         table.contains("NEEDS") && table.contains("background")
     });
+    daemon.stop();
+}
+
+#[test]
+fn kernel_threads_of_a_core_that_a_service_fills_run() {
+    /// Written to, it has a kernel thread of each core do something, and waits for all of them.
+    const EACH_CORE: &str = "/proc/sys/vm/stat_refresh";
+    let ground = Ground::new();
+    let daemon = ground.run(
+        "[host]\nmanaged = \"1\"\n[[task]]\nname = \"web\"\nclass = \"lc\"\nguaranteed = 1\n\
+         command = [\"timeout\", \"100\", \"sh\", \"-c\", \"while :; do :; done\"]\n",
+    );
+    let cpu_ms = || daemon.task("web")["cpu_ms"].as_f64().unwrap();
+    eventually("the service fills its core", || cpu_ms() > 300.0);
+    for _ in 0..50 {
+        if std::fs::write(EACH_CORE, "1").is_err() {
+            return skipped("this kernel has no file to call the kernel threads of each core");
+        }
+    }
+    let before = cpu_ms();
+    eventually("and the service goes on", || cpu_ms() > before + 300.0);
     daemon.stop();
 }
 

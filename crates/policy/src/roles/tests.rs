@@ -112,6 +112,41 @@ fn first_demotion_ends_with_its_burst() {
     assert!(bench.roles.demoted.is_empty(), "nothing is held against it for longer");
 }
 
+/// A stop of the hypervisor of 2 to 11 ms counts as CPU time of the thread that ran: as a long burst that it has not made.
+#[test]
+fn stops_of_the_hypervisor_cost_a_role_no_longer_than_until_the_next_sleep() {
+    let mut bench = Bench::new();
+    for stop in 0..30 {
+        bench.wait(Nanos::from_millis(1_500));
+        bench.overrun(MAIN, Nanos::from_millis(2 + stop % 10), HELPER);
+        assert_eq!(bench.needs(MAIN), 0, "stop {stop}");
+        bench.proved(MAIN);
+        assert_eq!(bench.plan.role(MAIN), Role::Event, "stop {stop}");
+    }
+}
+
+/// A thread of Go's scheduler marks the heap for a second and serves requests from then on.
+#[test]
+fn thread_that_changes_its_work_has_its_rung_back_after_a_few_short_bursts() {
+    let mut bench = Bench::new();
+    for _ in 0..100 {
+        bench.wait(Nanos::from_millis(10));
+        bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
+        // The burst ends: the first time that suffices, from then on it does not.
+        if bench.needs(HELPER) == 0 {
+            bench.proved(HELPER);
+        }
+    }
+    assert_eq!(bench.plan.role(HELPER), Role::Background);
+    let mut short_bursts = 0;
+    while bench.plan.role(HELPER) != Role::Event {
+        short_bursts += bench.needs(HELPER).max(1);
+        bench.wait(Nanos::from_micros(100));
+        bench.proved(HELPER);
+    }
+    assert!(short_bursts <= 8, "{short_bursts} short bursts");
+}
+
 #[test]
 fn relapses_double_what_a_thread_has_to_prove_and_time_forgives() {
     let mut bench = Bench::new();

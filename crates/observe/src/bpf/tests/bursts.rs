@@ -3,6 +3,7 @@
 use quell_model::{Burst, BurstState, Role, ThreadId};
 
 use super::*;
+use quell_os::sched::SchedAttr;
 use quell_testkit::HostLock;
 
 /// What was reported of bursts since the last call.
@@ -86,6 +87,30 @@ fn burst_is_reported_only_while_an_lc_thread_waits_behind_it() {
             reported[at] = true;
         }
         reported == [true; 2]
+    });
+}
+
+#[test]
+fn yielding_does_not_end_a_burst() {
+    let Some(mut scene) = CrowdedCore::new() else { return };
+    let mut raised = false;
+    // Nobody on its priority: it goes on after each yield, before the other thread.
+    let (_yielder, yielder) = watched(
+        &mut scene.observer,
+        Worker::start(crowded(), move || {
+            if !std::mem::replace(&mut raised, true) {
+                quell_os::own::set_attr(&SchedAttr::fifo(1)).unwrap();
+            }
+            std::thread::yield_now();
+        }),
+    );
+    let _spinner = scene.spinner();
+    eventually("its burst is over the budget, however often it yields", || {
+        bursts(&mut scene.observer).iter().any(|burst| {
+            let over = burst.length >= Role::Event.budget().unwrap();
+            let waited_for = matches!(burst.state, BurstState::Overran(Some(_)));
+            burst.thread == yielder && over && waited_for
+        })
     });
 }
 
