@@ -91,6 +91,32 @@ static __always_inline void send_released(struct slot *s, __u64 handle, __u64 no
 	send_lock(QUELL_EVENT_RELEASED, s, handle, 0, now);
 }
 
+/* A BE thread that was stopped inside the kernel so lately may still hold what an LC thread needs. */
+#define STOPPED_LATELY 100000000ULL
+/* Least time between two events of LC threads that sleep uninterruptibly. */
+#define STOPPED_GAP 5000000ULL
+
+/*
+ * A thread is stopped inside the kernel. For locks without an owner user space looks after a while whether an
+ * LC thread still sleeps there and a BE thread waits: this makes it look at all. Stale or lost sums of
+ * several CPUs cost an event more or less.
+ */
+static __always_inline void note_stopped(struct slot *s, __u64 handle, bool sleeps, __u64 now)
+{
+	struct totals *t = totals_page();
+
+	if (without_roles || !t)
+		return;
+	if (!s->lc) {
+		WRITE_ONCE(t->be_in_kernel, now);
+	} else if (sleeps && s->role < QUELL_BACKGROUND &&
+		   now - READ_ONCE(t->be_in_kernel) < STOPPED_LATELY &&
+		   now - READ_ONCE(t->told_stopped) > STOPPED_GAP) {
+		WRITE_ONCE(t->told_stopped, now);
+		send_lock(QUELL_EVENT_STOPPED, s, handle, 0, now);
+	}
+}
+
 /* An LC thread goes to sleep for a lock, after it has spun for it where the kernel does that. */
 SEC("tp_btf/contention_begin")
 int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)

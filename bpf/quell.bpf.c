@@ -142,7 +142,7 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 {
 	__u32 seq, task, gains = 0;
 	__u32 uninterruptible = prev_state & TASK_UNINTERRUPTIBLE ? QUELL_IN_KERNEL : 0;
-	bool sleeps = false, proved = false;
+	bool sleeps = false, proved = false, stopped;
 	unsigned int state;
 
 	if (!slot_lock(s, handle, &seq))
@@ -169,8 +169,11 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 	}
 	s->pending = 0;
 	task = s->task;
+	stopped = s->flags & QUELL_IN_KERNEL;
 	slot_unlock(s, seq);
 	mark_dirty(handle);
+	if (stopped)
+		note_stopped(s, handle, sleeps, now);
 	/* If the ring is full, the next sleep reports it. */
 	if (proved && !send_burst(QUELL_EVENT_PROVED, s, handle, 0, now))
 		WRITE_ONCE(s->proved_sent, 0);

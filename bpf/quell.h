@@ -62,6 +62,7 @@ enum quell_event_kind {
 	QUELL_EVENT_PROVED,
 	QUELL_EVENT_CONTENDED,
 	QUELL_EVENT_RELEASED,
+	QUELL_EVENT_STOPPED,
 };
 
 /* Flags of a slot. The wait in progress began with a wake-up, not with a preemption. */
@@ -250,7 +251,10 @@ struct totals {
 	__u64 idle_while_waiting;
 	__u64 active;
 	__u64 last_wake;
-	__u64 reserved[5];
+	/* When a BE thread was last stopped inside the kernel, and QUELL_EVENT_STOPPED last sent. */
+	__u64 be_in_kernel;
+	__u64 told_stopped;
+	__u64 reserved[3];
 
 	__u64 table_full;
 	__u64 storage_failed;

@@ -52,11 +52,12 @@ pub enum LadderError {
 }
 
 /// The rungs that have a priority, highest first, with their defaults.
-const DEFAULTS: [(Rung, u8); 12] = [
+const DEFAULTS: [(Rung, u8); 13] = [
     (Rung::Guardian, 96),
     (Rung::Scheduler, 90),
     (Rung::Softirq, 80),
     (Rung::Switcher, 40),
+    (Rung::LcReleased, 34),
     (Rung::LcBoosted, 32),
     (Rung::Lc, 30),
     (Rung::LcLong, 26),
@@ -216,8 +217,8 @@ mod tests {
 
     #[test]
     fn lc_stays_below_the_kernels_service_threads() {
-        let ladder = Ladder::fit(&[thread(35, true)]).unwrap();
-        assert!(ladder.priority(Rung::Switcher).unwrap() < 35);
+        let ladder = Ladder::fit(&[thread(36, true)]).unwrap();
+        assert!(ladder.priority(Rung::Switcher).unwrap() < 36);
     }
 
     #[test]

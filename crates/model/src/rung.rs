@@ -20,7 +20,10 @@ pub enum Rung {
     Softirq,
     /// The switcher of a lane.
     Switcher,
-    /// A background thread of an LC task that owns a core, for one budget ([`crate::Role::Boosted`]).
+    /// An LC thread that waits for a lock, while the lock's owner is on the next rung: it preempts that one once it has the lock.
+    LcReleased,
+    /// A background thread of an LC task that owns a core, for one budget ([`crate::Role::Boosted`]);
+    /// a thread with relief ([`crate::Relief`]).
     LcBoosted,
     /// Event threads of an LC task that owns a core, also while they sleep.
     Lc,

@@ -48,6 +48,7 @@ impl fmt::Display for Rung {
             Rung::Scheduler => "scheduler",
             Rung::Softirq => "softirq",
             Rung::Switcher => "switcher",
+            Rung::LcReleased => "lc-released",
             Rung::LcBoosted => "lc-boosted",
             Rung::Lc => "lc",
             Rung::LcLong => "lc-long",

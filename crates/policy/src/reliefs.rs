@@ -4,7 +4,9 @@
 //! waits for its core. Two rules let that thread go first, for a bounded time each:
 //!
 //! - **Locks.** The kernel names the owner of a mutex or semaphore. The owner goes before the threads of the waiting
-//!   thread's rung until that one is woken, for [`LOCK_TIME`] at most.
+//!   thread's rung until that one is woken, for [`LOCK_TIME`] at most. The waiting thread is one rung higher meanwhile, so
+//!   that it preempts the owner as that one releases the lock, not when somebody has lowered it: batch work that takes
+//!   the lock again and again would own it again by then.
 //! - **Starvation.** Journals, semaphores held by readers and RCU name no owner. While an LC thread sleeps uninterruptibly
 //!   for longer than [`STARVED_AFTER`], BE threads that have waited inside the kernel for as long run for [`STARVED_TIME`],
 //!   one after the other and no more than a fiftieth of a core's time.
@@ -74,11 +76,13 @@ impl Reliefs {
         match wait.state {
             LockState::Released => self.active.retain(|active| active.relief.cause != cause),
             LockState::Owned { owner, task } => {
-                let Some(rung) = ahead_of(plan, wait.task).filter(|_| is_alive(seen, task)) else {
-                    return;
-                };
-                let relief = Relief { thread: owner, task, rung, since: now, cause };
-                self.add(Active { relief, until: now + LOCK_TIME });
+                let rungs = ahead_of(plan, wait.task).filter(|_| is_alive(seen, task));
+                let Some([first, second]) = rungs else { return };
+                let both = [(wait.waiter, wait.task, first), (owner, task, second)];
+                for (thread, task, rung) in both {
+                    let relief = Relief { thread, task, rung, since: now, cause };
+                    self.add(Active { relief, until: now + LOCK_TIME });
+                }
             }
         }
     }
@@ -89,7 +93,8 @@ impl Reliefs {
         let Some(sleeper) = of(KernelStop::Sleeps).map(|stopped| stopped.since).min() else {
             return Nanos::MAX;
         };
-        let mut next = Nanos::MAX;
+        // A thread that runs now may wait by then, which no event tells.
+        let mut next = if sleeper + STARVED_AFTER > now { sleeper } else { now } + STARVED_AFTER;
         for waiting in of(KernelStop::Waits).filter(|waiting| is_alive(seen, waiting.task)) {
             let starved = waiting.since.max(sleeper) + STARVED_AFTER;
             let spared = self.spared.iter().find(|(core, _)| *core == waiting.core);
@@ -146,14 +151,14 @@ impl Reliefs {
     }
 }
 
-/// A rung that goes before the waiting threads of this LC task: an equal would queue behind those that run. A guest's
-/// lock does not stop threads of the core's owner.
-fn ahead_of(plan: &Plan, task: TaskId) -> Option<Rung> {
+/// The rungs of the waiting thread of this LC task and of the lock's owner meanwhile, both before the task's other threads:
+/// an equal would queue behind those that run. A guest's lock does not stop event threads of the core's owner.
+fn ahead_of(plan: &Plan, task: TaskId) -> Option<[Rung; 2]> {
     let planned = plan.tasks.get(task.at()).filter(|planned| planned.id == task)?;
     match planned.rung {
         _ if planned.class != Class::LatencyCritical => None,
-        Rung::Lc => Some(Rung::LcBoosted),
-        Rung::LcOverflow => Some(Rung::LcLong),
+        Rung::Lc => Some([Rung::LcReleased, Rung::LcBoosted]),
+        Rung::LcOverflow => Some([Rung::Lc, Rung::LcLong]),
         _ => None,
     }
 }

@@ -397,6 +397,7 @@ fn rank(rung: Rung) -> Rank {
         Rung::Scheduler => Rank::realtime(80),
         Rung::Softirq => Rank::realtime(70),
         Rung::Switcher => Rank::realtime(60),
+        Rung::LcReleased => Rank::realtime(58),
         Rung::LcBoosted => Rank::realtime(55),
         Rung::Lc => Rank::realtime(50),
         Rung::LcLong => Rank::realtime(45),

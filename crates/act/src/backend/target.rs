@@ -103,7 +103,7 @@ pub(super) fn place(want: &Want, own: &CoreSet) -> Place {
         // Pinned by the operator where its task owns nothing: it stays there, below whoever owns
         // the core.
         let rung = match want.rung {
-            Rung::Lc | Rung::LcBoosted => Rung::LcOverflow,
+            Rung::Lc | Rung::LcBoosted | Rung::LcReleased => Rung::LcOverflow,
             Rung::LcLong => Rung::LcOverflowLong,
             rung => rung,
         };
@@ -111,8 +111,9 @@ pub(super) fn place(want: &Want, own: &CoreSet) -> Place {
     }
     let away = want.away.intersection(own);
     if !away.is_empty() {
-        // SCHED_IDLE: these cores belong to others.
-        return Place { cores: away, rung: Rung::SchedIdle, stranded: false };
+        // SCHED_IDLE: these cores belong to others. A rung of LC tasks: the thread has relief, wherever it waits.
+        let rung = if want.rung <= Rung::LcOverflowLong { want.rung } else { Rung::SchedIdle };
+        return Place { cores: away, rung, stranded: false };
     }
     let managed = want.managed.intersection(own);
     if managed.is_empty() {

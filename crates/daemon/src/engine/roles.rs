@@ -32,6 +32,8 @@ impl Engine {
             }
             let Some(member) = self.members.get_mut(relief.task) else { continue };
             match relief.cause {
+                // The thread that waits for the lock.
+                ReliefCause::Lock(waiter) if waiter == relief.thread => {}
                 ReliefCause::Lock(_) => member.reliefs.lock += 1,
                 ReliefCause::Starved => member.reliefs.starved += 1,
             }

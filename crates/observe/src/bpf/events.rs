@@ -29,6 +29,8 @@ pub(super) enum Raw {
     Proved(ThreadId),
     /// An LC thread waits for a lock, or gets it.
     Lock(LockEvent),
+    /// An LC thread sleeps uninterruptibly: the next reading shows it.
+    Stopped,
 }
 
 /// Reads the ring. Events wait in an inbox until they are asked for.
@@ -128,6 +130,7 @@ fn parse(bytes: &[u8]) -> Option<Raw> {
         8 => Raw::Proved(thread),
         9 => Raw::Lock(LockEvent { waiter: thread, owner: Some(owner) }),
         10 => Raw::Lock(LockEvent { waiter: thread, owner: None }),
+        11 => Raw::Stopped,
         _ => return None,
     };
     Some(raw)

@@ -402,7 +402,7 @@ impl BpfObserver {
                     sink(event);
                 }
                 Raw::Execed(thread, _) => sink(HostEvent::Execed(thread)),
-                Raw::Stall(_) => {}
+                Raw::Stall(_) | Raw::Stopped => {}
                 Raw::Overran(thread) if self.overran.contains(&thread) => {}
                 Raw::Overran(thread) => self.overran.push(thread),
                 Raw::Proved(thread) => self.proved.push(thread),

@@ -77,10 +77,11 @@ fn owner_of_a_lock_goes_first_until_the_waiting_thread_is_woken() {
     let mut bench = Bench::new();
     bench.lock(WAITER, OWNER, Some(HOLDER));
     assert_eq!(bench.rung(), Some(Rung::LcBoosted));
+    assert!(bench.plan.relief(WAITER) < bench.rung(), "and that one preempts it with the lock");
     bench.lock(OTHER, OWNER, None);
     assert_eq!(bench.rung(), Some(Rung::LcBoosted), "another thread's lock");
     bench.lock(WAITER, OWNER, None);
-    assert_eq!(bench.rung(), None);
+    assert_eq!((bench.rung(), bench.plan.relief(WAITER)), (None, None));
 }
 
 #[test]
@@ -113,6 +114,7 @@ fn lock_of_a_guest_does_not_stop_event_threads_of_the_cores_owner() {
     bench.lock(WAITER, GUEST, Some(HOLDER));
     let rung = bench.rung().unwrap();
     assert!(rung > Rung::Lc && rung < Rung::LcOverflow, "{rung}");
+    assert!(bench.plan.relief(WAITER).unwrap() < rung);
 }
 
 #[test]
@@ -147,8 +149,20 @@ fn no_thread_starves_while_no_lc_thread_sleeps_uninterruptibly() {
     assert_eq!(bench.decide(), Nanos::MAX);
     assert_eq!(bench.rung(), None);
     bench.stopped(WAITER, KernelStop::Sleeps);
-    bench.decide();
+    assert_eq!(bench.decide(), bench.now + STARVED_AFTER);
     assert_eq!(bench.rung(), None, "that sleep has just begun");
+}
+
+#[test]
+fn thread_that_lost_its_core_again_is_found_while_an_lc_thread_sleeps() {
+    let mut bench = Bench::new();
+    bench.stopped(WAITER, KernelStop::Sleeps);
+    bench.now += STARVED_AFTER;
+    assert_eq!(bench.decide(), bench.now + STARVED_AFTER, "the thread runs, as far as is seen");
+    bench.stopped(HOLDER, KernelStop::Waits);
+    bench.now += STARVED_AFTER;
+    bench.decide();
+    assert_eq!(bench.rung(), Some(Rung::LcBoosted));
 }
 
 #[test]
@@ -156,7 +170,7 @@ fn task_that_left_gets_no_relief() {
     let mut bench = Bench::new();
     bench.lock(WAITER, OWNER, Some(HOLDER));
     bench.seen.tasks[BATCH.at()].alive = false;
-    assert_eq!(bench.decide(), Nanos::MAX);
+    bench.decide();
     assert_eq!(bench.rung(), None);
 }
 
