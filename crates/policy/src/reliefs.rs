@@ -5,7 +5,7 @@
 //!
 //! - **Locks.** The kernel names the owner of a mutex or semaphore. The owner goes before the threads of the waiting
 //!   thread's rung until that one is woken, for [`LOCK_TIME`] at most. The waiting thread is one rung higher meanwhile, so
-//!   that it preempts the owner as that one releases the lock, not when somebody has lowered it: batch work that takes
+//!   that it preempts the owner as that one releases the lock, and not only once it is lowered: batch work that takes
 //!   the lock again and again would own it again by then.
 //! - **Starvation.** Journals, semaphores held by readers and RCU name no owner. While an LC thread sleeps uninterruptibly
 //!   for longer than [`STARVED_AFTER`], BE threads that have waited inside the kernel for as long run for [`STARVED_TIME`],
@@ -93,7 +93,7 @@ impl Reliefs {
         let Some(sleeper) = of(KernelStop::Sleeps).map(|stopped| stopped.since).min() else {
             return Nanos::MAX;
         };
-        // A thread that runs now may wait by then, which no event tells.
+        // A thread that runs now may wait by then, without an event.
         let mut next = if sleeper + STARVED_AFTER > now { sleeper } else { now } + STARVED_AFTER;
         for waiting in of(KernelStop::Waits).filter(|waiting| is_alive(seen, waiting.task)) {
             let starved = waiting.since.max(sleeper) + STARVED_AFTER;

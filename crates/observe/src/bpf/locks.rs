@@ -5,7 +5,7 @@ use quell_model::{InKernel, KernelStop, LockState, LockWait, Nanos, Role, Snapsh
 use super::views::Views;
 use crate::{ThreadState, ThreadView};
 
-/// Threads of each kind in a Snapshot: who has waited longest may hold what is needed.
+/// Threads of each kind in a Snapshot: the one that waits longest may hold what is needed.
 const IN_KERNEL_MAX: usize = 16;
 
 /// An event of a lock.

@@ -94,7 +94,7 @@ fn burst_is_reported_only_while_an_lc_thread_waits_behind_it() {
 fn yielding_does_not_end_a_burst() {
     let Some(mut scene) = CrowdedCore::new() else { return };
     let mut raised = false;
-    // Nobody on its priority: it goes on after each yield, before the other thread.
+    // No other thread has its priority: it goes on after each yield, before the other thread.
     let (_yielder, yielder) = watched(
         &mut scene.observer,
         Worker::start(crowded(), move || {
