@@ -185,6 +185,9 @@ impl Report {
                 (now, task).hash(&mut hash);
             }
         }
+        if before.roles != after.roles {
+            (now, &after.roles).hash(&mut hash);
+        }
         self.digest = hash.0;
     }
 

@@ -129,8 +129,7 @@ impl Engine<'_> {
 
     pub(crate) fn tell_allowed(&mut self, task: usize) {
         let Some(mut trace) = self.trace.take() else { return };
-        let first = self.tasks[task].first;
-        for thread in first..first + self.scenario.tasks[task].threads as usize {
+        for thread in self.threads_of(task) {
             let what =
                 What::Allowed { thread: number(thread), cores: self.tasks[task].allowed.into() };
             trace.tell(self.now, 0, self.cores[0].id, what);
@@ -259,7 +258,7 @@ impl Engine<'_> {
         Runner {
             thread: number(thread),
             process: number(state.first),
-            rank: rank(state.rung),
+            rank: rank(self.rung_of(thread)),
             name: ThreadName::new(self.scenario.tasks[task].name.as_bytes()),
         }
     }

@@ -30,6 +30,7 @@ impl Engine<'_> {
                 }
                 self.after(CACHE_STEP, timer);
             }
+            Timer::Check(at) => self.check_burst(at),
             Timer::Feed => {
                 self.report_latencies();
                 self.after(self.scenario.feed, timer);

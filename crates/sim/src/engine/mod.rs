@@ -4,20 +4,20 @@ mod debug;
 mod events;
 mod timers;
 
-use quell_model::{CoreSet, Nanos, Plan, Rung, Snapshot};
+use quell_model::{Burst, Class, CoreSet, Nanos, Plan, Role, Rung, Snapshot, TaskScheduler};
 use quell_policy::invariants::Checker;
 use quell_policy::{Policy, Wake};
 
 use crate::books::Books;
 use crate::chance::Chance;
 use crate::feed::Feed;
-use crate::host::{Backend, room};
-use crate::kernel::{Core, Progress, State, TaskState, Thread, Work};
+use crate::host::{Backend, RtShare, room};
+use crate::kernel::{BurstRecord, Core, Progress, State, TaskState, Thread, Work};
 use crate::machine::hardware::{CACHE_STEP, Hardware, domains_of};
 use crate::report::{Report, Timeline};
 use crate::scenario::Scenario;
 use crate::trace::{Sink, Trace};
-use crate::workload::Load;
+use crate::workload::{Load, Task};
 use timers::Timers;
 
 /// What a timer is for. At one instant they go off in this order.
@@ -43,6 +43,8 @@ pub(crate) enum Timer {
     Memory(usize),
     /// A node's caches and clock rate move on.
     Drift(usize),
+    /// The burst on a core is looked at.
+    Check(usize),
     /// Services tell how they do.
     Feed,
     /// An interval of the timeline ends.
@@ -62,7 +64,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    fn new(cores: usize, tasks: usize, nodes: usize) -> Layout {
+    fn new(cores: usize, tasks: usize, nodes: usize, checks: bool) -> Layout {
         let mut kinds = vec![Timer::Change, Timer::WarmUp];
         kinds.extend((0..cores).map(Timer::CoreAction));
         kinds.extend((0..tasks).map(Timer::TaskAction));
@@ -72,6 +74,7 @@ impl Layout {
         kinds.extend((0..tasks).map(Timer::Phase));
         kinds.extend((0..nodes).map(Timer::Memory));
         kinds.extend((0..nodes).map(Timer::Drift));
+        kinds.extend((0..if checks { cores } else { 0 }).map(Timer::Check));
         kinds.extend([Timer::Feed, Timer::Sample, Timer::Keyframe, Timer::Tick]);
         Layout { kinds, cores, tasks, nodes }
     }
@@ -91,6 +94,7 @@ impl Layout {
             Timer::Phase(at) => 2 + 2 * cores + 3 * tasks + at,
             Timer::Memory(at) => 2 + 2 * cores + 4 * tasks + at,
             Timer::Drift(at) => 2 + 2 * cores + 4 * tasks + nodes + at,
+            Timer::Check(at) => 2 + 2 * cores + 4 * tasks + 2 * nodes + at,
             Timer::Feed => last - 3,
             Timer::Sample => last - 2,
             Timer::Keyframe => last - 1,
@@ -112,11 +116,18 @@ pub(crate) struct Engine<'a> {
     pub timers: Timers,
     pub hardware: Hardware,
     pub threads: Vec<Thread>,
+    /// What is remembered of their bursts, by thread.
+    pub records: Vec<BurstRecord>,
     pub cores: Vec<Core>,
     pub tasks: Vec<TaskState>,
     pub backend: Backend,
     pub seen: Snapshot,
     pub went_idle: CoreSet,
+    /// Threads whose bursts were too long, those that have proved themselves, and those that ended, since the last Snapshot.
+    pub overruns: Vec<usize>,
+    pub proofs: Vec<usize>,
+    pub exits: Vec<Burst>,
+    pub rt_shares: Vec<RtShare>,
     /// Cores that are online, online and without a thread, and with a thread on each rung.
     pub online: CoreSet,
     pub idle: CoreSet,
@@ -173,7 +184,8 @@ impl<'a> Engine<'a> {
         });
         let cores: Vec<Core> = cores.collect();
         let (threads, tasks) = people(scenario);
-        let layout = Layout::new(cores.len(), tasks.len(), hardware.nodes.len());
+        let bursts = scenario.host.caps.bursts;
+        let layout = Layout::new(cores.len(), tasks.len(), hardware.nodes.len(), bursts);
         let mut changes: Vec<usize> = (0..scenario.changes.len()).collect();
         changes.sort_by_key(|nth| scenario.changes[*nth].0);
         Engine {
@@ -183,6 +195,10 @@ impl<'a> Engine<'a> {
             backend: Backend::new(cores.len(), &tasks),
             seen: room(cores.len(), tasks.len()),
             went_idle: CoreSet::EMPTY,
+            overruns: Vec::new(),
+            proofs: Vec::new(),
+            exits: Vec::new(),
+            rt_shares: vec![RtShare::default(); cores.len()],
             online: topology.all(),
             idle: topology.all(),
             on_rung: [CoreSet::EMPTY; RUNGS],
@@ -203,6 +219,7 @@ impl<'a> Engine<'a> {
             oldest: vec![Nanos::ZERO; tasks.len()],
             moved: Vec::new(),
             hardware,
+            records: vec![BurstRecord::default(); threads.len()],
             threads,
             cores,
             tasks,
@@ -328,6 +345,12 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// The threads of a task.
+    pub fn threads_of(&self, task: usize) -> std::ops::Range<usize> {
+        let first = self.tasks[task].first;
+        first..first + self.scenario.tasks[task].threads as usize
+    }
+
     /// The position of a core.
     #[expect(
         clippy::expect_used,
@@ -357,6 +380,13 @@ impl<'a> Engine<'a> {
     }
 }
 
+/// Whether policies see bursts of the task's threads, and give them roles.
+fn has_roles(scenario: &Scenario, task: &Task) -> bool {
+    let limits = &task.limits;
+    let is_lc = limits.class == Class::LatencyCritical;
+    scenario.host.caps.bursts && is_lc && limits.scheduler == TaskScheduler::Kernel
+}
+
 /// The threads of all tasks, asleep, and the tasks.
 fn people(scenario: &Scenario) -> (Vec<Thread>, Vec<TaskState>) {
     let mut threads = Vec::new();
@@ -371,12 +401,15 @@ fn people(scenario: &Scenario) -> (Vec<Thread>, Vec<TaskState>) {
             work: Work::Nothing,
             last_core: None,
             ran: Nanos::ZERO,
+            role: Role::Event,
         }));
         tasks.push(TaskState {
             alive: true,
             generation: 0,
             class: task.limits.class,
             rung: Rung::Original,
+            has_roles: has_roles(scenario, task),
+            demoted: 0,
             shared_cores: if shares { task.limits.allowed } else { CoreSet::EMPTY },
             owned: CoreSet::EMPTY,
             reach: task.limits.allowed.intersection(&scenario.host.managed),

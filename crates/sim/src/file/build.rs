@@ -172,7 +172,7 @@ fn caps(
         places_threads: true,
         freezes_tasks: true,
         per_thread_state: true,
-        bursts: false,
+        bursts: raw.bursts.unwrap_or(shares_cores),
         // The model has no fair server.
         fair_server: false,
         request_start_times: raw.request_start_times.unwrap_or(!shares_cores),

@@ -65,6 +65,7 @@ pub(super) struct RawHost {
     pub costs: Option<RawCosts>,
     pub llc_ways: Option<Spanned<u64>>,
     pub memory_counters: Option<bool>,
+    pub bursts: Option<bool>,
     pub request_start_times: Option<bool>,
 }
 

@@ -1,7 +1,8 @@
 //! What threads go through: woken, started, slowed down, stopped, asleep.
 
-use quell_model::{Class, Nanos};
+use quell_model::{Class, Nanos, Role};
 
+use super::place::Next;
 use super::{Request, State, Thread, WORK_BITS, Work, slice_of};
 use crate::engine::{Engine, Timer};
 use crate::machine::{Kind, ONE, smt};
@@ -43,13 +44,15 @@ impl Engine<'_> {
         if state.backlog.is_empty() || state.sleepers.is_empty() {
             return;
         }
-        match self.find_core(task, None) {
+        match self.find_core(task, self.tasks[task].rung, None) {
             Some(at) => {
                 let victim = self.cores[at].running;
                 if victim.is_some() {
                     self.stop(at);
                 }
-                self.start_next(task, at);
+                if let Some(next) = self.next_of(task, at) {
+                    self.start_next(next, at);
+                }
                 if let Some(victim) = victim {
                     self.replace(victim);
                 }
@@ -64,6 +67,7 @@ impl Engine<'_> {
         self.threads[thread].state = State::Waiting { since: self.now };
         let task = self.threads[thread].task;
         self.tasks[task].waiting.push_back(thread);
+        self.count_transition(thread);
         self.tell_waking(thread);
         let wake = self.scenario.costs.wake;
         if wake == Nanos::ZERO || self.scenario.tasks[task].is_runtime() {
@@ -107,6 +111,7 @@ impl Engine<'_> {
                 Some(at)
             }
         };
+        self.end_burst(thread);
         let state = &mut self.threads[thread];
         (state.state, state.work, state.ran) = (State::Sleeping, Work::Nothing, Nanos::ZERO);
         self.tasks[task].sleepers.push(thread);
@@ -131,7 +136,8 @@ impl Engine<'_> {
         state.state = State::Running(at);
         state.last_core = Some(at);
         let task = state.task;
-        let (id, rung) = (self.cores[at].id, self.tasks[task].rung);
+        let (id, rung) = (self.cores[at].id, self.rung_of(thread));
+        self.count_transition(thread);
         self.tasks[task].running += 1;
         self.tasks[task].running_on.insert(id);
         self.idle.remove(id);
@@ -157,7 +163,7 @@ impl Engine<'_> {
     pub(super) fn begin(&mut self, at: usize) {
         let Some(thread) = self.cores[at].running else { return };
         let Thread { task, work, .. } = self.threads[thread];
-        let slice = slice_of(self.tasks[task].rung, &self.scenario.tasks[task]);
+        let slice = slice_of(self.rung_of(thread), &self.scenario.tasks[task]);
         let core = &mut self.cores[at];
         core.slice = core.since + slice;
         core.began = matches!(work, Work::Request(_)).then_some(core.since);
@@ -186,6 +192,7 @@ impl Engine<'_> {
         {
             self.threads[thread].state = State::Waiting { since: self.now };
             self.tasks[task].waiting.push_back(thread);
+            self.count_transition(thread);
             return;
         }
         let state = &mut self.threads[thread];
@@ -202,13 +209,12 @@ impl Engine<'_> {
         self.account(at);
         let Some(thread) = self.cores[at].running.take() else { return };
         let task = self.threads[thread].task;
-        let id = self.cores[at].id;
+        let (id, rung) = (self.cores[at].id, self.rung_of(thread));
         let state = &mut self.tasks[task];
         debug_assert!(state.running_on.contains(id), "task {task} leaves core {id}");
         state.running -= 1;
         state.running_on.remove(id);
         state.polling_on.remove(id);
-        let rung = state.rung;
         self.on_rung[rung as usize].remove(id);
         self.on_be.remove(id);
         let core = &mut self.cores[at];
@@ -280,10 +286,12 @@ impl Engine<'_> {
 
     fn slice_ended(&mut self, thread: usize, at: usize) {
         let task = self.threads[thread].task;
-        let slice = slice_of(self.tasks[task].rung, &self.scenario.tasks[task]);
-        // The scheduler of a lane hands the core to members of its own alone.
+        let rung = self.rung_of(thread);
+        let slice = slice_of(rung, &self.scenario.tasks[task]);
+        // The scheduler of a lane lends the core to members of its own alone, and a lower rung has no turn.
         let is_lane = self.scenario.tasks[task].is_lane();
-        let next = self.next_for(at).filter(|next| !is_lane || *next == task);
+        let has_turn = |next: &Next| next.rung <= rung && (!is_lane || next.task == task);
+        let next = self.next_for(at).filter(has_turn);
         if slice == Nanos::MAX || next.is_none() {
             self.cores[at].slice = self.now + slice;
             return self.rearm(at);
@@ -306,6 +314,7 @@ impl Engine<'_> {
         let thread = &mut self.threads[thread];
         thread.ran += had;
         let task = thread.task;
+        let is_above_fair = thread.role < Role::Background;
         let done = work_done(had, core.speed);
         let books = &mut self.books.tasks[task];
         books.ran += had;
@@ -322,6 +331,9 @@ impl Engine<'_> {
         if self.tasks[task].class == Class::LatencyCritical {
             core.roll(self.now);
             core.lc_ran[1] += had;
+            if is_above_fair {
+                core.rt_ran += had;
+            }
         }
         if core.counted > 0 && self.hardware.contends() {
             core.moved += self.hardware.traffic_of(core.domain, task, core.counted) * had.0;
