@@ -3,7 +3,7 @@
 use quell_model::Role;
 
 use super::Engine;
-use crate::kernel::State;
+use crate::kernel::{HelperThread, State, Thread};
 
 impl Engine<'_> {
     /// Each thread is in one place, each core runs what it is said to run, and time and requests add up.
@@ -65,7 +65,11 @@ impl Engine<'_> {
             if let State::Running(at) = self.threads[thread].state {
                 times += 1;
                 debug_assert_eq!(self.cores[at].running, Some(thread), "core of thread {thread}");
+                let pinned = self.pinned_to(thread);
+                debug_assert!(pinned.is_none_or(|pinned| pinned == at), "thread {thread} on {at}");
             }
+            let (state, helper) = (self.threads[thread].state, self.threads[thread].helper);
+            times += u32::from(helper.is_some() && state == State::Sleeping);
             debug_assert_eq!(times, 1, "thread {thread} is in {times} places");
         }
     }
@@ -79,6 +83,13 @@ impl Engine<'_> {
         for (at, task) in self.tasks.iter().enumerate() {
             debug_assert_eq!(task.demoted, demoted[at], "threads of task {at} with another role");
             debug_assert!(task.has_roles || task.demoted == 0, "task {at} has no roles");
+            let holds = |helper: &&HelperThread| {
+                let Thread { task, state, .. } = self.threads[helper.thread];
+                let stops = self.scenario.tasks[task].helpers[helper.kind].stops_world;
+                task == at && stops && state != State::Sleeping
+            };
+            let holding = self.helpers.iter().filter(holds).count();
+            debug_assert_eq!(task.held as usize, holding, "helpers that task {at} waits for");
         }
         for planned in &self.backend.roles {
             let at = planned.thread.index as usize;

@@ -31,6 +31,7 @@ impl Engine<'_> {
                 self.after(CACHE_STEP, timer);
             }
             Timer::Check(at) => self.check_burst(at),
+            Timer::Helper(nth) => self.helper_due(nth),
             Timer::Feed => {
                 self.report_latencies();
                 self.after(self.scenario.feed, timer);

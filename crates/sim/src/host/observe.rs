@@ -56,7 +56,7 @@ impl Engine<'_> {
             seen.cores.push(self.core_view(at));
         }
         seen.tasks.clear();
-        for task in 0..self.tasks.len() {
+        for task in 0..self.visible {
             seen.tasks.push(self.task_view(task));
         }
         if self.scenario.host.caps.bursts {
@@ -80,7 +80,7 @@ impl Engine<'_> {
         }
         let mut view = CoreView::new(core.id);
         view.online = core.online;
-        view.running = task.map(|task| self.id_of(task));
+        view.running = task.filter(|task| *task < self.visible).map(|task| self.id_of(task));
         let core = &self.cores[at];
         view.idle_since = core.running.is_none().then_some(core.idle_since);
         view.lc_busy = Signal::Measured(Permille::of(busy, Nanos(window)));
@@ -117,7 +117,7 @@ impl Engine<'_> {
         view.alive = state.alive;
         view.running = state.running;
         view.running_on = state.running_on;
-        let idle_threads = described.threads - state.running;
+        let idle_threads = described.all_threads() - state.running;
         view.waiting = match described.is_runtime() {
             true => (state.backlog.len() + state.waiting.len()).min(idle_threads as usize) as u32,
             false => state.waiting.len() as u32,

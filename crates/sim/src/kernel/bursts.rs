@@ -57,13 +57,13 @@ impl Engine<'_> {
     /// A thread waits: bursts on the cores that it may use are looked at when they reach their budgets.
     pub(super) fn check_those_before(&mut self, thread: usize) {
         let task = &self.tasks[self.threads[thread].task];
-        if !task.has_roles {
+        if !self.scenario.host.caps.bursts || !(task.has_roles || task.is_kernel) {
             return;
         }
         let judged = JUDGED
             .iter()
             .fold(CoreSet::EMPTY, |cores, rung| cores.union(&self.on_rung[*rung as usize]));
-        for core in task.allowed.intersection(&judged).iter() {
+        for core in self.cores_of(thread).intersection(&judged).iter() {
             let at = self.at(core);
             self.check_in_time(at);
         }
@@ -114,11 +114,12 @@ impl Engine<'_> {
         self.check_after(at, gap);
     }
 
-    /// Whether an LC thread waits that may use this core.
+    /// Whether a thread of the kernel waits for this core, or an LC thread that may use it.
     fn is_crowded(&self, at: usize) -> bool {
         let id = self.cores[at].id;
         let mut tasks = self.tasks.iter();
         tasks.any(|task| task.has_roles && !task.waiting.is_empty() && task.allowed.contains(id))
+            || self.kernel_waits(at)
     }
 
     /// The thread sleeps: reports it if it has proved itself by that.
@@ -207,8 +208,9 @@ impl Engine<'_> {
         seen.append(&mut self.exits);
     }
 
-    /// The burst of a thread that exceeded its budget, if it still runs and something waits for its core: the thread with
-    /// the highest role, of those one of the same task, of those the one that waits longest.
+    /// The burst of a thread that exceeded its budget, if it still runs and an LC thread waits for its core: the one with the
+    /// highest role, of those one of the same task, of those the one that waits longest. Else a thread of the kernel
+    /// may wait there.
     fn overrun(&self, thread: usize) -> Option<Burst> {
         let State::Running(at) = self.threads[thread].state else { return None };
         let (own, core) = (self.threads[thread].task, self.cores[at].id);
@@ -221,14 +223,14 @@ impl Engine<'_> {
             }
             State::Sleeping | State::Running(_) => None,
         });
-        let ((_, is_foreign, _), other) = first.min()?;
-        let waiter = Waiter {
+        let waiter = first.min().map(|((_, is_foreign, _), other)| Waiter {
             thread: self.thread_id(other),
             task: self.id_of(self.threads[other].task),
             same_process: !is_foreign,
             has_record: self.has_record(other),
-        };
-        Some(self.burst(thread, BurstState::Overran(Some(waiter))))
+        });
+        let waited_for = waiter.is_some() || self.kernel_waits(at);
+        waited_for.then(|| self.burst(thread, BurstState::Overran(waiter)))
     }
 
     fn burst(&self, thread: usize, state: BurstState) -> Burst {

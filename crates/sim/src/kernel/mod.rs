@@ -2,9 +2,11 @@
 //!
 //! Strict priority by rung, first in first out within the real-time rungs, slices below them. A task may use the cores that
 //! it owns and those that it was let in beneath. `threads` moves threads between states, `place` finds cores
-//! for threads and threads for cores, `rights` applies what the back end changed, `bursts` judges bursts by roles.
+//! for threads and threads for cores, `rights` applies what the back end changed, `bursts` judges bursts by roles,
+//! `helpers` wakes what runs beside requests.
 
 mod bursts;
+mod helpers;
 mod place;
 mod rights;
 mod threads;
@@ -14,6 +16,7 @@ use std::collections::VecDeque;
 use quell_model::{Class, CoreId, CoreSet, Nanos, Role, Rung};
 
 pub(crate) use bursts::BurstRecord;
+pub(crate) use helpers::HelperThread;
 
 use crate::chance::Chance;
 use crate::machine::{Kind, ONE};
@@ -52,6 +55,8 @@ pub(crate) enum Work {
     Request(Request),
     /// Looks for work until then.
     Polling(Nanos),
+    /// Of a helper: work left, in 1/1,024 ns on an idle host.
+    Burst(u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +70,8 @@ pub(crate) struct Thread {
     pub ran: Nanos,
     /// Its rung follows from this and from its task's.
     pub role: Role,
+    /// Its number among all helpers, if it is one.
+    pub helper: Option<u32>,
 }
 
 /// A task in motion.
@@ -78,6 +85,10 @@ pub(crate) struct TaskState {
     pub has_roles: bool,
     /// Threads whose role is not [`Role::Event`].
     pub demoted: u32,
+    /// Threads of the kernel: each has its core, and policies do not see them.
+    pub is_kernel: bool,
+    /// Helpers for which its requests wait.
+    pub held: u32,
     pub shared_cores: CoreSet,
     /// Cores that it owns, as the host has it.
     pub owned: CoreSet,
@@ -118,7 +129,12 @@ pub(crate) struct Progress {
 impl TaskState {
     /// Whether a core could start something of it at once.
     pub fn is_hungry(&self) -> bool {
-        !self.waiting.is_empty() || (!self.backlog.is_empty() && !self.sleepers.is_empty())
+        !self.waiting.is_empty() || self.could_begin()
+    }
+
+    /// Whether a request waits for nothing but a core.
+    pub fn could_begin(&self) -> bool {
+        !self.backlog.is_empty() && !self.sleepers.is_empty() && self.held == 0
     }
 }
 

@@ -46,7 +46,8 @@ impl Engine<'_> {
     /// Finds a core for a waiting thread: an idle one, the last one first, else one where a lower rung runs.
     pub(super) fn place(&mut self, thread: usize) {
         let Thread { task, last_core, .. } = self.threads[thread];
-        let Some(at) = self.find_core(task, self.rung_of(thread), last_core) else {
+        let allowed = self.cores_of(thread);
+        let Some(at) = self.find_core(&allowed, self.rung_of(thread), last_core) else {
             self.check_those_before(thread);
             if !self.scenario.host.caps.shares_cores
                 || self.tasks[task].class == Class::LatencyCritical
@@ -74,9 +75,22 @@ impl Engine<'_> {
         }
     }
 
-    /// Where a thread of the task on this rung could run now.
-    pub(super) fn find_core(&self, task: usize, own: Rung, last: Option<usize>) -> Option<usize> {
-        let allowed = &self.tasks[task].allowed;
+    /// The cores that a thread may use now.
+    pub(crate) fn cores_of(&self, thread: usize) -> CoreSet {
+        let allowed = self.tasks[self.threads[thread].task].allowed;
+        match self.pinned_to(thread) {
+            Some(at) => allowed.intersection(&CoreSet::of(self.cores[at].id)),
+            None => allowed,
+        }
+    }
+
+    /// Where a thread that may use these cores could run now, on this rung.
+    pub(super) fn find_core(
+        &self,
+        allowed: &CoreSet,
+        own: Rung,
+        last: Option<usize>,
+    ) -> Option<usize> {
         let is_last = |set: &CoreSet| {
             last.filter(|last| {
                 set.contains(self.cores[*last].id) && allowed.contains(self.cores[*last].id)
@@ -119,10 +133,13 @@ impl Engine<'_> {
         if !state.is_hungry() || !state.allowed.contains(self.cores[at].id) {
             return None;
         }
-        let thread = match state.demoted {
-            0 => state.waiting.front().copied(),
-            _ => self.first_of(&state.waiting),
+        let thread = match state.demoted > 0 || state.is_kernel {
+            true => self.first_of(&state.waiting, at),
+            false => state.waiting.front().copied(),
         };
+        if thread.is_none() && !state.could_begin() {
+            return None;
+        }
         let rung = thread.map_or(state.rung, |thread| self.rung_of(thread));
         let since = match thread.map(|thread| self.threads[thread].state) {
             Some(State::Waiting { since }) => Some(since),
@@ -133,8 +150,9 @@ impl Engine<'_> {
     }
 
     /// Of threads that wait on different rungs, the one on the highest, and of those the one that waits longest.
-    fn first_of(&self, waiting: &VecDeque<usize>) -> Option<usize> {
-        waiting.iter().copied().min_by_key(|thread| self.rung_of(*thread))
+    fn first_of(&self, waiting: &VecDeque<usize>, at: usize) -> Option<usize> {
+        let fits = |thread: &usize| self.pinned_to(*thread).is_none_or(|pinned| pinned == at);
+        waiting.iter().copied().filter(fits).min_by_key(|thread| self.rung_of(*thread))
     }
 
     /// Since when the next thread or request of the task waits.

@@ -71,8 +71,11 @@ impl Engine<'_> {
     pub(crate) fn allow(&mut self, task: usize) {
         let state = &self.tasks[task];
         let limits = &self.scenario.tasks[task].limits.allowed;
-        let allowed =
-            state.owned.union(&state.shared_cores).intersection(limits).intersection(&self.online);
+        let has = match state.is_kernel {
+            true => self.online,
+            false => state.owned.union(&state.shared_cores),
+        };
+        let allowed = has.intersection(limits).intersection(&self.online);
         if allowed != state.allowed {
             self.tasks[task].allowed = allowed;
             self.tell_allowed(task);

@@ -15,6 +15,9 @@ impl Engine<'_> {
         if self.scenario.tasks[task].is_runtime() {
             return self.enqueue(task, request);
         }
+        if self.tasks[task].held > 0 {
+            return self.tasks[task].backlog.push_back(request);
+        }
         match self.tasks[task].sleepers.pop() {
             Some(thread) => self.wake(thread, Work::Request(request)),
             None => self.tasks[task].backlog.push_back(request),
@@ -44,7 +47,8 @@ impl Engine<'_> {
         if state.backlog.is_empty() || state.sleepers.is_empty() {
             return;
         }
-        match self.find_core(task, self.tasks[task].rung, None) {
+        let (allowed, rung) = (self.tasks[task].allowed, self.tasks[task].rung);
+        match self.find_core(&allowed, rung, None) {
             Some(at) => {
                 let victim = self.cores[at].running;
                 if victim.is_some() {
@@ -114,14 +118,21 @@ impl Engine<'_> {
         self.end_burst(thread);
         let state = &mut self.threads[thread];
         (state.state, state.work, state.ran) = (State::Sleeping, Work::Nothing, Nanos::ZERO);
-        self.tasks[task].sleepers.push(thread);
+        let helper = state.helper;
+        if helper.is_none() {
+            self.tasks[task].sleepers.push(thread);
+        }
         if let Some(at) = core {
             self.fill(at);
+        }
+        if let Some(nth) = helper {
+            self.helper_sleeps(nth as usize);
         }
     }
 
     /// Puts a thread that waits on a free core.
     pub(super) fn start(&mut self, thread: usize, at: usize) {
+        self.note_kernel_wait(thread);
         self.forget_waiting(thread);
         self.run_on(thread, at);
     }
@@ -142,7 +153,7 @@ impl Engine<'_> {
         self.tasks[task].running_on.insert(id);
         self.idle.remove(id);
         self.on_rung[rung as usize].insert(id);
-        if self.tasks[task].class == Class::BestEffort {
+        if self.tasks[task].class == Class::BestEffort && !self.tasks[task].is_kernel {
             self.on_be.insert(id);
         }
         let core = &mut self.cores[at];
@@ -155,17 +166,16 @@ impl Engine<'_> {
         core.running = Some(thread);
         core.switching += lost;
         core.since = self.now + lost;
+        core.slice = core.since + slice_of(rung, &self.scenario.tasks[task]);
         self.begin(at);
         self.touch(at);
     }
 
-    /// A running thread begins what it has to do: a slice, a request, a look for work.
+    /// A running thread begins what it has to do: a request, a burst, a look for work. Its slice goes on.
     pub(super) fn begin(&mut self, at: usize) {
         let Some(thread) = self.cores[at].running else { return };
         let Thread { task, work, .. } = self.threads[thread];
-        let slice = slice_of(self.rung_of(thread), &self.scenario.tasks[task]);
         let core = &mut self.cores[at];
-        core.slice = core.since + slice;
         core.began = matches!(work, Work::Request(_)).then_some(core.since);
         let id = core.id;
         let kind = match work {
@@ -239,8 +249,10 @@ impl Engine<'_> {
             return self.slice_ended(thread, at);
         }
         let task = self.threads[thread].task;
-        if let Work::Request(request) = self.threads[thread].work {
-            self.answer(task, request);
+        match self.threads[thread].work {
+            Work::Request(request) => self.answer(task, request),
+            Work::Burst(_) => return self.sleep(thread),
+            Work::Endless | Work::Polling(_) | Work::Nothing => {}
         }
         let next = self.tasks[task].backlog.pop_front();
         match (next, self.scenario.tasks[task].style) {
@@ -323,6 +335,11 @@ impl Engine<'_> {
                 let done = done.min(request.left);
                 request.left -= done;
                 books.served += done;
+            }
+            Work::Burst(left) => {
+                let done = done.min(*left);
+                *left -= done;
+                books.worked += done;
             }
             Work::Endless => books.worked += done,
             Work::Polling(_) => books.polled += had,
@@ -455,8 +472,8 @@ impl Engine<'_> {
         let core = &mut self.cores[at];
         let Some(thread) = core.running else { return };
         core.finish = match self.threads[thread].work {
-            Work::Request(request) => {
-                core.since + Nanos((request.left * core.stretch).div_ceil(ONE << WORK_BITS))
+            Work::Request(Request { left, .. }) | Work::Burst(left) => {
+                core.since + Nanos((left * core.stretch).div_ceil(ONE << WORK_BITS))
             }
             Work::Polling(until) => until.max(core.since),
             Work::Endless | Work::Nothing => Nanos::MAX,
