@@ -81,6 +81,9 @@ impl Role {
     }
 }
 
+/// State changes (woken, switched in, preempted, asleep) of a thread that has a record: about 20 bursts.
+pub const RECORD_TRANSITIONS: u64 = 64;
+
 /// What was observed of the bursts of one LC thread since the last Snapshot. A burst is the CPU time of a thread
 /// between two sleeps (`se.sum_exec_runtime`); preemption and `sched_yield` do not end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -63,7 +63,7 @@ pub const LEND_TIME: Nanos = Nanos::from_millis(1);
 pub const LEND_PERIOD: Nanos = Nanos::from_millis(10);
 
 /// The window of [`quell_model::CoreView::rt_share`].
-const RT_WINDOW: Nanos = Nanos::from_millis(250);
+pub const RT_WINDOW: Nanos = Nanos::from_millis(250);
 
 /// Least interval of looks at a core near [`RT_SHARE_MAX`].
 const SHARE_LOOK: Nanos = Nanos::from_millis(10);

@@ -45,4 +45,4 @@ pub use machine::Machine;
 pub use report::{Latencies, Report, Sample, TaskReport, TaskSample};
 pub use scenario::{Change, Costs, Faults, Scenario};
 pub use trace::Sink;
-pub use workload::{Load, Phase, Service, Step, Style, Task};
+pub use workload::{Helper, Load, Phase, Service, Step, Style, Task};

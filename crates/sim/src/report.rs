@@ -104,6 +104,8 @@ pub struct Report {
     pub rung_changes: u64,
     /// Longest time in which some LC thread waited while a core that it is allowed on was idle or ran BE.
     pub longest_inversion: Nanos,
+    /// Longest time that a thread of the kernel waited for its core.
+    pub longest_kernel_wait: Nanos,
     /// Time in which managed cores that were online had nothing to run, over all of them.
     pub idle: Nanos,
     /// What went through the memory controllers.
@@ -185,6 +187,9 @@ impl Report {
                 (now, task).hash(&mut hash);
             }
         }
+        if before.roles != after.roles {
+            (now, &after.roles).hash(&mut hash);
+        }
         self.digest = hash.0;
     }
 
@@ -201,6 +206,9 @@ impl Report {
         (ticks, events, memory_bytes, owner_changes, rung_changes).hash(&mut hash);
         let Report { longest_inversion, idle, violated, .. } = self;
         (longest_inversion, idle, violated, self.broken.len() as u64).hash(&mut hash);
+        if self.longest_kernel_wait > Nanos::ZERO {
+            self.longest_kernel_wait.hash(&mut hash);
+        }
         for Sample { at, traffic, tasks } in &self.timeline {
             (at, traffic).hash(&mut hash);
             for TaskSample { ran, work, arrived, answered, p50, p99, p999, max } in tasks {

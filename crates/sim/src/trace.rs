@@ -129,10 +129,9 @@ impl Engine<'_> {
 
     pub(crate) fn tell_allowed(&mut self, task: usize) {
         let Some(mut trace) = self.trace.take() else { return };
-        let first = self.tasks[task].first;
-        for thread in first..first + self.scenario.tasks[task].threads as usize {
+        for thread in self.threads_of(task) {
             let what =
-                What::Allowed { thread: number(thread), cores: self.tasks[task].allowed.into() };
+                What::Allowed { thread: number(thread), cores: self.cores_of(thread).into() };
             trace.tell(self.now, 0, self.cores[0].id, what);
         }
         self.trace = Some(trace);
@@ -210,7 +209,7 @@ impl Engine<'_> {
         let at = last_core.unwrap_or_default();
         let mut tell = |what| trace.tell(self.now, at, self.cores[at].id, what);
         tell(What::Fork { parent: number(self.tasks[task].first), child: self.runner(thread) });
-        tell(What::Allowed { thread: number(thread), cores: self.tasks[task].allowed.into() });
+        tell(What::Allowed { thread: number(thread), cores: self.cores_of(thread).into() });
     }
 
     fn tell_move(&self, trace: &mut Trace, thread: usize, to: usize, cause: MoveCause) {
@@ -259,8 +258,16 @@ impl Engine<'_> {
         Runner {
             thread: number(thread),
             process: number(state.first),
-            rank: rank(state.rung),
-            name: ThreadName::new(self.scenario.tasks[task].name.as_bytes()),
+            rank: rank(self.rung_of(thread)),
+            name: ThreadName::new(self.name_of(thread).as_bytes()),
+        }
+    }
+
+    fn name_of(&self, thread: usize) -> &str {
+        let task = &self.scenario.tasks[self.threads[thread].task];
+        match self.threads[thread].helper {
+            Some(nth) => &task.helpers[self.helpers[nth as usize].kind].name,
+            None => &task.name,
         }
     }
 
@@ -288,7 +295,7 @@ impl Engine<'_> {
                 thread: self.runner(at),
                 core: self.cores[core].id,
                 state,
-                allowed: self.tasks[thread.task].allowed,
+                allowed: self.cores_of(at),
                 bound: false,
             });
         }
@@ -317,7 +324,7 @@ impl Engine<'_> {
     /// Emits the tasks that joined since the last keyframe or call.
     fn tell_tasks(&self, trace: &mut Trace) {
         trace.introduced.resize(self.tasks.len(), None);
-        for (at, task) in self.tasks.iter().enumerate() {
+        for (at, task) in self.tasks.iter().enumerate().take(self.visible) {
             let id = self.id_of(at);
             if trace.introduced[at].replace(id) == Some(id) {
                 continue;

@@ -6,7 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quell_model::{
-    Absence, Burst, BurstState, CoreId, Nanos, Role, Signal, Snapshot, TaskId, ThreadId, Waiter,
+    Absence, Burst, BurstState, CoreId, Nanos, RECORD_TRANSITIONS, Role, Signal, Snapshot, TaskId,
+    ThreadId, Waiter,
 };
 
 use super::abi::{RUNNING, SLEEPING, Slot, SlotCopy, WAITING};
@@ -14,9 +15,6 @@ use super::lane::SlotPlace;
 use super::shared::take_marks;
 use crate::{ThreadState, ThreadView};
 use quell_os::ThreadRef;
-
-/// State changes of a thread that has a record: about 20 bursts.
-const RECORD_TRANSITIONS: u64 = 64;
 
 /// The position of a slot without a view.
 const NONE: u32 = u32::MAX;

@@ -30,6 +30,8 @@ impl Engine<'_> {
                 }
                 self.after(CACHE_STEP, timer);
             }
+            Timer::Check(at) => self.check_burst(at),
+            Timer::Helper(nth) => self.helper_due(nth),
             Timer::Feed => {
                 self.report_latencies();
                 self.after(self.scenario.feed, timer);

@@ -4,20 +4,20 @@ mod debug;
 mod events;
 mod timers;
 
-use quell_model::{CoreSet, Nanos, Plan, Rung, Snapshot};
+use quell_model::{Burst, Class, CoreSet, Nanos, Plan, Role, Rung, Snapshot, TaskScheduler};
 use quell_policy::invariants::Checker;
 use quell_policy::{Policy, Wake};
 
 use crate::books::Books;
 use crate::chance::Chance;
 use crate::feed::Feed;
-use crate::host::{Backend, room};
-use crate::kernel::{Core, Progress, State, TaskState, Thread, Work};
+use crate::host::{Backend, RtShare, room};
+use crate::kernel::{BurstRecord, Core, HelperThread, Progress, State, TaskState, Thread, Work};
 use crate::machine::hardware::{CACHE_STEP, Hardware, domains_of};
 use crate::report::{Report, Timeline};
 use crate::scenario::Scenario;
 use crate::trace::{Sink, Trace};
-use crate::workload::Load;
+use crate::workload::{Load, Style, Task};
 use timers::Timers;
 
 /// What a timer is for. At one instant they go off in this order.
@@ -43,6 +43,10 @@ pub(crate) enum Timer {
     Memory(usize),
     /// A node's caches and clock rate move on.
     Drift(usize),
+    /// The burst on a core is looked at.
+    Check(usize),
+    /// A helper thread wakes up.
+    Helper(usize),
     /// Services tell how they do.
     Feed,
     /// An interval of the timeline ends.
@@ -59,10 +63,11 @@ pub(crate) struct Layout {
     cores: usize,
     tasks: usize,
     nodes: usize,
+    checks: usize,
 }
 
 impl Layout {
-    fn new(cores: usize, tasks: usize, nodes: usize) -> Layout {
+    fn new(cores: usize, tasks: usize, nodes: usize, checks: usize, helpers: usize) -> Layout {
         let mut kinds = vec![Timer::Change, Timer::WarmUp];
         kinds.extend((0..cores).map(Timer::CoreAction));
         kinds.extend((0..tasks).map(Timer::TaskAction));
@@ -72,13 +77,15 @@ impl Layout {
         kinds.extend((0..tasks).map(Timer::Phase));
         kinds.extend((0..nodes).map(Timer::Memory));
         kinds.extend((0..nodes).map(Timer::Drift));
+        kinds.extend((0..checks).map(Timer::Check));
+        kinds.extend((0..helpers).map(Timer::Helper));
         kinds.extend([Timer::Feed, Timer::Sample, Timer::Keyframe, Timer::Tick]);
-        Layout { kinds, cores, tasks, nodes }
+        Layout { kinds, cores, tasks, nodes, checks }
     }
 
     /// The number of a timer.
     pub fn timer(&self, timer: Timer) -> usize {
-        let Layout { cores, tasks, nodes, .. } = *self;
+        let Layout { cores, tasks, nodes, checks, .. } = *self;
         let last = self.kinds.len() - 1;
         match timer {
             Timer::Change => 0,
@@ -91,6 +98,8 @@ impl Layout {
             Timer::Phase(at) => 2 + 2 * cores + 3 * tasks + at,
             Timer::Memory(at) => 2 + 2 * cores + 4 * tasks + at,
             Timer::Drift(at) => 2 + 2 * cores + 4 * tasks + nodes + at,
+            Timer::Check(at) => 2 + 2 * cores + 4 * tasks + 2 * nodes + at,
+            Timer::Helper(nth) => 2 + 2 * cores + 4 * tasks + 2 * nodes + checks + nth,
             Timer::Feed => last - 3,
             Timer::Sample => last - 2,
             Timer::Keyframe => last - 1,
@@ -112,11 +121,21 @@ pub(crate) struct Engine<'a> {
     pub timers: Timers,
     pub hardware: Hardware,
     pub threads: Vec<Thread>,
+    /// What is remembered of their bursts, by thread.
+    pub records: Vec<BurstRecord>,
+    pub helpers: Vec<HelperThread>,
     pub cores: Vec<Core>,
     pub tasks: Vec<TaskState>,
+    /// Tasks from here on are the kernel's: policies do not see them.
+    pub visible: usize,
     pub backend: Backend,
     pub seen: Snapshot,
     pub went_idle: CoreSet,
+    /// Threads whose bursts were too long, those that have proved themselves, and those that ended, since the last Snapshot.
+    pub overruns: Vec<usize>,
+    pub proofs: Vec<usize>,
+    pub exits: Vec<Burst>,
+    pub rt_shares: Vec<RtShare>,
     /// Cores that are online, online and without a thread, and with a thread on each rung.
     pub online: CoreSet,
     pub idle: CoreSet,
@@ -148,6 +167,9 @@ pub(crate) struct Engine<'a> {
 /// Simulated time between two checks of the accounting, in debug builds.
 const DEBUG_INTERVAL: Nanos = Nanos::from_millis(1);
 
+/// Streams of chance from here on are those of helpers.
+const HELPER_STREAMS: u64 = 1 << 42;
+
 const RUNGS: usize = Rung::SchedIdle as usize + 1;
 
 /// Runs a scenario under a policy.
@@ -172,17 +194,24 @@ impl<'a> Engine<'a> {
             Core::new(core.id, siblings.collect(), *domain, hardware.domains[*domain].node)
         });
         let cores: Vec<Core> = cores.collect();
-        let (threads, tasks) = people(scenario);
-        let layout = Layout::new(cores.len(), tasks.len(), hardware.nodes.len());
+        let (threads, tasks, helpers) = people(scenario);
+        let checks = if scenario.host.caps.bursts { cores.len() } else { 0 };
+        let nodes = hardware.nodes.len();
+        let layout = Layout::new(cores.len(), tasks.len(), nodes, checks, helpers.len());
         let mut changes: Vec<usize> = (0..scenario.changes.len()).collect();
         changes.sort_by_key(|nth| scenario.changes[*nth].0);
         Engine {
             now: Nanos::ZERO,
             timers: Timers::new(layout.kinds.len()),
             layout,
+            visible: tasks.iter().take_while(|task| !task.is_kernel).count(),
             backend: Backend::new(cores.len(), &tasks),
             seen: room(cores.len(), tasks.len()),
             went_idle: CoreSet::EMPTY,
+            overruns: Vec::new(),
+            proofs: Vec::new(),
+            exits: Vec::new(),
+            rt_shares: vec![RtShare::default(); cores.len()],
             online: topology.all(),
             idle: topology.all(),
             on_rung: [CoreSet::EMPTY; RUNGS],
@@ -203,7 +232,9 @@ impl<'a> Engine<'a> {
             oldest: vec![Nanos::ZERO; tasks.len()],
             moved: Vec::new(),
             hardware,
+            records: vec![BurstRecord::default(); threads.len()],
             threads,
+            helpers,
             cores,
             tasks,
             scenario,
@@ -271,6 +302,7 @@ impl<'a> Engine<'a> {
 
     /// Sets a task that just joined to work.
     pub fn begin_load(&mut self, task: usize) {
+        self.begin_helpers(task);
         match self.scenario.tasks[task].load {
             Load::Hog => {
                 let first = self.tasks[task].first;
@@ -286,9 +318,14 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// No more requests for a task that left.
+    /// No more requests and helpers for a task that left.
     pub fn silence(&mut self, task: usize) {
         self.timers.arm(self.layout.timer(Timer::Arrival(task)), Nanos::MAX);
+        for nth in 0..self.helpers.len() {
+            if self.threads[self.helpers[nth].thread].task == task {
+                self.timers.arm(self.layout.timer(Timer::Helper(nth)), Nanos::MAX);
+            }
+        }
     }
 
     /// Asks for a decision as soon as the tick allows.
@@ -328,6 +365,12 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// The threads of a task.
+    pub fn threads_of(&self, task: usize) -> std::ops::Range<usize> {
+        let first = self.tasks[task].first;
+        first..first + self.scenario.tasks[task].all_threads() as usize
+    }
+
     /// The position of a core.
     #[expect(
         clippy::expect_used,
@@ -342,6 +385,7 @@ impl<'a> Engine<'a> {
         // Cores that are busy to the end tell nothing, and a trace ends with its last event.
         self.tell_keyframe();
         self.book_all();
+        (0..self.threads.len()).for_each(|thread| self.note_kernel_wait(thread));
         for core in &mut self.cores {
             if core.running.is_none() {
                 core.book_idle(self.now);
@@ -357,45 +401,75 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// The threads of all tasks, asleep, and the tasks.
-fn people(scenario: &Scenario) -> (Vec<Thread>, Vec<TaskState>) {
-    let mut threads = Vec::new();
-    let mut tasks = Vec::new();
-    // Before the first Plan a shared core is open to every task that is allowed on it.
-    let shares = scenario.host.caps.shares_cores;
+/// Whether policies see bursts of the task's threads, and give them roles.
+fn has_roles(scenario: &Scenario, task: &Task) -> bool {
+    let limits = &task.limits;
+    let is_lc = limits.class == Class::LatencyCritical;
+    scenario.host.caps.bursts && is_lc && limits.scheduler == TaskScheduler::Kernel
+}
+
+/// The threads of all tasks, asleep, the tasks, and which threads are helpers.
+fn people(scenario: &Scenario) -> (Vec<Thread>, Vec<TaskState>, Vec<HelperThread>) {
+    let (mut threads, mut tasks, mut helpers) = (Vec::new(), Vec::new(), Vec::new());
     for (at, task) in scenario.tasks.iter().enumerate() {
         let first = threads.len();
-        threads.extend((0..task.threads).map(|_| Thread {
+        let thread = |helper| Thread {
             task: at,
             state: State::Sleeping,
             work: Work::Nothing,
             last_core: None,
             ran: Nanos::ZERO,
-        }));
-        tasks.push(TaskState {
-            alive: true,
-            generation: 0,
-            class: task.limits.class,
-            rung: Rung::Original,
-            shared_cores: if shares { task.limits.allowed } else { CoreSet::EMPTY },
-            owned: CoreSet::EMPTY,
-            reach: task.limits.allowed.intersection(&scenario.host.managed),
-            allowed: CoreSet::EMPTY,
-            first,
-            sleepers: (first..threads.len()).rev().collect(),
-            waiting: std::collections::VecDeque::new(),
-            backlog: std::collections::VecDeque::new(),
-            running: 0,
-            running_on: CoreSet::EMPTY,
-            polling_on: CoreSet::EMPTY,
-            chance: Chance::new(scenario.seed, at as u64),
-            arrival_ps: 0,
-            phase: 0,
-            progress: Progress {
-                left: task.phases[0].work.0 << crate::kernel::WORK_BITS,
-                ..Progress::default()
-            },
-        });
+            role: Role::Event,
+            helper,
+        };
+        threads.extend((0..task.threads).map(|_| thread(None)));
+        tasks.push(task_state(scenario, at, first));
+        let kinds = task.helpers.iter().enumerate();
+        for (kind, nth) in kinds.flat_map(|(kind, of)| (0..of.threads).map(move |nth| (kind, nth)))
+        {
+            let stream = HELPER_STREAMS + helpers.len() as u64;
+            let pinned = (task.style == Style::Kernel).then_some(nth as usize);
+            let chance = Chance::new(scenario.seed, stream);
+            threads.push(thread(Some(helpers.len() as u32)));
+            helpers.push(HelperThread { thread: threads.len() - 1, kind, pinned, chance });
+        }
     }
-    (threads, tasks)
+    (threads, tasks, helpers)
+}
+
+/// A task whose threads are numbered from `first` on.
+fn task_state(scenario: &Scenario, at: usize, first: usize) -> TaskState {
+    let task = &scenario.tasks[at];
+    let is_kernel = task.style == Style::Kernel;
+    // Before the first Plan a shared core is open to every task that is allowed on it.
+    let shares = scenario.host.caps.shares_cores;
+    TaskState {
+        alive: true,
+        generation: 0,
+        class: task.limits.class,
+        // Threads of the kernel share the fair class with background threads.
+        rung: if is_kernel { Rung::LcFair } else { Rung::Original },
+        has_roles: has_roles(scenario, task),
+        demoted: 0,
+        is_kernel,
+        held: 0,
+        shared_cores: if shares { task.limits.allowed } else { CoreSet::EMPTY },
+        owned: CoreSet::EMPTY,
+        reach: task.limits.allowed.intersection(&scenario.host.managed),
+        allowed: CoreSet::EMPTY,
+        first,
+        sleepers: (first..first + task.threads as usize).rev().collect(),
+        waiting: std::collections::VecDeque::new(),
+        backlog: std::collections::VecDeque::new(),
+        running: 0,
+        running_on: CoreSet::EMPTY,
+        polling_on: CoreSet::EMPTY,
+        chance: Chance::new(scenario.seed, at as u64),
+        arrival_ps: 0,
+        phase: 0,
+        progress: Progress {
+            left: task.phases[0].work.0 << crate::kernel::WORK_BITS,
+            ..Progress::default()
+        },
+    }
 }

@@ -9,6 +9,7 @@ use quell_policy::lanes::SLICE_MIN;
 use toml::Spanned;
 
 use super::driver::Named;
+use super::helpers::{helpers, kernel};
 use super::raw::{
     Distribution, Place, RawChange, RawCosts, RawFaults, RawFile, RawHost, RawLane, RawMachine,
     RawPhase, RawService, RawStyle, RawTask, Sharing,
@@ -62,11 +63,15 @@ pub(super) fn build(
     };
     let tick_default = Nanos::from_micros(if sharing == Sharing::Shared { 200 } else { 10 });
     let sample = Nanos((length.0 / SAMPLES).max(1_000));
-    let tasks = tasks(&raw.task, &host, place)?;
+    let mut tasks = tasks(&raw.task, &host, place)?;
+    let changes = changes(&raw.change, &tasks, &host, length, place)?;
+    if let Some(typed) = &raw.kernel_threads {
+        tasks.push(kernel(typed, &host, place)?);
+    }
     let scenario = Scenario {
         name: raw.name.unwrap_or_else(|| stem.to_owned()),
         machine,
-        changes: changes(&raw.change, &tasks, &host, length, place)?,
+        changes,
         tasks,
         costs,
         faults: faults(&raw.faults, place)?,
@@ -172,7 +177,7 @@ fn caps(
         places_threads: true,
         freezes_tasks: true,
         per_thread_state: true,
-        bursts: false,
+        bursts: raw.bursts.unwrap_or(shares_cores),
         // The model has no fair server.
         fair_server: false,
         request_start_times: raw.request_start_times.unwrap_or(!shares_cores),
@@ -236,12 +241,14 @@ fn task(typed: &Spanned<RawTask>, host: &Host, place: &Place) -> Result<Task, Fi
     let polls = place.time("polls_us", &raw.polls_us, Nanos::from_micros(2), 1_000)?;
     let allowed = place.cores("cores", &raw.cores, &host.managed)?;
     let cores = allowed.len() as u64;
+    let style = if runtime { Style::Runtime { polls } } else { Style::Threads };
     let slice = raw.lane.as_ref().map(|lane| slice(lane, runtime, place)).transpose()?;
     Ok(Task {
         name: raw.name.get_ref().clone(),
         limits: limits(raw, class, runtime, allowed, place)?,
         threads: place.number("threads", &raw.threads, cores, 1..=THREADS_MAX)? as u32,
-        style: if runtime { Style::Runtime { polls } } else { Style::Threads },
+        style,
+        helpers: helpers(raw, style, place)?,
         slice: slice.unwrap_or(SLICE_DEFAULT),
         load: load(typed, model, place)?,
         phases: phases(raw, model, place)?,
@@ -368,7 +375,7 @@ fn steps(raw: &RawTask, place: &Place) -> Result<Vec<Step>, FileError> {
         .collect())
 }
 
-fn service(typed: &Spanned<RawService>, place: &Place) -> Result<Service, FileError> {
+pub(super) fn service(typed: &Spanned<RawService>, place: &Place) -> Result<Service, FileError> {
     let raw = typed.get_ref();
     let second = 1_000_000_000;
     let times = [raw.mean_ns, raw.long_ns.unwrap_or(1)];
@@ -378,7 +385,7 @@ fn service(typed: &Spanned<RawService>, place: &Place) -> Result<Service, FileEr
     {
         let remedy =
             "times are 1 ns to 1 s, sigma_permille is up to 3000, long_permille up to 1000";
-        return Err(place.error(typed, "`service` is out of bounds".to_owned(), remedy));
+        return Err(place.error(typed, "a service time is out of bounds".to_owned(), remedy));
     }
     let mean = Nanos(raw.mean_ns);
     let extra = (raw.sigma_permille.is_some(), raw.long_ns.is_some(), raw.long_permille.is_some());
@@ -398,7 +405,7 @@ fn service(typed: &Spanned<RawService>, place: &Place) -> Result<Service, FileEr
                           bimodal (mean_ns is the short one) long_ns and long_permille";
             Err(place.error(
                 typed,
-                "`service` has other keys than its distribution".to_owned(),
+                "a service time has other keys than its distribution".to_owned(),
                 remedy,
             ))
         }

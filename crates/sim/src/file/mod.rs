@@ -6,6 +6,7 @@
 mod build;
 mod costs;
 mod driver;
+mod helpers;
 mod raw;
 #[cfg(test)]
 mod tests;

@@ -38,6 +38,7 @@ pub(super) struct RawFile {
     pub policy: Option<Config>,
     #[serde(default)]
     pub faults: RawFaults,
+    pub kernel_threads: Option<Spanned<RawKernel>>,
     #[serde(default)]
     pub task: Vec<Spanned<RawTask>>,
     #[serde(default)]
@@ -65,6 +66,7 @@ pub(super) struct RawHost {
     pub costs: Option<RawCosts>,
     pub llc_ways: Option<Spanned<u64>>,
     pub memory_counters: Option<bool>,
+    pub bursts: Option<bool>,
     pub request_start_times: Option<bool>,
 }
 
@@ -119,7 +121,29 @@ with_time_limits! {
         pub service: Option<Spanned<RawService>>,
         #[serde(default)]
         pub phase: Vec<Spanned<RawPhase>>,
+        #[serde(default)]
+        pub helper: Vec<Spanned<RawHelper>>,
     }
+}
+
+/// Threads of one kind beside those that serve requests.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawHelper {
+    pub name: Spanned<String>,
+    pub threads: Option<Spanned<u64>>,
+    pub period_us: Spanned<u64>,
+    pub burst: Spanned<RawService>,
+    #[serde(default)]
+    pub stops_world: bool,
+}
+
+/// A thread of the kernel on each core.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawKernel {
+    pub period_us: Spanned<u64>,
+    pub burst: Spanned<RawService>,
 }
 
 /// Its threads share one core by slices, round-robin.

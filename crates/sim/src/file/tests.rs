@@ -66,6 +66,62 @@ fn lane_is_a_task_with_one_core_and_a_slice() {
     assert!(parse(&unknown).unwrap_err().to_string().contains("slyce"));
 }
 
+/// A service with a helper, beside threads of the kernel.
+const HELPED: &str = r#"
+version = 1
+length_ms = 100
+[machine]
+physical = 2
+[host]
+cores = "shared"
+[kernel_threads]
+period_us = 4000
+burst = { distribution = "constant", mean_ns = 50000 }
+[[task]]
+name = "web"
+model = "memcached"
+rate = 1000
+style = "threads"
+[[task.helper]]
+name = "collector"
+threads = 2
+period_us = 100000
+burst = { distribution = "constant", mean_ns = 8000000 }
+stops_world = true
+"#;
+
+#[test]
+fn helpers_and_threads_of_the_kernel_are_threads_beside_those_that_serve() {
+    let Simulation { scenario, .. } = parse(HELPED).unwrap();
+    assert!(scenario.host.caps.bursts);
+    let [web, kernel] = &scenario.tasks[..] else { panic!("two tasks") };
+    let [collector] = &web.helpers[..] else { panic!("one helper") };
+    assert_eq!((collector.name.as_str(), collector.stops_world), ("collector", true));
+    assert_eq!((collector.period, web.all_threads()), (Nanos::from_millis(100), web.threads + 2));
+    assert_eq!((kernel.style, kernel.threads, kernel.all_threads()), (Style::Kernel, 0, 2));
+    let without = parse(&HELPED.replace("[host]", "[host]\nbursts = false")).unwrap();
+    assert!(!without.scenario.host.caps.bursts);
+}
+
+#[test]
+fn what_is_wrong_with_helpers_is_said_with_line_and_remedy() {
+    let cases = [
+        ("period_us = 100000", "period_us = 1", 19, "between 10 and"),
+        ("threads = 2", "threads = 300", 18, "between 1 and 256"),
+        ("\"collector\"", "\"concurrent-collector\"", 17, "1 to 15 bytes"),
+        ("mean_ns = 8000000", "mean_ns = 0", 20, "1 ns to 1 s"),
+        ("style = \"threads\"", "style = \"runtime\"", 16, "style = \"threads\""),
+        ("rate = 1000", "rate = 1000\nlane = {}", 17, "no lane"),
+        ("cores = \"shared\"", "", 8, "needs cores = \"shared\""),
+        ("stops_world", "stop_world", 21, "docs/lab/sim.md"),
+    ];
+    for (from, to, line, remedy) in cases {
+        let error = parse(&HELPED.replace(from, to)).unwrap_err();
+        assert!(error.to_string().contains(remedy), "{to}: {error}");
+        assert_eq!(error.line, Some(line), "{to}: {error}");
+    }
+}
+
 #[test]
 fn what_is_wrong_is_said_with_line_and_remedy() {
     let cases = [

@@ -10,19 +10,24 @@ use crate::chance::Chance;
 use crate::machine::{Machine, Memory, Turbo};
 use crate::scenario::{Change, Costs, Faults, Scenario};
 use crate::workload::models::MODELS;
-use crate::workload::{Load, Phase, Service, Step, Style, Task};
+use crate::workload::{Helper, Load, Phase, Service, Step, Style, Task};
 
 const MS: u64 = 1_000_000;
 
 pub(super) fn scenario(seed: u64) -> Scenario {
     let mut chance = Chance::new(seed, 1 << 40);
     let chance = &mut chance;
-    let host = host(chance);
+    let mut host = host(chance);
     let shares = host.caps.shares_cores;
     let length = Nanos(chance.between(5..=40) * MS * if shares { 5 } else { 1 });
     let mut tasks = tasks(chance, &host, length);
     // A stream of its own: what else a seed means does not depend on it.
     some_lanes(&mut Chance::new(seed, 1 << 41), &mut tasks);
+    let mut roles = Chance::new(seed, 1 << 43);
+    host.caps.bursts = shares && roles.below(4) > 0;
+    if shares {
+        some_helpers(&mut roles, &mut tasks);
+    }
     let faulty = chance.below(3) > 0;
     let mut share =
         |most| if faulty && chance.below(2) == 0 { chance.below(most) as u16 } else { 0 };
@@ -47,6 +52,11 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         seed,
         host,
     };
+    if shares && roles.below(2) == 0 {
+        let period = Nanos::from_millis(roles.between(4..=20));
+        let burst = Service::Fixed(Nanos::from_micros(roles.between(5..=100)));
+        scenario.tasks.push(Task::kernel(&scenario.host.topology, period, burst));
+    }
     scenario.host.caps.actuation_delay = scenario.costs.preempt.max(scenario.costs.rights);
     scenario
 }
@@ -121,6 +131,27 @@ fn some_lanes(chance: &mut Chance, tasks: &mut [Task]) {
             (limits.max, limits.guaranteed) = (1, limits.guaranteed.min(1));
             limits.times.runaway_after = Nanos::ZERO;
             task.slice = Nanos::from_micros(chance.between(20..=2_000));
+        }
+    }
+}
+
+/// Gives some services collectors and crawlers.
+fn some_helpers(chance: &mut Chance, tasks: &mut [Task]) {
+    let is_service = |task: &&mut Task| {
+        let limits = &task.limits;
+        limits.class == Class::LatencyCritical && limits.scheduler == TaskScheduler::Kernel
+    };
+    for task in tasks.iter_mut().filter(is_service) {
+        for kind in 0..chance.below(3) {
+            let burst = Nanos(chance.between(50_000..=8_000_000));
+            let spread = [Service::Fixed(burst), Service::Exponential(burst)];
+            task.helpers.push(Helper {
+                name: format!("helper-{kind}"),
+                threads: chance.between(1..=2) as u32,
+                period: Nanos(burst.0 * chance.between(4..=20)),
+                burst: spread[chance.below(2) as usize],
+                stops_world: chance.below(4) == 0,
+            });
         }
     }
 }

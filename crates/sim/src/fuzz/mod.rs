@@ -8,6 +8,7 @@ use quell_model::{Class, Nanos};
 use quell_policy::{Config, Policy, PolicyError, by_name};
 
 use crate::scenario::{Change, Faults, Scenario};
+use crate::workload::{Style, Task};
 use crate::{Report, Sink, run, run_traced};
 
 /// Something that should not be.
@@ -23,6 +24,11 @@ pub enum FuzzFailure {
         waited: Nanos,
         /// What would have been reasonable.
         bound: Nanos,
+    },
+    /// A thread of the kernel waited behind LC.
+    KernelWait {
+        /// How long.
+        waited: Nanos,
     },
     /// Batch work got nothing although cores idled.
     Starved {
@@ -50,6 +56,12 @@ impl fmt::Display for FuzzFailure {
                 write!(
                     f,
                     "an LC thread waited {waited} beside a core that it could have had; {bound} is the bound"
+                )
+            }
+            FuzzFailure::KernelWait { waited } => {
+                write!(
+                    f,
+                    "a thread of the kernel waited {waited} for its core; {KERNEL_WAIT_MAX} is the bound"
                 )
             }
             FuzzFailure::Starved { task } => {
@@ -150,18 +162,21 @@ fn judge(scenario: &Scenario, policy: &str, report: &Report) -> Vec<FuzzFailure>
         violations.map(|(at, what)| FuzzFailure::Invariant(format!("at {at}: {what}")));
     let mut findings: Vec<FuzzFailure> = broken.chain(violations).collect();
     findings.extend(inversion(scenario, report));
+    findings.extend(kernel_wait(scenario, report));
     findings.extend(starved(scenario, report));
     findings.extend(restless(scenario, policy, report));
     findings
 }
 
 /// A few rounds of noticing, deciding and acting; more where actions go wrong. Refusals are waited out by design, and
-/// a task that idles its siblings wants some of its threads to wait.
+/// a task that idles its siblings wants some of its threads to wait. Members of lanes are above the fair class, so
+/// background threads wait behind them.
 fn inversion(scenario: &Scenario, report: &Report) -> Option<FuzzFailure> {
     let Faults { late, refused, lost, raced } = scenario.faults;
     let siblings =
         scenario.tasks.iter().any(|task| task.limits.times.sibling_idle_after > Nanos::ZERO);
-    if refused > 0 || siblings {
+    let lanes = scenario.host.caps.bursts && scenario.tasks.iter().any(Task::is_lane);
+    if refused > 0 || siblings || lanes {
         return None;
     }
     let act = scenario.costs.preempt.max(scenario.costs.rights);
@@ -176,6 +191,20 @@ fn inversion(scenario: &Scenario, report: &Report) -> Option<FuzzFailure> {
     (waited > bound).then_some(FuzzFailure::Inversion { waited, bound })
 }
 
+/// How long a thread of the kernel may wait for its core, where threads have roles and the back end does what it is asked to.
+pub const KERNEL_WAIT_MAX: Nanos = Nanos::from_millis(100);
+
+/// Lanes hold their cores above the fair class by design, and without its core a thread waits by definition.
+fn kernel_wait(scenario: &Scenario, report: &Report) -> Option<FuzzFailure> {
+    let is_online = |(_, change): &(Nanos, Change)| matches!(change, Change::Online(..));
+    let judged = scenario.host.caps.bursts
+        && scenario.faults == Faults::default()
+        && !scenario.tasks.iter().any(Task::is_lane)
+        && !scenario.changes.iter().any(is_online);
+    let waited = report.longest_kernel_wait;
+    (judged && waited > KERNEL_WAIT_MAX).then_some(FuzzFailure::KernelWait { waited })
+}
+
 /// Batch work that always wants to run, on a host that stands idle for a third of the time.
 fn starved(scenario: &Scenario, report: &Report) -> Option<FuzzFailure> {
     let leaves = |change: &Change| matches!(change, Change::Alive(..) | Change::Online(..));
@@ -186,6 +215,7 @@ fn starved(scenario: &Scenario, report: &Report) -> Option<FuzzFailure> {
     let mut tasks = scenario.tasks.iter().zip(&report.tasks);
     let starves = tasks.position(|(task, result)| {
         task.limits.class == Class::BestEffort
+            && task.style != Style::Kernel
             && result.ran == Nanos::ZERO
             && task.limits.allowed == scenario.host.managed
     });
@@ -200,7 +230,9 @@ fn restless(scenario: &Scenario, policy: &str, report: &Report) -> Option<FuzzFa
         return None;
     }
     let millis = (scenario.length.0 / 1_000_000).max(1);
-    let batch_only = scenario.tasks.iter().all(|task| task.limits.class == Class::BestEffort);
+    let is_batch =
+        |task: &Task| task.limits.class == Class::BestEffort && task.style != Style::Kernel;
+    let batch_only = scenario.tasks.iter().all(is_batch);
     let takes_turns = policy == "caladan" && scenario.host.caps.memory_counters && !batch_only;
     let changes = (report.owner_changes + report.rung_changes) * 1_000 / millis;
     if !takes_turns && changes > 500 * scenario.host.managed.len() as u64 {
@@ -230,14 +262,17 @@ mod tests {
     #[test]
     fn each_kind_of_mistake_is_found() {
         let scenario = calm(|scenario| {
-            scenario.host.caps.shares_cores
+            scenario.host.caps.bursts
                 && scenario.tasks.iter().all(|task| {
                     task.limits.class == Class::BestEffort
+                        && task.style == Style::Threads
+                        && !task.is_lane()
                         && task.limits.allowed == scenario.host.managed
                 })
         });
         let mut report = Report::new(scenario.tasks.len());
         report.longest_inversion = Nanos::from_secs(1);
+        report.longest_kernel_wait = KERNEL_WAIT_MAX + Nanos(1);
         report.idle = Nanos(scenario.length.0 * scenario.host.managed.len() as u64);
         report.owner_changes = u64::from(u32::MAX);
         let found = judge(&scenario, "quell", &report);
@@ -251,6 +286,10 @@ mod tests {
         );
         assert!(
             found.iter().any(|what| matches!(what, FuzzFailure::Oscillation { .. })),
+            "{found:?}"
+        );
+        assert!(
+            found.iter().any(|what| matches!(what, FuzzFailure::KernelWait { .. })),
             "{found:?}"
         );
         report.owner_changes = 0;
@@ -282,6 +321,9 @@ mod tests {
                 );
             }
         }
+        let helps = |task: &Task| !task.helpers.is_empty() && task.style == Style::Threads;
+        assert!(some(&|it| it.host.caps.bursts && it.tasks.iter().any(helps)));
+        assert!(some(&|it| it.tasks.iter().any(|task| task.style == Style::Kernel)));
         let changes: [fn(&Change) -> bool; 3] = [
             |it| matches!(it, Change::Online(..)),
             |it| matches!(it, Change::Alive(..)),

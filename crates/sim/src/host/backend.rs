@@ -3,7 +3,7 @@
 //! As on the real host a Plan is a desired state: the back end compares it with what it last set out to do,
 //! starts one action per difference, and reports per core how far it is. A newer Plan replaces an action under way.
 
-use quell_model::{CoreSet, Nanos, Outcome, Rung, TaskId};
+use quell_model::{CoreSet, Nanos, Outcome, Role, Rung, TaskId, ThreadPlan};
 
 use crate::engine::{Engine, Timer};
 use crate::kernel::TaskState;
@@ -38,6 +38,8 @@ struct TaskTarget {
 pub(crate) struct Backend {
     cores: Vec<CoreTarget>,
     tasks: Vec<TaskTarget>,
+    /// Threads whose role is not [`Role::Event`], ordered.
+    pub roles: Vec<ThreadPlan>,
 }
 
 impl Backend {
@@ -50,7 +52,8 @@ impl Backend {
             shared_cores: task.shared_cores,
             ways: None,
         };
-        Backend { cores: vec![core; cores], tasks: tasks.iter().map(begins).collect() }
+        let tasks = tasks.iter().map(begins).collect();
+        Backend { cores: vec![core; cores], tasks, roles: Vec::new() }
     }
 
     pub fn outcome(&self, at: usize) -> Outcome {
@@ -85,6 +88,21 @@ impl Engine<'_> {
             };
             if self.backend.tasks[task] != wanted {
                 self.backend.tasks[task] = wanted;
+                self.start_task_action(task);
+            }
+        }
+        if self.backend.roles != self.plan.roles {
+            self.take_roles();
+        }
+    }
+
+    /// Starts an action for each task of which a thread has another role than before.
+    fn take_roles(&mut self) {
+        let before = std::mem::replace(&mut self.backend.roles, self.plan.roles.clone());
+        for task in 0..self.tasks.len() {
+            let of_task = |planned: &&ThreadPlan| planned.task.at() == task;
+            let wanted = self.plan.roles.iter().filter(of_task);
+            if !before.iter().filter(of_task).eq(wanted) {
                 self.start_task_action(task);
             }
         }
@@ -165,5 +183,22 @@ impl Engine<'_> {
         let TaskTarget { rung, shared_cores, ways } = self.backend.tasks[task];
         self.hardware.partition(task, ways, self.scenario.host.caps.llc_ways);
         self.set_rights(task, rung, shared_cores);
+        self.set_roles(task);
+    }
+
+    /// Gives the threads of a task the roles that are wanted for them now.
+    fn set_roles(&mut self, task: usize) {
+        if !self.tasks[task].has_roles {
+            return;
+        }
+        for thread in self.threads_of(task) {
+            let id = self.thread_id(thread);
+            let roles = &self.backend.roles;
+            let (role, needs) = match roles.binary_search_by_key(&id, |known| known.thread) {
+                Ok(at) => (roles[at].role, roles[at].needs),
+                Err(_) => (Role::Event, 0),
+            };
+            self.set_role(thread, role, needs);
+        }
     }
 }

@@ -4,4 +4,4 @@ mod backend;
 mod observe;
 
 pub(crate) use backend::Backend;
-pub(crate) use observe::room;
+pub(crate) use observe::{RtShare, room};

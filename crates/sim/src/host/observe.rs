@@ -1,12 +1,44 @@
 //! The simulated host into a Snapshot.
 
 use quell_model::{
-    Absence, Bytes, BytesPerSec, Class, CoreView, Nanos, Permille, Signal, Snapshot, TaskId,
+    Absence, Bytes, BytesPerSec, Class, CoreView, Nanos, Permille, Role, Signal, Snapshot, TaskId,
     TaskView,
 };
+use quell_policy::roles::RT_WINDOW;
 
 use crate::engine::Engine;
 use crate::kernel::{State, WINDOW};
+
+/// Readings in the window of [`CoreView::rt_share`].
+const READINGS: usize = 10;
+
+/// Readings of the time that LC threads above the fair class ran on a core, the oldest at `oldest` once all are there.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RtShare {
+    readings: [(Nanos, Nanos); READINGS],
+    oldest: usize,
+    known: usize,
+}
+
+impl RtShare {
+    /// The share in the recent window, given the whole time so far.
+    fn of(&mut self, now: Nanos, ran: Nanos) -> Signal<Permille> {
+        let newest = (self.oldest + self.known.max(1) - 1) % READINGS;
+        let due = self.readings[newest].0 + Nanos(RT_WINDOW.0 / READINGS as u64);
+        if self.known < READINGS && (self.known == 0 || now >= due) {
+            self.readings[self.known] = (now, ran);
+            self.known += 1;
+        } else if now >= due {
+            self.readings[self.oldest] = (now, ran);
+            self.oldest = (self.oldest + 1) % READINGS;
+        }
+        let (from, before) = self.readings[self.oldest];
+        match now.since(from) {
+            Nanos::ZERO => Signal::Absent(Absence::Stale),
+            window => Signal::Measured(Permille::of(ran.since(before), window)),
+        }
+    }
+}
 
 impl Engine<'_> {
     /// Fills the Snapshot in place.
@@ -24,8 +56,11 @@ impl Engine<'_> {
             seen.cores.push(self.core_view(at));
         }
         seen.tasks.clear();
-        for task in 0..self.tasks.len() {
+        for task in 0..self.visible {
             seen.tasks.push(self.task_view(task));
+        }
+        if self.scenario.host.caps.bursts {
+            self.report_bursts(&mut seen.bursts);
         }
         self.seen = seen;
     }
@@ -33,6 +68,7 @@ impl Engine<'_> {
     fn core_view(&mut self, at: usize) -> CoreView {
         let now = self.now;
         let caps = &self.scenario.host.caps;
+        let running = self.cores[at].running;
         let task = self.cores[at].running.map(|thread| self.threads[thread].task);
         let class = task.map(|task| self.tasks[task].class);
         let core = &mut self.cores[at];
@@ -44,11 +80,19 @@ impl Engine<'_> {
         }
         let mut view = CoreView::new(core.id);
         view.online = core.online;
-        view.running = task.map(|task| self.id_of(task));
+        view.running = task.filter(|task| *task < self.visible).map(|task| self.id_of(task));
         let core = &self.cores[at];
         view.idle_since = core.running.is_none().then_some(core.idle_since);
         view.lc_busy = Signal::Measured(Permille::of(busy, Nanos(window)));
         view.outcome = self.backend.outcome(at);
+        if caps.bursts {
+            let runs = running.filter(|_| class == Some(Class::LatencyCritical));
+            let judged = runs.filter(|thread| self.threads[*thread].role < Role::Background);
+            let length = judged.map(|_| now.since(core.since)).unwrap_or_default();
+            view.rt_share = self.rt_shares[at].of(now, core.rt_ran + length);
+            view.burst =
+                judged.map(|thread| (self.thread_id(thread), self.burst_length(thread, at)));
+        }
         if caps.request_start_times {
             view.request_start = match core.began.filter(|began| *began <= now) {
                 Some(began) => Signal::Measured(began),
@@ -73,7 +117,7 @@ impl Engine<'_> {
         view.alive = state.alive;
         view.running = state.running;
         view.running_on = state.running_on;
-        let idle_threads = described.threads - state.running;
+        let idle_threads = described.all_threads() - state.running;
         view.waiting = match described.is_runtime() {
             true => (state.backlog.len() + state.waiting.len()).min(idle_threads as usize) as u32,
             false => state.waiting.len() as u32,

@@ -2,15 +2,21 @@
 //!
 //! Strict priority by rung, first in first out within the real-time rungs, slices below them. A task may use the cores that
 //! it owns and those that it was let in beneath. `threads` moves threads between states, `place` finds cores
-//! for threads and threads for cores, `rights` applies what the back end changed.
+//! for threads and threads for cores, `rights` applies what the back end changed, `bursts` judges bursts by roles,
+//! `helpers` wakes what runs beside requests.
 
+mod bursts;
+mod helpers;
 mod place;
 mod rights;
 mod threads;
 
 use std::collections::VecDeque;
 
-use quell_model::{Class, CoreId, CoreSet, Nanos, Rung};
+use quell_model::{Class, CoreId, CoreSet, Nanos, Role, Rung};
+
+pub(crate) use bursts::BurstRecord;
+pub(crate) use helpers::HelperThread;
 
 use crate::chance::Chance;
 use crate::machine::{Kind, ONE};
@@ -49,6 +55,8 @@ pub(crate) enum Work {
     Request(Request),
     /// Looks for work until then.
     Polling(Nanos),
+    /// Of a helper: work left, in 1/1,024 ns on an idle host.
+    Burst(u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,8 +66,12 @@ pub(crate) struct Thread {
     pub work: Work,
     /// The position of the core it ran on last.
     pub last_core: Option<usize>,
-    /// Time run since it last slept.
+    /// Time run since it last slept: its burst.
     pub ran: Nanos,
+    /// Its rung follows from this and from its task's.
+    pub role: Role,
+    /// Its number among all helpers, if it is one.
+    pub helper: Option<u32>,
 }
 
 /// A task in motion.
@@ -69,6 +81,14 @@ pub(crate) struct TaskState {
     pub generation: u32,
     pub class: Class,
     pub rung: Rung,
+    /// Its threads have roles, by their bursts.
+    pub has_roles: bool,
+    /// Threads whose role is not [`Role::Event`].
+    pub demoted: u32,
+    /// Threads of the kernel: each has its core, and policies do not see them.
+    pub is_kernel: bool,
+    /// Helpers for which its requests wait.
+    pub held: u32,
     pub shared_cores: CoreSet,
     /// Cores that it owns, as the host has it.
     pub owned: CoreSet,
@@ -109,7 +129,12 @@ pub(crate) struct Progress {
 impl TaskState {
     /// Whether a core could start something of it at once.
     pub fn is_hungry(&self) -> bool {
-        !self.waiting.is_empty() || (!self.backlog.is_empty() && !self.sleepers.is_empty())
+        !self.waiting.is_empty() || self.could_begin()
+    }
+
+    /// Whether a request waits for nothing but a core.
+    pub fn could_begin(&self) -> bool {
+        !self.backlog.is_empty() && !self.sleepers.is_empty() && self.held == 0
     }
 }
 
@@ -147,6 +172,8 @@ pub(crate) struct Core {
     pub idle: Nanos,
     pub offline: Nanos,
     pub switching: Nanos,
+    /// Time that LC threads above the fair class ran.
+    pub rt_ran: Nanos,
     /// Bytes fetched from memory, in thousandths.
     pub moved: u64,
 }
@@ -178,6 +205,7 @@ impl Core {
             idle: Nanos::ZERO,
             offline: Nanos::ZERO,
             switching: Nanos::ZERO,
+            rt_ran: Nanos::ZERO,
             moved: 0,
         }
     }
@@ -200,11 +228,11 @@ impl Core {
     }
 }
 
-/// How long a thread of a task on this rung runs before an equal has its slice; [`Nanos::MAX`]: until it blocks or a
-/// higher one wakes. The scheduler of a lane ends slices on the lane's own core and arms no timer elsewhere.
+/// How long a thread on this rung runs before an equal has its slice; [`Nanos::MAX`]: until it blocks or a higher one
+/// wakes. The scheduler of a lane ends slices on the lane's own core and arms no timer elsewhere.
 pub(crate) fn slice_of(rung: Rung, task: &Task) -> Nanos {
     match rung {
-        _ if rung <= Rung::LcOverflow => Nanos::MAX,
+        _ if rung <= Rung::LcOverflowLong => Nanos::MAX,
         Rung::Dispatcher if task.is_lane() => task.slice,
         Rung::FifoLow if task.is_lane() => Nanos::MAX,
         _ => SLICE,

@@ -1,29 +1,54 @@
 //! Cores for threads, and threads for cores.
 
-use quell_model::{Class, CoreSet, Rung};
+use std::collections::VecDeque;
 
-use super::{State, Work};
+use quell_model::{Class, CoreSet, Nanos, Rung};
+
+use super::{State, Thread, Work};
 use crate::engine::Engine;
 
 /// The rungs from the lowest to the highest.
-const LOWEST_FIRST: [Rung; 10] = [
+const LOWEST_FIRST: [Rung; 14] = [
     Rung::SchedIdle,
     Rung::Original,
+    Rung::LcFair,
     Rung::FifoLow,
     Rung::Dispatcher,
+    Rung::LcOverflowLong,
     Rung::LcOverflow,
+    Rung::LcLong,
     Rung::Lc,
+    Rung::LcBoosted,
     Rung::Switcher,
     Rung::Softirq,
     Rung::Scheduler,
     Rung::Guardian,
 ];
 
+/// What a core could start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Next {
+    pub task: usize,
+    pub rung: Rung,
+    /// Since when it waits.
+    since: Option<Nanos>,
+    /// `None`: the oldest request of the task's queue.
+    thread: Option<usize>,
+}
+
 impl Engine<'_> {
+    /// The present rung of a thread.
+    pub(crate) fn rung_of(&self, thread: usize) -> Rung {
+        let Thread { task, role, .. } = self.threads[thread];
+        self.tasks[task].rung.of_role(role)
+    }
+
     /// Finds a core for a waiting thread: an idle one, the last one first, else one where a lower rung runs.
     pub(super) fn place(&mut self, thread: usize) {
-        let task = self.threads[thread].task;
-        let Some(at) = self.find_core(task, self.threads[thread].last_core) else {
+        let Thread { task, last_core, .. } = self.threads[thread];
+        let allowed = self.cores_of(thread);
+        let Some(at) = self.find_core(&allowed, self.rung_of(thread), last_core) else {
+            self.check_those_before(thread);
             if !self.scenario.host.caps.shares_cores
                 || self.tasks[task].class == Class::LatencyCritical
             {
@@ -50,9 +75,22 @@ impl Engine<'_> {
         }
     }
 
-    /// Where a thread of the task could run now.
-    pub(super) fn find_core(&self, task: usize, last: Option<usize>) -> Option<usize> {
-        let allowed = &self.tasks[task].allowed;
+    /// The cores that a thread may use now.
+    pub(crate) fn cores_of(&self, thread: usize) -> CoreSet {
+        let allowed = self.tasks[self.threads[thread].task].allowed;
+        match self.pinned_to(thread) {
+            Some(at) => allowed.intersection(&CoreSet::of(self.cores[at].id)),
+            None => allowed,
+        }
+    }
+
+    /// Where a thread that may use these cores could run now, on this rung.
+    pub(super) fn find_core(
+        &self,
+        allowed: &CoreSet,
+        own: Rung,
+        last: Option<usize>,
+    ) -> Option<usize> {
         let is_last = |set: &CoreSet| {
             last.filter(|last| {
                 set.contains(self.cores[*last].id) && allowed.contains(self.cores[*last].id)
@@ -64,7 +102,6 @@ impl Engine<'_> {
         if let Some(core) = allowed.intersection(&self.idle).first() {
             return Some(self.at(core));
         }
-        let own = self.tasks[task].rung;
         for rung in LOWEST_FIRST.into_iter().take_while(|rung| *rung > own) {
             let running = &self.on_rung[rung as usize];
             if let Some(last) = is_last(running) {
@@ -77,25 +114,49 @@ impl Engine<'_> {
         None
     }
 
-    /// The task whose thread a core would run next.
-    pub(super) fn next_for(&self, at: usize) -> Option<usize> {
+    /// What a core would start next.
+    pub(super) fn next_for(&self, at: usize) -> Option<Next> {
         let core = &self.cores[at];
         if !core.online {
             return None;
         }
-        let fits = |task: usize| {
-            let state = &self.tasks[task];
-            (state.is_hungry() && state.allowed.contains(core.id)).then_some(task)
-        };
         if !self.scenario.host.caps.shares_cores {
-            return core.owner.and_then(fits);
+            return core.owner.and_then(|owner| self.next_of(owner, at));
         }
-        let hungry = (0..self.tasks.len()).filter_map(fits);
-        hungry.min_by_key(|task| (self.tasks[*task].rung, self.waiting_since(*task), *task))
+        let hungry = (0..self.tasks.len()).filter_map(|task| self.next_of(task, at));
+        hungry.min_by_key(|next| (next.rung, next.since, next.task))
+    }
+
+    /// What the core would start next of this task.
+    pub(super) fn next_of(&self, task: usize, at: usize) -> Option<Next> {
+        let state = &self.tasks[task];
+        if !state.is_hungry() || !state.allowed.contains(self.cores[at].id) {
+            return None;
+        }
+        let thread = match state.demoted > 0 || state.is_kernel {
+            true => self.first_of(&state.waiting, at),
+            false => state.waiting.front().copied(),
+        };
+        if thread.is_none() && !state.could_begin() {
+            return None;
+        }
+        let rung = thread.map_or(state.rung, |thread| self.rung_of(thread));
+        let since = match thread.map(|thread| self.threads[thread].state) {
+            Some(State::Waiting { since }) => Some(since),
+            Some(_) => None,
+            None => state.backlog.front().map(|request| request.arrived),
+        };
+        Some(Next { task, rung, since, thread })
+    }
+
+    /// Of threads that wait on different rungs, the one on the highest, and of those the one that waits longest.
+    fn first_of(&self, waiting: &VecDeque<usize>, at: usize) -> Option<usize> {
+        let fits = |thread: &usize| self.pinned_to(*thread).is_none_or(|pinned| pinned == at);
+        waiting.iter().copied().filter(fits).min_by_key(|thread| self.rung_of(*thread))
     }
 
     /// Since when the next thread or request of the task waits.
-    pub(crate) fn waiting_since(&self, task: usize) -> Option<quell_model::Nanos> {
+    pub(crate) fn waiting_since(&self, task: usize) -> Option<Nanos> {
         let state = &self.tasks[task];
         let thread = state.waiting.front().and_then(|thread| match self.threads[*thread].state {
             State::Waiting { since } => Some(since),
@@ -108,7 +169,7 @@ impl Engine<'_> {
     /// Gives a core that became free to the next thread, or leaves it idle.
     pub(crate) fn fill(&mut self, at: usize) {
         match self.next_for(at) {
-            Some(task) => self.start_next(task, at),
+            Some(next) => self.start_next(next, at),
             None => {
                 self.went_idle.insert(self.cores[at].id);
                 self.ring();
@@ -116,12 +177,12 @@ impl Engine<'_> {
         }
     }
 
-    /// Starts what waits longest of a task that is hungry.
-    pub(super) fn start_next(&mut self, task: usize, at: usize) {
-        if let Some(thread) = self.tasks[task].waiting.front() {
-            return self.start(*thread, at);
+    /// Starts what [`Engine::next_for`] found.
+    pub(super) fn start_next(&mut self, next: Next, at: usize) {
+        if let Some(thread) = next.thread {
+            return self.start(thread, at);
         }
-        let state = &mut self.tasks[task];
+        let state = &mut self.tasks[next.task];
         let own = |thread: &usize| self.threads[*thread].last_core == Some(at);
         let warm = state.sleepers.iter().rposition(own).or(state.sleepers.len().checked_sub(1));
         let (Some(warm), Some(request)) = (warm, state.backlog.pop_front()) else { return };
@@ -135,7 +196,7 @@ impl Engine<'_> {
     pub(super) fn arbitrate(&mut self, at: usize) {
         let Some(next) = self.next_for(at) else { return };
         let Some(running) = self.cores[at].running else { return self.start_next(next, at) };
-        if self.tasks[next].rung < self.tasks[self.threads[running].task].rung {
+        if next.rung < self.rung_of(running) {
             self.stop(at);
             self.start_next(next, at);
             self.replace(running);

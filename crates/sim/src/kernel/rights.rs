@@ -44,18 +44,26 @@ impl Engine<'_> {
 
     fn change_rung(&mut self, task: usize, rung: Rung) {
         let before = std::mem::replace(&mut self.tasks[task].rung, rung);
-        let slice = slice_of(rung, &self.scenario.tasks[task]);
-        // A slice that was endless has begun only now, and one of a lane ends where the lane has to wait.
-        let was = slice_of(before, &self.scenario.tasks[task]);
-        let changed = slice != was && (was == Nanos::MAX || self.scenario.tasks[task].is_lane());
         for core in self.tasks[task].running_on.iter() {
-            self.on_rung[before as usize].remove(core);
-            self.on_rung[rung as usize].insert(core);
             let at = self.at(core);
-            if changed {
-                self.cores[at].slice = self.now + slice;
-                self.rearm(at);
-            }
+            let Some(thread) = self.cores[at].running else { continue };
+            let role = self.threads[thread].role;
+            self.move_rung(at, before.of_role(role), rung.of_role(role));
+        }
+    }
+
+    /// The thread that runs on this core goes from one rung to another.
+    pub(super) fn move_rung(&mut self, at: usize, from: Rung, to: Rung) {
+        let Some(thread) = self.cores[at].running.filter(|_| from != to) else { return };
+        let id = self.cores[at].id;
+        self.on_rung[from as usize].remove(id);
+        self.on_rung[to as usize].insert(id);
+        let task = &self.scenario.tasks[self.threads[thread].task];
+        let (was, slice) = (slice_of(from, task), slice_of(to, task));
+        // A slice that was endless has begun only now, and one of a lane ends where the lane has to wait.
+        if slice != was && (was == Nanos::MAX || task.is_lane()) {
+            self.cores[at].slice = self.now + slice;
+            self.rearm(at);
         }
     }
 
@@ -63,8 +71,11 @@ impl Engine<'_> {
     pub(crate) fn allow(&mut self, task: usize) {
         let state = &self.tasks[task];
         let limits = &self.scenario.tasks[task].limits.allowed;
-        let allowed =
-            state.owned.union(&state.shared_cores).intersection(limits).intersection(&self.online);
+        let has = match state.is_kernel {
+            true => self.online,
+            false => state.owned.union(&state.shared_cores),
+        };
+        let allowed = has.intersection(limits).intersection(&self.online);
         if allowed != state.allowed {
             self.tasks[task].allowed = allowed;
             self.tell_allowed(task);
@@ -149,6 +160,7 @@ impl Engine<'_> {
         if self.tasks[task].alive == alive {
             return;
         }
+        let id = self.id_of(task);
         self.tasks[task].alive = alive;
         self.seen.dirty.push(task as u32);
         if alive {
@@ -160,10 +172,10 @@ impl Engine<'_> {
         for request in std::mem::take(&mut self.tasks[task].backlog) {
             self.books.tasks[task].drop_request(&request);
         }
-        let first = self.tasks[task].first;
-        for thread in first..first + self.scenario.tasks[task].threads as usize {
+        for thread in self.threads_of(task) {
             self.drop_request(thread);
             self.sleep(thread);
+            self.end_thread(thread, id);
         }
         for at in 0..self.cores.len() {
             if self.cores[at].owner == Some(task) {

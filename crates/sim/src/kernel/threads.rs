@@ -1,7 +1,8 @@
 //! What threads go through: woken, started, slowed down, stopped, asleep.
 
-use quell_model::{Class, Nanos};
+use quell_model::{Class, Nanos, Role};
 
+use super::place::Next;
 use super::{Request, State, Thread, WORK_BITS, Work, slice_of};
 use crate::engine::{Engine, Timer};
 use crate::machine::{Kind, ONE, smt};
@@ -13,6 +14,9 @@ impl Engine<'_> {
         self.books.tasks[task].arrived += 1;
         if self.scenario.tasks[task].is_runtime() {
             return self.enqueue(task, request);
+        }
+        if self.tasks[task].held > 0 {
+            return self.tasks[task].backlog.push_back(request);
         }
         match self.tasks[task].sleepers.pop() {
             Some(thread) => self.wake(thread, Work::Request(request)),
@@ -43,13 +47,16 @@ impl Engine<'_> {
         if state.backlog.is_empty() || state.sleepers.is_empty() {
             return;
         }
-        match self.find_core(task, None) {
+        let (allowed, rung) = (self.tasks[task].allowed, self.tasks[task].rung);
+        match self.find_core(&allowed, rung, None) {
             Some(at) => {
                 let victim = self.cores[at].running;
                 if victim.is_some() {
                     self.stop(at);
                 }
-                self.start_next(task, at);
+                if let Some(next) = self.next_of(task, at) {
+                    self.start_next(next, at);
+                }
                 if let Some(victim) = victim {
                     self.replace(victim);
                 }
@@ -64,6 +71,7 @@ impl Engine<'_> {
         self.threads[thread].state = State::Waiting { since: self.now };
         let task = self.threads[thread].task;
         self.tasks[task].waiting.push_back(thread);
+        self.count_transition(thread);
         self.tell_waking(thread);
         let wake = self.scenario.costs.wake;
         if wake == Nanos::ZERO || self.scenario.tasks[task].is_runtime() {
@@ -107,16 +115,24 @@ impl Engine<'_> {
                 Some(at)
             }
         };
+        self.end_burst(thread);
         let state = &mut self.threads[thread];
         (state.state, state.work, state.ran) = (State::Sleeping, Work::Nothing, Nanos::ZERO);
-        self.tasks[task].sleepers.push(thread);
+        let helper = state.helper;
+        if helper.is_none() {
+            self.tasks[task].sleepers.push(thread);
+        }
         if let Some(at) = core {
             self.fill(at);
+        }
+        if let Some(nth) = helper {
+            self.helper_sleeps(nth as usize);
         }
     }
 
     /// Puts a thread that waits on a free core.
     pub(super) fn start(&mut self, thread: usize, at: usize) {
+        self.note_kernel_wait(thread);
         self.forget_waiting(thread);
         self.run_on(thread, at);
     }
@@ -131,12 +147,13 @@ impl Engine<'_> {
         state.state = State::Running(at);
         state.last_core = Some(at);
         let task = state.task;
-        let (id, rung) = (self.cores[at].id, self.tasks[task].rung);
+        let (id, rung) = (self.cores[at].id, self.rung_of(thread));
+        self.count_transition(thread);
         self.tasks[task].running += 1;
         self.tasks[task].running_on.insert(id);
         self.idle.remove(id);
         self.on_rung[rung as usize].insert(id);
-        if self.tasks[task].class == Class::BestEffort {
+        if self.tasks[task].class == Class::BestEffort && !self.tasks[task].is_kernel {
             self.on_be.insert(id);
         }
         let core = &mut self.cores[at];
@@ -149,17 +166,16 @@ impl Engine<'_> {
         core.running = Some(thread);
         core.switching += lost;
         core.since = self.now + lost;
+        core.slice = core.since + slice_of(rung, &self.scenario.tasks[task]);
         self.begin(at);
         self.touch(at);
     }
 
-    /// A running thread begins what it has to do: a slice, a request, a look for work.
+    /// A running thread begins what it has to do: a request, a burst, a look for work. Its slice goes on.
     pub(super) fn begin(&mut self, at: usize) {
         let Some(thread) = self.cores[at].running else { return };
         let Thread { task, work, .. } = self.threads[thread];
-        let slice = slice_of(self.tasks[task].rung, &self.scenario.tasks[task]);
         let core = &mut self.cores[at];
-        core.slice = core.since + slice;
         core.began = matches!(work, Work::Request(_)).then_some(core.since);
         let id = core.id;
         let kind = match work {
@@ -186,6 +202,7 @@ impl Engine<'_> {
         {
             self.threads[thread].state = State::Waiting { since: self.now };
             self.tasks[task].waiting.push_back(thread);
+            self.count_transition(thread);
             return;
         }
         let state = &mut self.threads[thread];
@@ -202,13 +219,12 @@ impl Engine<'_> {
         self.account(at);
         let Some(thread) = self.cores[at].running.take() else { return };
         let task = self.threads[thread].task;
-        let id = self.cores[at].id;
+        let (id, rung) = (self.cores[at].id, self.rung_of(thread));
         let state = &mut self.tasks[task];
         debug_assert!(state.running_on.contains(id), "task {task} leaves core {id}");
         state.running -= 1;
         state.running_on.remove(id);
         state.polling_on.remove(id);
-        let rung = state.rung;
         self.on_rung[rung as usize].remove(id);
         self.on_be.remove(id);
         let core = &mut self.cores[at];
@@ -233,8 +249,10 @@ impl Engine<'_> {
             return self.slice_ended(thread, at);
         }
         let task = self.threads[thread].task;
-        if let Work::Request(request) = self.threads[thread].work {
-            self.answer(task, request);
+        match self.threads[thread].work {
+            Work::Request(request) => self.answer(task, request),
+            Work::Burst(_) => return self.sleep(thread),
+            Work::Endless | Work::Polling(_) | Work::Nothing => {}
         }
         let next = self.tasks[task].backlog.pop_front();
         match (next, self.scenario.tasks[task].style) {
@@ -280,10 +298,12 @@ impl Engine<'_> {
 
     fn slice_ended(&mut self, thread: usize, at: usize) {
         let task = self.threads[thread].task;
-        let slice = slice_of(self.tasks[task].rung, &self.scenario.tasks[task]);
-        // The scheduler of a lane hands the core to members of its own alone.
+        let rung = self.rung_of(thread);
+        let slice = slice_of(rung, &self.scenario.tasks[task]);
+        // The scheduler of a lane lends the core to members of its own alone, and a lower rung has no turn.
         let is_lane = self.scenario.tasks[task].is_lane();
-        let next = self.next_for(at).filter(|next| !is_lane || *next == task);
+        let has_turn = |next: &Next| next.rung <= rung && (!is_lane || next.task == task);
+        let next = self.next_for(at).filter(has_turn);
         if slice == Nanos::MAX || next.is_none() {
             self.cores[at].slice = self.now + slice;
             return self.rearm(at);
@@ -306,6 +326,7 @@ impl Engine<'_> {
         let thread = &mut self.threads[thread];
         thread.ran += had;
         let task = thread.task;
+        let is_above_fair = thread.role < Role::Background;
         let done = work_done(had, core.speed);
         let books = &mut self.books.tasks[task];
         books.ran += had;
@@ -315,6 +336,11 @@ impl Engine<'_> {
                 request.left -= done;
                 books.served += done;
             }
+            Work::Burst(left) => {
+                let done = done.min(*left);
+                *left -= done;
+                books.worked += done;
+            }
             Work::Endless => books.worked += done,
             Work::Polling(_) => books.polled += had,
             Work::Nothing => {}
@@ -322,6 +348,9 @@ impl Engine<'_> {
         if self.tasks[task].class == Class::LatencyCritical {
             core.roll(self.now);
             core.lc_ran[1] += had;
+            if is_above_fair {
+                core.rt_ran += had;
+            }
         }
         if core.counted > 0 && self.hardware.contends() {
             core.moved += self.hardware.traffic_of(core.domain, task, core.counted) * had.0;
@@ -443,8 +472,8 @@ impl Engine<'_> {
         let core = &mut self.cores[at];
         let Some(thread) = core.running else { return };
         core.finish = match self.threads[thread].work {
-            Work::Request(request) => {
-                core.since + Nanos((request.left * core.stretch).div_ceil(ONE << WORK_BITS))
+            Work::Request(Request { left, .. }) | Work::Burst(left) => {
+                core.since + Nanos((left * core.stretch).div_ceil(ONE << WORK_BITS))
             }
             Work::Polling(until) => until.max(core.since),
             Work::Endless | Work::Nothing => Nanos::MAX,

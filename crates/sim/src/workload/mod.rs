@@ -2,7 +2,7 @@
 
 pub mod models;
 
-use quell_model::{Limits, Nanos, TaskScheduler};
+use quell_model::{Class, Limits, Nanos, TaskScheduler, Topology};
 
 use crate::chance::Chance;
 use crate::machine::Profile;
@@ -25,8 +25,25 @@ pub struct Task {
     pub slice: Nanos,
     /// What arrives.
     pub load: Load,
+    /// Threads beside those that serve requests; none but where the kernel schedules threads.
+    pub helpers: Vec<Helper>,
     /// How it uses the machine, one after the other and over again; one of them at least.
     pub phases: Vec<Phase>,
+}
+
+/// Threads of one kind that a program has beside those that serve its requests, such as a collector or a crawler.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Helper {
+    /// Of its threads, in traces.
+    pub name: String,
+    /// How many.
+    pub threads: u32,
+    /// Each wakes up so often, and leaves out what it would miss while its burst goes on.
+    pub period: Nanos,
+    /// How long it then runs, alone on an idle host.
+    pub burst: Service,
+    /// The requests of its task stop until its burst is over.
+    pub stops_world: bool,
 }
 
 /// Who puts a task's work on its threads.
@@ -41,6 +58,9 @@ pub enum Style {
         /// How long a thread without work looks for some before it gives its core back.
         polls: Nanos,
     },
+    /// The kernel's own threads: helpers alone, one thread for each core and pinned to it, in the fair class. Policies do not
+    /// see them. Such a task is the last of its scenario.
+    Kernel,
 }
 
 /// How a task uses the machine for a while.
@@ -144,8 +164,34 @@ impl Task {
             style: Style::Threads,
             slice: SLICE_DEFAULT,
             load,
+            helpers: Vec::new(),
             phases: vec![Phase { profile: Profile::COMPUTE, work: Nanos::ZERO }],
         }
+    }
+
+    /// Threads of the kernel on a host with so many cores: each wakes up so often for a burst.
+    pub fn kernel(topology: &Topology, period: Nanos, burst: Service) -> Task {
+        let helper = Helper {
+            name: "kworker".to_owned(),
+            threads: topology.len() as u32,
+            period,
+            burst,
+            stops_world: false,
+        };
+        let limits = Limits {
+            class: Class::BestEffort,
+            max: helper.threads,
+            allowed: topology.all(),
+            ..Limits::NONE
+        };
+        let load = Load::Open { steps: Vec::new(), service: burst };
+        let (name, style, helpers) = ("kernel".to_owned(), Style::Kernel, vec![helper]);
+        Task { name, style, helpers, ..Task::new(limits, 0, load) }
+    }
+
+    /// Its threads, helpers included.
+    pub fn all_threads(&self) -> u32 {
+        self.threads + self.helpers.iter().map(|helper| helper.threads).sum::<u32>()
     }
 
     pub(crate) fn is_lane(&self) -> bool {

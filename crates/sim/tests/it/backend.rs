@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot build its scene fails")]
 
-use quell_model::{CoreId, Event, Nanos, Plan, Snapshot};
+use quell_model::{CoreId, Event, Nanos, Plan, Snapshot, What};
 use quell_policy::{BadState, Config, Host, Policy, Wake, by_name};
 use quell_sim::file::Simulation;
 use quell_sim::{Report, run, run_traced};
@@ -95,4 +95,28 @@ fn rights_that_change_faster_than_they_take_effect_do_take_effect() {
     let report = run(&scenario, &mut Fickle(false));
     let most = 2 * scenario.length.0 + scenario.length.0 / 10;
     assert!((1..most).contains(&report.tasks[1].ran.0), "{}", report.tasks[1].ran);
+}
+
+#[test]
+fn a_trace_with_helpers_and_threads_of_the_kernel_has_none_waiting_beside_idle_cores() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/sim/threads.toml");
+    let Simulation { mut scenario, config, .. } = Simulation::load(path.as_ref()).unwrap();
+    scenario.length = Nanos::from_millis(1_200);
+    let mut policy = by_name("quell", scenario.host.clone(), config).unwrap();
+    let mut checker = Checker::new(&scenario.meta("quell"), Options::default());
+    let mut names = std::collections::BTreeSet::new();
+    let mut sink = |event: Event| {
+        if let What::Switch { next, .. } = &event.what {
+            names.insert(next.name.to_string());
+        }
+        checker.event(&event);
+    };
+    let traced = run_traced(&scenario, policy.as_mut(), &mut sink);
+    let report = checker.finish(scenario.length);
+    assert_eq!(report.verdict, Verdict::Clean, "{}", report.verdict_reason);
+    for name in ["web", "collector", "compiler", "crawler", "kworker"] {
+        assert!(names.contains(name), "{name} is not among {names:?}");
+    }
+    let mut policy = by_name("quell", scenario.host.clone(), config).unwrap();
+    assert_eq!(run(&scenario, policy.as_mut()), traced, "a trace changes nothing");
 }

@@ -13,6 +13,8 @@ use quell_sim::run;
 
 /// Simulated time: each example in a second or two without optimisation.
 const LENGTH_MS: u64 = 4;
+/// With helper threads, which wake up rarely.
+const LENGTH_WITH_HELPERS_MS: u64 = 600;
 
 /// Whoever changes the model or a policy changes these, and is to mean it.
 const DIGESTS: &str = include_str!("../digests.txt");
@@ -25,7 +27,8 @@ fn every_example_gives_the_same_digest_twice_and_everywhere() {
     files.sort();
     let lines = files.iter().map(|file| {
         let mut simulation = Simulation::load(file).unwrap();
-        let length = Nanos::from_millis(LENGTH_MS);
+        let helps = simulation.scenario.tasks.iter().any(|task| !task.helpers.is_empty());
+        let length = Nanos::from_millis(if helps { LENGTH_WITH_HELPERS_MS } else { LENGTH_MS });
         (simulation.scenario.length, simulation.scenario.warm_up) = (length, Nanos(length.0 / 4));
         let Simulation { scenario, policy, config, .. } = simulation;
         let report = || {

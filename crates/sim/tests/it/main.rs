@@ -9,3 +9,4 @@ mod hunt;
 mod machine;
 mod own_policy;
 mod replay;
+mod roles;

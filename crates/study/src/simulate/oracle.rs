@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use anyhow::{Context as _, Result, bail};
 use quell_model::{Class, Nanos};
 use quell_policy::rivals::{Oracle, Partition, Search};
-use quell_sim::{Change, Load, Report, Scenario, TaskReport};
+use quell_sim::{Change, Load, Report, Scenario, Style, TaskReport};
 use serde::{Deserialize, Serialize};
 
 use super::lines::Lines;
@@ -93,11 +93,14 @@ struct Tried {
 /// Searches until all is tried, the climb ends, or a stop was asked for, which keeps the best so far.
 ///
 /// # Errors
-/// When a target is of no service, the host has fewer physical cores or ways than tasks, the file's policy cannot run, or a
+/// When the scenario has threads of the kernel, a target is of no service, the host has fewer physical cores or ways than tasks, the file's policy cannot run, or a
 /// stop was asked for before anything was tried.
 pub fn run(spec: &OracleSpec, progress: &mut (dyn Progress + Send), stop: &Stop) -> Result<Found> {
     let simulation = &spec.resolved.simulation;
     let scenario = &simulation.scenario;
+    if scenario.tasks.iter().any(|task| task.style == Style::Kernel) {
+        bail!("no division has cores for `kernel_threads`: take the table out of the file");
+    }
     let mut driver = simulation.driver()?;
     let mut search = Search::of(&scenario.host, scenario.tasks.len(), spec.whole_below);
     if search.clone().next().is_none() {
