@@ -261,13 +261,13 @@ fn assemble(
     let observer = sight.name();
     let layout = Layout::detect(Path::new("/"))?;
     let freezes = layout.freezer.is_some();
-    let back_end = |fair_server| -> Box<dyn BackEnd + Send> {
+    let back_end = || -> Box<dyn BackEnd + Send> {
         let per_thread_state = observer == "bpf";
         match config.back_end {
             BackEndKind::Elevation => Box::new(Elevation::new(
                 ladder,
                 config.be_rung,
-                ElevationHost { fair_server, per_thread_state, freezes },
+                ElevationHost { per_thread_state, freezes },
             )),
             BackEndKind::Cpuset => Box::new(Cpusets::new(per_thread_state, freezes)),
         }
@@ -284,9 +284,9 @@ fn assemble(
         },
     };
     // Before the first change: a policy that cannot run here is no reason to touch the host.
-    quell_policy::check(&config.policy, &host_of(back_end(false).caps()))?;
-    let fair_server = prepare(checked, ladder, &mut executor, guardians.as_ref(), &mut degraded);
-    let back_end = back_end(fair_server);
+    quell_policy::check(&config.policy, &host_of(back_end().caps()))?;
+    prepare(checked, ladder, &mut executor, guardians.as_ref(), &mut degraded);
+    let back_end = back_end();
     let host = host_of(back_end.caps());
     let policy = by_name(&config.policy, host.clone(), policy_config(config))?;
     degraded.extend(policy.missing().iter().map(|part| format!("{} {part}", policy.name())));
@@ -357,14 +357,14 @@ pub fn policy_config(host: &HostConfig) -> quell_policy::Config {
     }
 }
 
-/// Prepares the managed cores; tells whether the fair server may still stop LC there.
+/// Prepares the managed cores.
 fn prepare(
     checked: &Checked,
     ladder: Ladder,
     executor: &mut Executor,
     guardians: Option<&Guardians>,
     degraded: &mut Vec<String>,
-) -> bool {
+) {
     let config = &checked.config.host;
     let guardians = guardians.map_or(Vec::new(), Guardians::pids);
     let tasks = checked.config.tasks.iter().flat_map(|task| sources::processes(&task.source));
@@ -402,7 +402,6 @@ fn prepare(
             if plan.bystanders.len() > names.len() { ", .." } else { "" }
         ));
     }
-    report.fair_server
 }
 
 fn sight(config: &HostConfig, degraded: &mut Vec<String>) -> Result<Sight> {

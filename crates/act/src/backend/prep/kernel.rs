@@ -1,16 +1,15 @@
-//! Settings of the kernel's scheduler: RT throttling, fair server, preemption model.
+//! Settings of the kernel's scheduler: RT throttling, preemption model.
 
 use std::path::Path;
-
-use quell_model::{CoreId, CoreSet};
 
 use super::{Note, Prep, PrepPlan, RtThrottling, Step, Why, text};
 use crate::Setting;
 use crate::backend::Layout;
 
 const RT_RUNTIME: &str = "kernel.sched_rt_runtime_us";
-const FAIR_SERVER: &str = "/sys/kernel/debug/sched/fair_server";
-/// The first kernel whose fair server stops real-time threads for starving fair ones.
+/// The first kernel that throttles no real-time thread unless cgroups have real-time budgets. Its fair server has that part;
+/// Quell neither reads nor writes it: LC leaves it no reason to act (`quell_policy::roles`), and a server that was switched
+/// off may never start again (before mainline commit 5a40a9bb56d4), or raise a WARNING.
 const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
 
 /// RT throttling. With -1 for the whole host the limits of version 1 cpu groups are not enforced
@@ -49,36 +48,6 @@ pub(super) fn plan_throttling(prep: &Prep, plan: &mut PrepPlan) {
                      `rt_throttling = \"off\"` to switch that off while Quell runs"
                     .into(),
         });
-    }
-}
-
-/// The fair server (`kernel/sched/debug.c`): read, never written. A run time of 0 would stop it, but kernels before mainline
-/// commit 5a40a9bb56d4 (2026) do not start it again when the value is restored while threads are queued, and 6.12 may raise
-/// a WARNING on the write, which `panic_on_warn` turns into a crash.
-pub(super) fn plan_fair_server(prep: &Prep, plan: &mut PrepPlan) {
-    let directory = prep.path(FAIR_SERVER);
-    if let Err(error) = std::fs::metadata(&directory) {
-        if has_fair_server(prep) {
-            plan.fair_server = true;
-            plan.notes.push(fair_server_note(&format!("cannot be read ({FAIR_SERVER}: {error})")));
-        }
-        return;
-    }
-    let is_on =
-        |core: &CoreId| text(&directory.join(format!("cpu{core}/runtime"))).as_deref() != Some("0");
-    let active: CoreSet = prep.config.managed.iter().filter(is_on).collect();
-    if !active.is_empty() {
-        plan.fair_server = true;
-        plan.notes.push(fair_server_note(&format!("stays on for cores {active}")));
-    }
-}
-
-fn fair_server_note(state: &str) -> Note {
-    Note {
-        what: format!("the fair server {state}"),
-        advice: "where LC leaves a core less than about 5 % idle, the kernel stops LC for up to 50 ms a second to run \
-                 starving fair threads, SCHED_IDLE included; Quell moves BE off such cores"
-            .into(),
     }
 }
 

@@ -3,7 +3,7 @@
 //! A core that real-time threads keep busy starves whatever else has to run there: softirq and interrupt
 //! threads get a rung above LC; interrupts are moved to other cores; RT throttling, which would stop LC
 //! for tens of milliseconds a second, is switched off where the kernel has it; and foreign threads are listed, or moved. All of
-//! it is planned first, done through the executor, and undone by it. The fair server is only read.
+//! it is planned first, done through the executor, and undone by it.
 
 mod bystanders;
 mod interrupts;
@@ -54,7 +54,7 @@ pub struct PrepConfig {
 pub struct Prep {
     config: PrepConfig,
     /// `None` for a back end that elevates nobody: then nothing has to be raised above it, and neither
-    /// throttling nor the fair server matters.
+    /// throttling matters.
     ladder: Option<Ladder>,
     root: PathBuf,
 }
@@ -70,8 +70,6 @@ pub struct PrepPlan {
     pub bystanders: Vec<Bystander>,
     /// The kernel's preemption model, as far as it tells.
     pub preemption: String,
-    /// The kernel's fair server is on for a managed core, or nothing says that it is off. It is not changed.
-    pub fair_server: bool,
 }
 
 /// One change.
@@ -129,9 +127,6 @@ pub struct PrepReport {
     pub done: usize,
     /// Steps that the host refused, with its reason.
     pub refused: Vec<(Step, ActError)>,
-    /// The fair server may stop elevated threads on a managed core: for
-    /// [`quell_model::HostCaps::fair_server`].
-    pub fair_server: bool,
 }
 
 impl Prep {
@@ -151,7 +146,6 @@ impl Prep {
             PrepPlan { preemption: kernel::preemption(&self.root), ..Default::default() };
         if self.ladder.is_some() {
             kernel::plan_throttling(self, &mut plan);
-            kernel::plan_fair_server(self, &mut plan);
             interrupts::plan_threads(self, &mut plan);
             kernel::note_preemption(&mut plan);
         }
@@ -162,7 +156,7 @@ impl Prep {
 
     /// Does what a plan lists. A step that the host refuses is reported and the others are done.
     pub fn apply(&self, plan: &PrepPlan, exec: &mut Executor) -> PrepReport {
-        let mut report = PrepReport { fair_server: plan.fair_server, ..PrepReport::default() };
+        let mut report = PrepReport::default();
         for step in &plan.steps {
             match self.make(step, exec) {
                 // A bystander that ended meanwhile is out of the way too.

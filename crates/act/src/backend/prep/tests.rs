@@ -56,26 +56,19 @@ fn interrupts_leave_managed_cores_and_others_stay() {
 }
 
 #[test]
-fn throttling_is_set_and_the_fair_server_left_as_found() {
-    let fair = |core| format!("sys/kernel/debug/sched/fair_server/cpu{core}/runtime");
+fn throttling_is_switched_off_or_left() {
     let root = tree(&[
         ("proc/sys/kernel/sched_rt_runtime_us", "950000\n"),
         ("proc/sys/kernel/sched_rt_period_us", "1000000\n"),
-        (&fair(1), "50000000\n"),
-        (&fair(2), "0\n"),
         ("sys/kernel/debug/sched/preempt", "none voluntary (full) lazy \n"),
     ]);
     let prep = |config| Prep::at(root.path(), config, Some(Ladder::default()));
     let plan = prep(config("1-2")).plan();
     assert_eq!(settings(&plan), [pair("/proc/sys/kernel/sched_rt_runtime_us", "-1")]);
-    assert_eq!((plan.fair_server, plan.preemption.as_str()), (true, "full"));
-    let note = plan.notes.iter().find(|note| note.what.contains("fair server")).unwrap();
-    assert_eq!(note.what, "the fair server stays on for cores 1");
-    assert!(note.advice.contains("Quell moves BE off such cores"), "{note:?}");
+    assert_eq!(plan.preemption, "full");
 
     let left = prep(PrepConfig { rt_throttling: RtThrottling::Leave, ..config("2") }).plan();
     assert_eq!(settings(&left), []);
-    assert!(!left.fair_server);
     assert!(left.notes.iter().any(|note| note.what.contains("stays at 950000")));
 
     let cpusets = Prep::at(root.path(), config("1-2"), None).plan();
@@ -113,38 +106,17 @@ fn a_setting_that_stops_no_real_time_thread_is_left() {
 }
 
 #[test]
-fn applied_preparations_do_not_write_the_fair_server() {
-    let file = "sys/kernel/debug/sched/fair_server/cpu1/runtime";
-    let root = tree(&[("proc/sys/kernel/sched_rt_runtime_us", "-1"), (file, "50000000\n")]);
-    let prep = Prep::at(root.path(), config("1"), Some(Ladder::default()));
-    let mut exec = executor();
-    let mut apply = || {
-        let mut plan = prep.plan();
-        // Threads are those of the host that runs the test.
-        plan.steps.retain(|step| matches!(step, Step::Set { .. }));
-        let report = prep.apply(&plan, &mut exec);
-        (report.fair_server, report.done + report.refused.len())
-    };
-    assert_eq!(apply(), (true, 0), "no step, and the policy has to expect it");
-    fs::write(root.path().join(file), "0\n").unwrap();
-    assert_eq!(apply(), (false, 0));
-}
-
-#[test]
-fn a_fair_server_out_of_reach_is_told_and_old_kernels_have_none() {
-    let of = |release: &str| {
+fn the_fair_server_is_no_part_of_a_plan() {
+    for release in ["6.1.0-40-amd64", "6.12.3", "7.0-rc1"] {
         let root = tree(&[
             ("proc/sys/kernel/osrelease", release),
             ("proc/sys/kernel/sched_rt_runtime_us", "-1"),
+            ("sys/kernel/debug/sched/fair_server/cpu1/runtime", "50000000\n"),
         ]);
         let plan = Prep::at(root.path(), config("1"), Some(Ladder::default())).plan();
-        let told = plan.notes.iter().any(|note| note.what.contains("fair server"));
-        assert_eq!(settings(&plan), []);
-        (plan.fair_server, told)
-    };
-    assert_eq!(of("6.1.0-40-amd64"), (false, false));
-    assert_eq!(of("6.12.3"), (true, true));
-    assert_eq!(of("7.0-rc1"), (true, true));
+        assert_eq!(settings(&plan), [], "{release}");
+        assert!(plan.notes.iter().all(|note| !note.what.contains("fair server")), "{release}");
+    }
 }
 
 #[test]
