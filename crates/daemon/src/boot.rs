@@ -81,6 +81,7 @@ struct Checked {
     config: Config,
     topology: Topology,
     host: CheckedHost,
+    layout: Layout,
     control_group: Option<ControlGroup>,
 }
 
@@ -97,7 +98,8 @@ fn check(options: &RunOptions) -> Result<Checked> {
     let topology = topology::read()?;
     let host = config.check(&topology, &options.file)?;
     let tasks: Vec<&TaskConfig> = config.tasks.iter().collect();
-    preflight(&tasks, &config.host, &options.file).map_err(|what| anyhow!(what))?;
+    let layout = Layout::detect(Path::new("/")).context("cgroups")?;
+    preflight(&tasks, &config.host, &layout, &options.file).map_err(|what| anyhow!(what))?;
     if !quell_policy::NAMES.contains(&config.host.policy.as_str()) {
         bail!(
             "{}: there is no policy `{}`; choose one of: {}",
@@ -107,7 +109,7 @@ fn check(options: &RunOptions) -> Result<Checked> {
         );
     }
     let control_group = ControlGroup::of(&config.host, &options.file)?;
-    Ok(Checked { config, topology, host, control_group })
+    Ok(Checked { config, topology, host, layout, control_group })
 }
 
 /// Runs the daemon until a signal or `quell stop`, then gives everything back. Returns the last status.
@@ -172,6 +174,7 @@ pub fn run(mut options: RunOptions) -> Result<Status> {
         topology: checked.topology.clone(),
         checked: checked.host.clone(),
         host: checked.config.host.clone(),
+        layout: checked.layout.clone(),
     };
     let mut manager = Manager::new(ground, &engine, schedulers, status);
     manager.live(options.lifetime);
@@ -259,8 +262,7 @@ fn assemble(
 ) -> Result<Assembled> {
     let config = &checked.config.host;
     let observer = sight.name();
-    let layout = Layout::detect(Path::new("/"))?;
-    let freezes = layout.freezer.is_some();
+    let freezes = checked.layout.freezer.is_some();
     let back_end = || -> Box<dyn BackEnd + Send> {
         let per_thread_state = observer == "bpf";
         match config.back_end {
@@ -296,7 +298,7 @@ fn assemble(
         sight,
         policy,
         back_end,
-        groups: Groups::new(layout),
+        groups: Groups::new(checked.layout.clone()),
         group_use: match config.back_end {
             BackEndKind::Elevation if config.be_rung == BeRung::SchedIdle => GroupUse::Yield,
             BackEndKind::Elevation => GroupUse::Freeze,
@@ -383,6 +385,7 @@ fn prepare(
             known,
         },
         elevates.then_some(ladder),
+        &checked.layout,
     );
     let plan = prep.plan();
     let report = prep.apply(&plan, executor);

@@ -6,6 +6,7 @@ use std::path::Path;
 use quell_model::Rung;
 
 use quell_act::Ladder;
+use quell_act::backend::{has_rt_groups, throttles};
 
 use super::finding::{Check, Finding, Topic};
 use super::host::Host;
@@ -15,8 +16,6 @@ use quell_act::RtTry;
 const RT_RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
 const RT_PERIOD: &str = "/proc/sys/kernel/sched_rt_period_us";
 const PREEMPT: &str = "/sys/kernel/debug/sched/preempt";
-/// The kernel that brought the fair server, and with it the end of RT throttling as it was.
-const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
 
 /// SCHED_FIFO, tried by a child in this process' own cgroup.
 pub(super) fn realtime_here(host: &Host, tried: &RtTry) -> Finding {
@@ -148,8 +147,8 @@ pub(super) fn throttling(host: &Host) -> Finding {
             )
             .seen(RT_RUNTIME, "unreadable");
     };
-    let grouped = has_rt_groups(host);
-    let groups = match grouped {
+    let (kernel, layout) = (host.kernel(), host.layout());
+    let groups = match has_rt_groups(&kernel, &layout) {
         Some(true) => "with RT group scheduling",
         Some(false) => "without RT group scheduling",
         None => "RT group scheduling unknown",
@@ -159,7 +158,7 @@ pub(super) fn throttling(host: &Host) -> Finding {
             format!("off ({groups})"),
             "the kernel never stops raised threads; Quell bounds a runaway one itself",
         )
-    } else if host.kernel() >= FAIR_SERVER_SINCE && grouped == Some(false) {
+    } else if !throttles(&kernel, &layout) {
         check.pass(
             format!("{runtime} of {period} us, which bounds SCHED_DEADLINE alone on this kernel"),
             "it does not stop raised threads",
@@ -182,19 +181,6 @@ pub(super) fn throttling(host: &Host) -> Finding {
         )
     };
     finding.seen(RT_RUNTIME, runtime).seen(RT_PERIOD, period)
-}
-
-fn has_rt_groups(host: &Host) -> Option<bool> {
-    if host.boot_parameter("rt_group_sched").is_some_and(|value| value == "0") {
-        return Some(false);
-    }
-    let v1 = host.mounts().into_iter().find(|mount| {
-        mount.kind == "cgroup" && mount.options.split(',').any(|option| option == "cpu")
-    });
-    if v1.is_some_and(|mount| host.has(&format!("{}/cpu.rt_runtime_us", mount.target))) {
-        return Some(true);
-    }
-    host.config("RT_GROUP_SCHED").map(|(on, _)| on)
 }
 
 pub(super) fn is_root(host: &Host) -> bool {
@@ -271,7 +257,7 @@ fn preemption_model(host: &Host) -> Option<(Preemption, String, Source)> {
         return found("full", VERSION, &version);
     }
     let dynamic = version.contains("PREEMPT_DYNAMIC");
-    if let Some(name) = host.boot_parameter("preempt").filter(|_| dynamic) {
+    if let Some(name) = host.kernel().boot_parameter("preempt").filter(|_| dynamic) {
         return found(&name, "/proc/cmdline", &format!("preempt={name}"));
     }
     for (option, name) in [
@@ -280,7 +266,7 @@ fn preemption_model(host: &Host) -> Option<(Preemption, String, Source)> {
         ("PREEMPT_LAZY", "lazy"),
         ("PREEMPT", "full"),
     ] {
-        if let Some((true, source)) = host.config(option) {
+        if let Some((true, source)) = host.kernel().config(option) {
             return found(name, &source, &format!("CONFIG_{option}=y"));
         }
     }

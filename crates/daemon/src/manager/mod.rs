@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, select};
+use quell_act::backend::Layout;
 use quell_control::config::{CheckedHost, Config, HostConfig, Source, TaskConfig};
 use quell_control::protocol::{Method, Reply, Status};
 use quell_model::{CoreSet, Topology};
@@ -51,6 +52,8 @@ pub struct Ground {
     pub checked: CheckedHost,
     /// The `[host]` table in force.
     pub host: HostConfig,
+    /// Where its cgroup controllers are.
+    pub layout: Layout,
 }
 
 /// See the module's documentation.
@@ -94,7 +97,7 @@ impl Manager {
         status: Status,
     ) -> Manager {
         Manager {
-            weighed: Weighed::new(&ground.host, &status.observer),
+            weighed: Weighed::new(&ground.host, &ground.layout, &status.observer),
             ground,
             engine: engine.postbox.clone(),
             schedulers,
@@ -190,7 +193,7 @@ impl Manager {
         file: &str,
         keeps: impl Fn(&Task) -> bool,
     ) -> Result<(), String> {
-        preflight(fresh, &self.ground.host, file)?;
+        preflight(fresh, &self.ground.host, &self.ground.layout, file)?;
         // Two schedulers of one thread would each take the other's rung for the thread's own.
         let lanes = fresh.iter().filter(|task| matches!(task.source, Source::Lane(_)));
         for task in lanes {

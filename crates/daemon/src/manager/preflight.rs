@@ -18,12 +18,17 @@ use crate::launch::find_program;
 ///
 /// # Errors
 /// A sentence that names the file, the task and the remedy.
-pub fn preflight(tasks: &[&TaskConfig], host: &HostConfig, file: &str) -> Result<(), String> {
+pub fn preflight(
+    tasks: &[&TaskConfig],
+    host: &HostConfig,
+    layout: &Layout,
+    file: &str,
+) -> Result<(), String> {
     for task in tasks {
         source(&task.source)
             .and_then(|()| lane(task, host))
             .and_then(|()| latency(task))
-            .and_then(|()| realtime(task, host))
+            .and_then(|()| realtime(task, host, layout))
             .map_err(|what| format!("{file}: task `{}`: {what}", task.name))?;
     }
     Ok(())
@@ -31,14 +36,13 @@ pub fn preflight(tasks: &[&TaskConfig], host: &HostConfig, file: &str) -> Result
 
 /// Tries real-time priority in the cgroups of an LC task's processes. With RT throttling off the kernel
 /// enforces no budget, so there is nothing to try before.
-fn realtime(task: &TaskConfig, host: &HostConfig) -> Result<(), String> {
+fn realtime(task: &TaskConfig, host: &HostConfig, layout: &Layout) -> Result<(), String> {
     let wanted = task.class == Class::LatencyCritical
         && host.back_end == BackEndKind::Elevation
         && host.rt_throttling == Throttling::Leave;
     if !wanted {
         return Ok(());
     }
-    let layout = Layout::detect(Path::new("/")).map_err(|err| format!("cgroups: {err}"))?;
     let Some(cpu) = &layout.cpu else { return Ok(()) };
     for pid in sources::processes(&task.source) {
         // A process that ended meanwhile needs no priority.

@@ -2,7 +2,7 @@
 //! fair class, go before it. Looked at again each second: processes come, and move between cgroups.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use quell_act::backend::{Layout, SchedGroup, Standing, Weights, is_least};
 use quell_control::config::{BackEndKind, HostConfig, Source};
@@ -36,11 +36,11 @@ struct Found {
 impl Weighed {
     /// `None` where no thread of a service is in the background, where batch work is not under SCHED_IDLE, or without a
     /// `cpu` controller.
-    pub fn new(host: &HostConfig, observer: &str) -> Option<Weighed> {
+    pub fn new(host: &HostConfig, layout: &Layout, observer: &str) -> Option<Weighed> {
         let has_roles = host.back_end == BackEndKind::Elevation && observer == "bpf";
         let wanted = has_roles && host.be_rung == BeRung::SchedIdle;
-        let layout = Layout::detect(Path::new("/")).ok().filter(|_| wanted)?;
-        Some(Weighed { weights: Weights::new(&layout)?, least: BTreeMap::new() })
+        let weights = if wanted { Weights::new(layout)? } else { return None };
+        Some(Weighed { weights, least: BTreeMap::new() })
     }
 
     /// Compares the cgroups of batch work with those of services, and tells each task what could not be had.

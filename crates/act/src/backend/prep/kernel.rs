@@ -2,16 +2,13 @@
 
 use std::path::Path;
 
+use quell_observe::kernel::Kernel;
+
 use super::{Note, Prep, PrepPlan, RtThrottling, Step, Why, text};
 use crate::Setting;
-use crate::backend::Layout;
+use crate::backend::throttles;
 
 const RT_RUNTIME: &str = "kernel.sched_rt_runtime_us";
-/// The first kernel that throttles no real-time thread unless cgroups have real-time budgets. Its fair server has that part;
-/// Quell neither reads nor writes it: LC leaves it no reason to act (`quell_policy::roles`), and a server that was switched
-/// off may never start again (before mainline commit 5a40a9bb56d4), or raise a WARNING.
-const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
-
 /// RT throttling. With -1 for the whole host the limits of version 1 cpu groups are not enforced
 /// either, so that none of them has to be written.
 pub(super) fn plan_throttling(prep: &Prep, plan: &mut PrepPlan) {
@@ -30,7 +27,7 @@ pub(super) fn plan_throttling(prep: &Prep, plan: &mut PrepPlan) {
         return;
     }
     let off = match prep.config.rt_throttling {
-        RtThrottling::Auto if !throttles(prep) => return,
+        RtThrottling::Auto if !throttles(&Kernel::at(&prep.root), &prep.layout) => return,
         RtThrottling::Auto | RtThrottling::Off => true,
         RtThrottling::Leave => false,
     };
@@ -48,39 +45,6 @@ pub(super) fn plan_throttling(prep: &Prep, plan: &mut PrepPlan) {
                      `rt_throttling = \"off\"` to switch that off while Quell runs"
                     .into(),
         });
-    }
-}
-
-/// Whether this kernel stops real-time threads by `sched_rt_runtime_us`, or may do so for all that is known.
-fn throttles(prep: &Prep) -> bool {
-    !has_fair_server(prep) || has_rt_groups(prep) != Some(false)
-}
-
-/// Whether cgroups have real-time budgets (RT_GROUP_SCHED); `None`: nothing tells.
-fn has_rt_groups(prep: &Prep) -> Option<bool> {
-    let booted = text(&prep.path("/proc/cmdline")).unwrap_or_default();
-    if booted.split_ascii_whitespace().any(|word| word == "rt_group_sched=0") {
-        return Some(false);
-    }
-    let cpu = Layout::detect(&prep.root).ok().and_then(|layout| layout.cpu);
-    if cpu.is_some_and(|cpu| cpu.mount.join("cpu.rt_runtime_us").exists()) {
-        return Some(true);
-    }
-    let config = text(&prep.path(&format!("/boot/config-{}", release(prep))))?;
-    Some(config.lines().any(|line| line == "CONFIG_RT_GROUP_SCHED=y"))
-}
-
-fn release(prep: &Prep) -> String {
-    text(&prep.path("/proc/sys/kernel/osrelease")).unwrap_or_default()
-}
-
-fn has_fair_server(prep: &Prep) -> bool {
-    let release = release(prep);
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
-    match (numbers.next().flatten(), numbers.next().flatten()) {
-        (Some(major), Some(minor)) => (major, minor) >= FAIR_SERVER_SINCE,
-        // Better a policy that expects it in vain than one that is surprised.
-        _ => true,
     }
 }
 

@@ -18,6 +18,7 @@ use quell_model::{CoreSet, Rung};
 
 pub use bystanders::Bystander;
 
+use super::Layout;
 use crate::{ActError, Executor, Ladder, RestoreReport, Setting, Subject};
 use quell_os::{ThreadRef, Tid};
 
@@ -56,6 +57,7 @@ pub struct Prep {
     /// `None` for a back end that elevates nobody: then nothing has to be raised above it, and neither
     /// throttling matters.
     ladder: Option<Ladder>,
+    layout: Layout,
     root: PathBuf,
 }
 
@@ -131,13 +133,8 @@ pub struct PrepReport {
 
 impl Prep {
     /// Preparations for a back end that elevates threads on this ladder, or for one that does not.
-    pub fn new(config: PrepConfig, ladder: Option<Ladder>) -> Prep {
-        Prep::at("/", config, ladder)
-    }
-
-    /// As [`Prep::new`], reading kernel settings and interrupts below another root directory.
-    fn at(root: impl Into<PathBuf>, config: PrepConfig, ladder: Option<Ladder>) -> Prep {
-        Prep { config, ladder, root: root.into() }
+    pub fn new(config: PrepConfig, ladder: Option<Ladder>, layout: &Layout) -> Prep {
+        Prep { config, ladder, layout: layout.clone(), root: "/".into() }
     }
 
     /// Reads the host and lists what is to be done. Changes nothing.

@@ -23,6 +23,16 @@ fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     root
 }
 
+/// Preparations of the host whose files are below `root`.
+fn prep_at(root: &Path, config: PrepConfig, ladder: Option<Ladder>) -> Prep {
+    let layout = Layout::detect(root).unwrap_or_default();
+    Prep { config, ladder, layout, root: root.into() }
+}
+
+fn prep(config: PrepConfig, ladder: Option<Ladder>) -> Prep {
+    Prep::new(config, ladder, &Layout::detect(Path::new("/")).unwrap())
+}
+
 fn settings(plan: &PrepPlan) -> Vec<(String, String)> {
     let of = |step: &Step| match step {
         Step::Set { setting, value, .. } => {
@@ -47,7 +57,7 @@ fn interrupts_leave_managed_cores_and_others_stay() {
         ("proc/irq/7/smp_affinity_list", "garbage\n"),
         ("proc/irq/default_smp_affinity", "f\n"),
     ]);
-    let plan = Prep::at(root.path(), config("2-3"), None).plan();
+    let plan = prep_at(root.path(), config("2-3"), None).plan();
     let wanted = [
         pair("/proc/irq/4/smp_affinity_list", "0-1"),
         pair("/proc/irq/5/smp_affinity_list", "0-1"),
@@ -62,7 +72,7 @@ fn throttling_is_switched_off_or_left() {
         ("proc/sys/kernel/sched_rt_period_us", "1000000\n"),
         ("sys/kernel/debug/sched/preempt", "none voluntary (full) lazy \n"),
     ]);
-    let prep = |config| Prep::at(root.path(), config, Some(Ladder::default()));
+    let prep = |config| prep_at(root.path(), config, Some(Ladder::default()));
     let plan = prep(config("1-2")).plan();
     assert_eq!(settings(&plan), [pair("/proc/sys/kernel/sched_rt_runtime_us", "-1")]);
     assert_eq!(plan.preemption, "full");
@@ -71,7 +81,7 @@ fn throttling_is_switched_off_or_left() {
     assert_eq!(settings(&left), []);
     assert!(left.notes.iter().any(|note| note.what.contains("stays at 950000")));
 
-    let cpusets = Prep::at(root.path(), config("1-2"), None).plan();
+    let cpusets = prep_at(root.path(), config("1-2"), None).plan();
     assert_eq!(settings(&cpusets), [], "nothing is elevated, so nothing is stopped");
 }
 
@@ -86,7 +96,7 @@ fn a_setting_that_stops_no_real_time_thread_is_left() {
         files.extend_from_slice(more);
         let root = tree(&files);
         let config = PrepConfig { rt_throttling, ..config("1") };
-        settings(&Prep::at(root.path(), config, Some(Ladder::default())).plan()).len()
+        settings(&prep_at(root.path(), config, Some(Ladder::default())).plan()).len()
     };
     let without = [("boot/config-6.12.1", "# CONFIG_RT_GROUP_SCHED is not set\n")];
     assert_eq!(plan("6.12.1", &without, RtThrottling::Auto), 0);
@@ -113,7 +123,7 @@ fn the_fair_server_is_no_part_of_a_plan() {
             ("proc/sys/kernel/sched_rt_runtime_us", "-1"),
             ("sys/kernel/debug/sched/fair_server/cpu1/runtime", "50000000\n"),
         ]);
-        let plan = Prep::at(root.path(), config("1"), Some(Ladder::default())).plan();
+        let plan = prep_at(root.path(), config("1"), Some(Ladder::default())).plan();
         assert_eq!(settings(&plan), [], "{release}");
         assert!(plan.notes.iter().all(|note| !note.what.contains("fair server")), "{release}");
     }
@@ -160,7 +170,7 @@ fn wait_for_name(child: &Child, name: &str) {
 fn a_process_that_borrows_a_name_of_the_kernels_is_not_raised() {
     let child = impostor("ksoftirqd/1");
     wait_for_name(&child, "ksoftirqd/1");
-    let plan = Prep::new(config("1"), Some(Ladder::default())).plan();
+    let plan = prep(config("1"), Some(Ladder::default())).plan();
     let raised = |pid: i32| {
         plan.steps
             .iter()
@@ -185,7 +195,7 @@ fn a_bystander_is_listed_and_moved_only_on_request_and_put_back() {
     let pid = Tid(child.id() as i32);
     let thread = ThreadRef::of(pid, pid).unwrap();
     let of = |config: PrepConfig| {
-        let mut plan = Prep::new(config, None).plan();
+        let mut plan = prep(config, None).plan();
         // Nobody else on this host is touched.
         plan.steps
             .retain(|step| matches!(step, Step::Move { thread: other, .. } if *other == thread));
@@ -203,7 +213,7 @@ fn a_bystander_is_listed_and_moved_only_on_request_and_put_back() {
     );
 
     let moving = PrepConfig { move_bystanders: true, ..config("1") };
-    let (prep, plan) = (Prep::new(moving.clone(), None), of(moving.clone()));
+    let (prep, plan) = (prep(moving.clone(), None), of(moving.clone()));
     let before = host::allowed(&thread).unwrap();
     let mut exec = executor();
     assert_eq!(prep.apply(&plan, &mut exec).done, 1);
@@ -238,7 +248,7 @@ fn dump(plan: &PrepPlan) -> BTreeMap<String, String> {
 #[test]
 fn prepared_and_undone_the_host_is_as_found() {
     let _quiet = host_lock().unwrap();
-    let prep = Prep::new(config("1"), Some(Ladder::for_this_host().unwrap()));
+    let prep = prep(config("1"), Some(Ladder::for_this_host().unwrap()));
     let plan = prep.plan();
     let before = dump(&plan);
     assert!(!before.is_empty());
