@@ -166,8 +166,8 @@ pub(super) fn throttling(host: &Host) -> Finding {
     } else if host.may_write(RT_RUNTIME).is_ok() {
         check.pass(
             format!("{runtime} of {period} us ({groups}), and can be turned off"),
-            "Quell turns it off while it manages cores, unless its configuration says otherwise, and \
-             bounds runaway threads itself",
+            "LC threads leave a tenth of each core, so it does not stop them; Quell turns it off only where a \
+             lane or its own scheduler thread fills a core by design, or its configuration says so",
         )
     } else {
         check.degraded(

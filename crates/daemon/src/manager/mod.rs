@@ -32,6 +32,7 @@ use crate::command::Command;
 use crate::engine::EngineThread;
 use crate::mailbox::{NoAnswer, Postbox};
 use crate::server::{Incoming, Visit};
+use crate::throttling::fills_its_core;
 use lanes::Schedulers;
 pub use live::LiveLine;
 pub use preflight::preflight;
@@ -193,7 +194,9 @@ impl Manager {
         file: &str,
         keeps: impl Fn(&Task) -> bool,
     ) -> Result<(), String> {
-        preflight(fresh, &self.ground.host, &self.ground.layout, file)?;
+        // Before the first lane starts, RT throttling goes off.
+        let throttled = !fresh.iter().any(|task| fills_its_core(task));
+        preflight(fresh, &self.ground.host, &self.ground.layout, throttled, file)?;
         // Two schedulers of one thread would each take the other's rung for the thread's own.
         let lanes = fresh.iter().filter(|task| matches!(task.source, Source::Lane(_)));
         for task in lanes {

@@ -9,6 +9,11 @@ use crate::Setting;
 use crate::backend::throttles;
 
 const RT_RUNTIME: &str = "kernel.sched_rt_runtime_us";
+/// The kernel's default limit, in percent of the period, and the least period in which LC keeps below it: its share of a core is
+/// bounded in windows of 250 ms.
+const LIMIT_PERCENT: i64 = 95;
+const PERIOD_MIN_US: i64 = 500_000;
+
 /// RT throttling. With -1 for the whole host the limits of version 1 cpu groups are not enforced
 /// either, so that none of them has to be written.
 pub(super) fn plan_throttling(prep: &Prep, plan: &mut PrepPlan) {
@@ -26,18 +31,22 @@ pub(super) fn plan_throttling(prep: &Prep, plan: &mut PrepPlan) {
     {
         return;
     }
-    let off = match prep.config.rt_throttling {
-        RtThrottling::Auto if !throttles(&Kernel::at(&prep.root), &prep.layout) => return,
-        RtThrottling::Auto | RtThrottling::Off => true,
-        RtThrottling::Leave => false,
-    };
-    if off {
-        plan.steps.push(Step::Set {
-            setting: Setting::Sysctl(RT_RUNTIME.into()),
-            value: "-1".into(),
-            why: Why::Throttling,
-        });
-    } else {
+    let acts = throttles(&Kernel::at(&prep.root), &prep.layout);
+    match prep.config.rt_throttling {
+        RtThrottling::Leave | RtThrottling::OffIfActive if !acts => return,
+        RtThrottling::Leave => {}
+        RtThrottling::OffIfActive | RtThrottling::Off => {
+            plan.steps.push(Step::Set {
+                setting: Setting::Sysctl(RT_RUNTIME.into()),
+                value: "-1".into(),
+                why: Why::Throttling,
+            });
+            return;
+        }
+    }
+    let is_above_lc = matches!(numbers, (Ok(runtime), Some(period))
+        if period >= PERIOD_MIN_US && runtime.saturating_mul(100) >= period.saturating_mul(LIMIT_PERCENT));
+    if !prep.config.leaves_a_tenth || !is_above_lc {
         plan.notes.push(Note {
             what: format!("{RT_RUNTIME} stays at {runtime}"),
             advice:

@@ -1,8 +1,8 @@
 //! What a managed core needs besides its threads.
 //!
 //! A core that real-time threads keep busy starves whatever else has to run there: softirq and interrupt
-//! threads get a rung above LC; interrupts are moved to other cores; RT throttling, which would stop LC
-//! for tens of milliseconds a second, is switched off where the kernel has it; and foreign threads are listed, or moved. All of
+//! threads get a rung above LC; interrupts are moved to other cores; RT throttling is switched off
+//! where FIFO threads fill a core by design; and foreign threads are listed, or moved. All of
 //! it is planned first, done through the executor, and undone by it.
 
 mod bystanders;
@@ -25,14 +25,13 @@ use quell_os::{ThreadRef, Tid};
 /// What to do with RT throttling (`kernel.sched_rt_runtime_us`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RtThrottling {
-    /// Switch it off where the kernel has it: since 6.12 without RT_GROUP_SCHED the fair server took its place, and the
-    /// setting stops no real-time thread.
+    /// Leave it.
     #[default]
-    Auto,
+    Leave,
+    /// Switch it off where the kernel stops real-time threads by it ([`super::throttles`]).
+    OffIfActive,
     /// Switch it off.
     Off,
-    /// Leave it.
-    Leave,
 }
 
 /// What is to be prepared.
@@ -42,6 +41,8 @@ pub struct PrepConfig {
     pub managed: CoreSet,
     /// What to do with RT throttling.
     pub rt_throttling: RtThrottling,
+    /// Elevated threads leave a tenth of each core, so that throttling at the kernel's default limit never acts.
+    pub leaves_a_tenth: bool,
     /// Interrupt threads to raise, by the name of their interrupt (`eth0` for `irq/42-eth0`).
     pub irq_threads: Vec<String>,
     /// Move foreign threads that can run elsewhere off the managed cores.
