@@ -33,7 +33,8 @@ impl Setting {
 }
 
 /// Whether a path is one that the executor may write to: below the kernel's own trees, without a way out.
-/// Journals are checked with it too: what a damaged or forged one names is never opened.
+/// Journals are checked with it too: what a damaged or forged one names is never opened. It admits more files than this
+/// version writes, since a journal may be of an older one, which switched the kernel's fair server off.
 pub(crate) fn is_kernel_path(path: &Path) -> bool {
     let below = ["/proc/sys/", "/proc/irq/", "/sys/"];
     below.iter().any(|tree| path.starts_with(tree.trim_end_matches('/')))

@@ -179,7 +179,7 @@ fn admit(back: &mut dyn BackEnd) {
 
 #[test]
 fn nothing_is_allocated_and_nothing_asked_where_nothing_moves() {
-    let host = ElevationHost { fair_server: false, per_thread_state: true, freezes: true };
+    let host = ElevationHost { per_thread_state: true, freezes: true };
     let mut elevation = Elevation::new(Ladder::default(), BeRung::SchedIdle, host);
     let mut cpusets = Cpusets::new(true, true);
     let backs: [&mut dyn BackEnd; 2] = [&mut elevation, &mut cpusets];

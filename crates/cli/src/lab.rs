@@ -24,8 +24,29 @@ pub struct Args {
 /// Becomes `quell-lab SUBCOMMAND ARGS`.
 pub fn run(subcommand: &str, args: Args) -> Result<ExitCode> {
     let program = find().with_context(|| format!("`quell {subcommand}` needs {LAB}"))?;
+    require_commit(&program, quell_terminal::commit())?;
     let error = Command::new(&program).arg(subcommand).args(args.args).exec();
     Err(error).with_context(|| format!("execute {}", program.display()))
+}
+
+/// Refuses a `quell-lab` of another commit than this program's: a result names the commit of `quell-lab`, and what it
+/// measures is this `quell`.
+fn require_commit(program: &Path, own: &str) -> Result<()> {
+    let name = program.display();
+    let out = Command::new(program).arg("commit").output();
+    let out = out.with_context(|| format!("execute {name}"))?;
+    let answer = String::from_utf8_lossy(&out.stdout);
+    let theirs = match answer.trim() {
+        commit if out.status.success() && !commit.is_empty() => commit,
+        _ => "older than any that can be asked for",
+    };
+    if theirs != own {
+        bail!(
+            "{name} is of another commit ({theirs}) than this `quell` ({own}); build both with `make build`, or install \
+             both packages in one version"
+        );
+    }
+    Ok(())
 }
 
 /// `quell-lab` beside this program, in the package's directory, or in PATH.

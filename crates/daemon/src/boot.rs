@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, bounded};
 use quell_act::backend::{
     BackEnd, Cpusets, Elevation, ElevationHost, GroupUse, Groups, Layout, Prep, PrepConfig,
-    RtThrottling,
+    RtThrottling, Step, Why, throttles,
 };
 use quell_act::{Executor, Journal, Ladder, Mode, recover_stale};
 use quell_control::config::{
@@ -24,6 +24,7 @@ use quell_control::protocol::{Reply, Status};
 use quell_decisions::Spool;
 use quell_model::{BeRung, HostCaps, Nanos, Rung, Topology};
 use quell_observe::bpf::{BpfConfig, BpfObserver};
+use quell_observe::kernel::Kernel;
 use quell_observe::proc::ProcObserver;
 use quell_observe::topology;
 use quell_os::sched::SchedAttr;
@@ -44,6 +45,7 @@ use crate::memory::{Found, Gauge};
 use crate::metrics::Endpoint;
 use crate::recording::{self, RecordTo};
 use crate::server;
+use crate::throttling::{WhyOff, leaves_a_tenth, why_off};
 
 /// What `quell run` was told.
 pub struct RunOptions {
@@ -81,7 +83,26 @@ struct Checked {
     config: Config,
     topology: Topology,
     host: CheckedHost,
+    layout: Layout,
     control_group: Option<ControlGroup>,
+}
+
+impl Checked {
+    /// How the scheduler thread waits.
+    fn pace(&self) -> Pace {
+        let unmanaged = self.host.unmanaged;
+        // A spinning thread needs a physical core of its own beside the one that everything else runs on.
+        let physical =
+            |core: &quell_model::Core| unmanaged.contains(core.id).then_some(core.physical);
+        let mut spare: Vec<u16> = self.topology.cores().iter().filter_map(physical).collect();
+        spare.dedup();
+        match self.config.host.pattern {
+            Pattern::Shared => Pace::Shared,
+            Pattern::Dedicated => Pace::Dedicated,
+            Pattern::Auto if spare.len() >= 2 => Pace::Dedicated,
+            Pattern::Auto => Pace::Shared,
+        }
+    }
 }
 
 fn check(options: &RunOptions) -> Result<Checked> {
@@ -96,8 +117,7 @@ fn check(options: &RunOptions) -> Result<Checked> {
     }
     let topology = topology::read()?;
     let host = config.check(&topology, &options.file)?;
-    let tasks: Vec<&TaskConfig> = config.tasks.iter().collect();
-    preflight(&tasks, &config.host, &options.file).map_err(|what| anyhow!(what))?;
+    let layout = Layout::detect(Path::new("/")).context("cgroups")?;
     if !quell_policy::NAMES.contains(&config.host.policy.as_str()) {
         bail!(
             "{}: there is no policy `{}`; choose one of: {}",
@@ -107,7 +127,13 @@ fn check(options: &RunOptions) -> Result<Checked> {
         );
     }
     let control_group = ControlGroup::of(&config.host, &options.file)?;
-    Ok(Checked { config, topology, host, control_group })
+    let checked = Checked { config, topology, host, layout, control_group };
+    let Checked { config, layout, .. } = &checked;
+    let tasks: Vec<&TaskConfig> = config.tasks.iter().collect();
+    let throttled = why_off(&config.host, &config.tasks, checked.pace()).is_none();
+    preflight(&tasks, &config.host, layout, throttled, &options.file)
+        .map_err(|what| anyhow!(what))?;
+    Ok(checked)
 }
 
 /// Runs the daemon until a signal or `quell stop`, then gives everything back. Returns the last status.
@@ -161,6 +187,9 @@ pub fn run(mut options: RunOptions) -> Result<Status> {
     for line in &assembled.parts.degraded {
         eprintln!("degraded: {line}");
     }
+    if let Some(why) = assembled.unthrottled {
+        eprintln!("kernel.sched_rt_runtime_us is -1 until the daemon ends: {why}");
+    }
     own::lock_memory();
     let companion = options.companion.take();
     let schedulers = Schedulers::new(assembled.lane_rungs, checked.host.unmanaged, companion);
@@ -172,6 +201,7 @@ pub fn run(mut options: RunOptions) -> Result<Status> {
         topology: checked.topology.clone(),
         checked: checked.host.clone(),
         host: checked.config.host.clone(),
+        layout: checked.layout.clone(),
     };
     let mut manager = Manager::new(ground, &engine, schedulers, status);
     manager.live(options.lifetime);
@@ -247,6 +277,8 @@ struct Assembled {
     lane_rungs: Option<LaneRungs>,
     back_end: &'static str,
     observer: &'static str,
+    /// Why RT throttling is off, if Quell switched it off.
+    unthrottled: Option<WhyOff>,
 }
 
 fn assemble(
@@ -259,15 +291,14 @@ fn assemble(
 ) -> Result<Assembled> {
     let config = &checked.config.host;
     let observer = sight.name();
-    let layout = Layout::detect(Path::new("/"))?;
-    let freezes = layout.freezer.is_some();
-    let back_end = |fair_server| -> Box<dyn BackEnd + Send> {
+    let freezes = checked.layout.freezer.is_some();
+    let back_end = || -> Box<dyn BackEnd + Send> {
         let per_thread_state = observer == "bpf";
         match config.back_end {
             BackEndKind::Elevation => Box::new(Elevation::new(
                 ladder,
                 config.be_rung,
-                ElevationHost { fair_server, per_thread_state, freezes },
+                ElevationHost { per_thread_state, freezes },
             )),
             BackEndKind::Cpuset => Box::new(Cpusets::new(per_thread_state, freezes)),
         }
@@ -284,9 +315,10 @@ fn assemble(
         },
     };
     // Before the first change: a policy that cannot run here is no reason to touch the host.
-    quell_policy::check(&config.policy, &host_of(back_end(false).caps()))?;
-    let fair_server = prepare(checked, ladder, &mut executor, guardians.as_ref(), &mut degraded);
-    let back_end = back_end(fair_server);
+    quell_policy::check(&config.policy, &host_of(back_end().caps()))?;
+    let unthrottled =
+        prepare(checked, ladder, observer, &mut executor, guardians.as_ref(), &mut degraded);
+    let back_end = back_end();
     let host = host_of(back_end.caps());
     let policy = by_name(&config.policy, host.clone(), policy_config(config))?;
     degraded.extend(policy.missing().iter().map(|part| format!("{} {part}", policy.name())));
@@ -296,7 +328,7 @@ fn assemble(
         sight,
         policy,
         back_end,
-        groups: Groups::new(layout),
+        groups: Groups::new(checked.layout.clone()),
         group_use: match config.back_end {
             BackEndKind::Elevation if config.be_rung == BeRung::SchedIdle => GroupUse::Yield,
             BackEndKind::Elevation => GroupUse::Freeze,
@@ -319,6 +351,7 @@ fn assemble(
             BackEndKind::Cpuset => "cpuset",
         },
         observer,
+        unthrottled,
     })
 }
 
@@ -358,32 +391,36 @@ pub fn policy_config(host: &HostConfig) -> quell_policy::Config {
     }
 }
 
-/// Prepares the managed cores; tells whether the fair server may still stop LC there.
+/// Prepares the managed cores. Returns why RT throttling is off now, if Quell switched it off.
 fn prepare(
     checked: &Checked,
     ladder: Ladder,
+    observer: &str,
     executor: &mut Executor,
     guardians: Option<&Guardians>,
     degraded: &mut Vec<String>,
-) -> bool {
+) -> Option<WhyOff> {
     let config = &checked.config.host;
     let guardians = guardians.map_or(Vec::new(), Guardians::pids);
     let tasks = checked.config.tasks.iter().flat_map(|task| sources::processes(&task.source));
     let known = guardians.into_iter().map(|pid| pid as i32).chain(tasks).map(Tid).collect();
     let elevates = config.back_end == BackEndKind::Elevation;
+    let why_off = why_off(config, &checked.config.tasks, checked.pace());
     let prep = Prep::new(
         PrepConfig {
             managed: checked.host.managed,
-            rt_throttling: match config.rt_throttling {
-                Throttling::Auto => RtThrottling::Auto,
-                Throttling::Off => RtThrottling::Off,
-                Throttling::Leave => RtThrottling::Leave,
+            rt_throttling: match why_off {
+                None => RtThrottling::Leave,
+                Some(WhyOff::Configured) => RtThrottling::Off,
+                Some(_) => RtThrottling::OffIfActive,
             },
+            leaves_a_tenth: leaves_a_tenth(config, observer),
             irq_threads: config.irq_threads.clone(),
             move_bystanders: config.foreign_threads == ForeignThreads::Move,
             known,
         },
         elevates.then_some(ladder),
+        &checked.layout,
     );
     let plan = prep.plan();
     let report = prep.apply(&plan, executor);
@@ -403,7 +440,9 @@ fn prepare(
             if plan.bystanders.len() > names.len() { ", .." } else { "" }
         ));
     }
-    report.fair_server
+    let throttling = |step: &Step| matches!(step, Step::Set { why: Why::Throttling, .. });
+    let refused = report.refused.iter().any(|(step, _)| throttling(step));
+    why_off.filter(|_| !refused && plan.steps.iter().any(throttling))
 }
 
 fn sight(config: &HostConfig, degraded: &mut Vec<String>) -> Result<Sight> {
@@ -435,17 +474,7 @@ fn lane_rungs(config: &HostConfig, ladder: Ladder) -> Option<LaneRungs> {
 
 fn settings(checked: &Checked, ladder: Ladder, lanes: Option<LaneRungs>) -> Settings {
     let config = &checked.config.host;
-    let unmanaged = checked.host.unmanaged;
-    // A spinning thread needs a physical core of its own beside the one that everything else runs on.
-    let physical = |core: &quell_model::Core| unmanaged.contains(core.id).then_some(core.physical);
-    let mut spare: Vec<u16> = checked.topology.cores().iter().filter_map(physical).collect();
-    spare.dedup();
-    let pace = match config.pattern {
-        Pattern::Shared => Pace::Shared,
-        Pattern::Dedicated => Pace::Dedicated,
-        Pattern::Auto if spare.len() >= 2 => Pace::Dedicated,
-        Pattern::Auto => Pace::Shared,
-    };
+    let pace = checked.pace();
     let default_tick = match pace {
         Pace::Shared => Nanos::from_millis(1),
         Pace::Dedicated => Nanos::from_micros(10),
@@ -458,7 +487,9 @@ fn settings(checked: &Checked, ladder: Ladder, lanes: Option<LaneRungs>) -> Sett
         lane_rungs: lanes.map(|rungs| rungs.members),
         watchdog_timeout: config.watchdog_timeout,
         revoke_deadline: config.revoke_deadline,
-        cores: unmanaged,
+        cores: checked.host.unmanaged,
+        lanes_unthrottle: config.rt_throttling == Throttling::Auto
+            && throttles(&Kernel::at("/"), &checked.layout),
         rung: ladder.attr(Rung::Scheduler).unwrap_or(SchedAttr::fifo(90)),
     }
 }

@@ -52,6 +52,8 @@ pub enum Command {
     Groups(GroupCall, Sender<Result<TaskGroups, String>>),
     /// Removes the groups of a launched task; they are empty.
     Ungroup(TaskGroups, Sender<()>),
+    /// A lane joins, which may fill its core with FIFO threads: RT throttling goes off unless it is to be left.
+    Unthrottle(Sender<Result<(), String>>),
     /// Makes the cgroup with this weight file count for least among its siblings, or as it did before.
     Weigh(PathBuf, bool, Sender<Result<(), String>>),
     /// Gives background threads of LC tasks a real-time rung, or the fair class.

@@ -25,6 +25,7 @@ mod memory;
 mod metrics;
 mod recording;
 mod server;
+mod throttling;
 
 pub use boot::{Lifetime, RunOptions, dry_run, restore, run, socket_path};
 pub use lane::Companion;

@@ -72,7 +72,7 @@ pub struct Evidence {
 /// What one check found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// A stable name for scripts, e.g. `fair_server`.
+    /// A stable name for scripts, e.g. `rt_throttling`.
     pub id: String,
     /// What it is about.
     pub topic: Topic,

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use quell_model::{CoreSet, Topology};
 
+use quell_act::backend::Layout;
+use quell_observe::kernel::Kernel;
 use quell_observe::topology;
 
 /// Files of the kernel are small; what is larger is not one of them.
@@ -90,51 +92,14 @@ impl Host {
         names
     }
 
-    /// The kernel's release, major and minor; (0, 0) where it does not read as one.
-    pub fn kernel(&self) -> (u32, u32) {
-        let release = self.release();
-        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-        match (numbers.next(), numbers.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
-            _ => (0, 0),
-        }
+    /// Its kernel.
+    pub fn kernel(&self) -> Kernel {
+        Kernel::at(&self.root)
     }
 
-    /// The kernel's release as text.
-    pub fn release(&self) -> String {
-        self.text("/proc/sys/kernel/osrelease")
-    }
-
-    /// Whether the kernel was built with an option (`y` or `m`), and where that was read. `None` where
-    /// the host keeps no copy of its configuration.
-    pub fn config(&self, option: &str) -> Option<(bool, String)> {
-        let (text, source) = self.config_text()?;
-        let prefix = format!("CONFIG_{option}=");
-        let set = text.lines().filter_map(|line| line.strip_prefix(&prefix));
-        Some((set.into_iter().any(|value| value == "y" || value == "m"), source))
-    }
-
-    fn config_text(&self) -> Option<(String, String)> {
-        let release = self.release();
-        for path in [format!("/boot/config-{release}"), format!("/lib/modules/{release}/config")] {
-            if let Ok(text) = self.read(&path) {
-                return Some((text, path));
-            }
-        }
-        let packed = self.read_bytes("/proc/config.gz").ok()?;
-        let mut text = String::new();
-        flate2::read::GzDecoder::new(packed.as_slice())
-            .take(FILE_BYTES_MAX)
-            .read_to_string(&mut text)
-            .ok()?;
-        Some((text, "/proc/config.gz".to_owned()))
-    }
-
-    /// The value of a parameter of the kernel's command line.
-    pub fn boot_parameter(&self, name: &str) -> Option<String> {
-        let line = self.text("/proc/cmdline");
-        let values = line.split_whitespace().filter_map(|word| word.strip_prefix(name));
-        values.filter_map(|rest| rest.strip_prefix('=')).next_back().map(str::to_owned)
+    /// Where its cgroup controllers are.
+    pub fn layout(&self) -> Layout {
+        Layout::detect(&self.root).unwrap_or_default()
     }
 
     /// The mount table as this process sees it.

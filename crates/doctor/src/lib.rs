@@ -73,7 +73,6 @@ pub fn examine(options: &Options) -> Vec<Finding> {
 fn by_files(host: &Host, managed: &CoreSet) -> Vec<Finding> {
     let mut findings = vec![
         scheduling::throttling(host),
-        scheduling::fair_server(host),
         scheduling::preemption(host),
         cores::managed(host, managed),
         cores::siblings(host),

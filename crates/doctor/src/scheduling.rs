@@ -3,9 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use quell_model::{CoreId, Rung};
+use quell_model::Rung;
 
 use quell_act::Ladder;
+use quell_act::backend::{has_rt_groups, throttles};
 
 use super::finding::{Check, Finding, Topic};
 use super::host::Host;
@@ -14,10 +15,7 @@ use quell_act::RtTry;
 
 const RT_RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
 const RT_PERIOD: &str = "/proc/sys/kernel/sched_rt_period_us";
-const FAIR_SERVER: &str = "/sys/kernel/debug/sched/fair_server";
 const PREEMPT: &str = "/sys/kernel/debug/sched/preempt";
-/// The kernel that brought the fair server, and with it the end of RT throttling as it was.
-const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
 
 /// SCHED_FIFO, tried by a child in this process' own cgroup.
 pub(super) fn realtime_here(host: &Host, tried: &RtTry) -> Finding {
@@ -149,8 +147,8 @@ pub(super) fn throttling(host: &Host) -> Finding {
             )
             .seen(RT_RUNTIME, "unreadable");
     };
-    let grouped = has_rt_groups(host);
-    let groups = match grouped {
+    let (kernel, layout) = (host.kernel(), host.layout());
+    let groups = match has_rt_groups(&kernel, &layout) {
         Some(true) => "with RT group scheduling",
         Some(false) => "without RT group scheduling",
         None => "RT group scheduling unknown",
@@ -160,16 +158,16 @@ pub(super) fn throttling(host: &Host) -> Finding {
             format!("off ({groups})"),
             "the kernel never stops raised threads; Quell bounds a runaway one itself",
         )
-    } else if host.kernel() >= FAIR_SERVER_SINCE && grouped == Some(false) {
+    } else if !throttles(&kernel, &layout) {
         check.pass(
             format!("{runtime} of {period} us, which bounds SCHED_DEADLINE alone on this kernel"),
-            "it does not stop raised threads; the fair server takes that part",
+            "it does not stop raised threads",
         )
     } else if host.may_write(RT_RUNTIME).is_ok() {
         check.pass(
             format!("{runtime} of {period} us ({groups}), and can be turned off"),
-            "Quell turns it off while it manages cores, unless its configuration says otherwise, and \
-             bounds runaway threads itself",
+            "LC threads leave a tenth of each core, so it does not stop them; Quell turns it off only where a \
+             lane or its own scheduler thread fills a core by design, or its configuration says so",
         )
     } else {
         check.degraded(
@@ -183,69 +181,6 @@ pub(super) fn throttling(host: &Host) -> Finding {
         )
     };
     finding.seen(RT_RUNTIME, runtime).seen(RT_PERIOD, period)
-}
-
-fn has_rt_groups(host: &Host) -> Option<bool> {
-    if host.boot_parameter("rt_group_sched").is_some_and(|value| value == "0") {
-        return Some(false);
-    }
-    let v1 = host.mounts().into_iter().find(|mount| {
-        mount.kind == "cgroup" && mount.options.split(',').any(|option| option == "cpu")
-    });
-    if v1.is_some_and(|mount| host.has(&format!("{}/cpu.rt_runtime_us", mount.target))) {
-        return Some(true);
-    }
-    host.config("RT_GROUP_SCHED").map(|(on, _)| on)
-}
-
-/// The deadline server that runs starving fair-class work (kernel/sched/deadline.c, 6.12 and later).
-pub(super) fn fair_server(host: &Host) -> Finding {
-    let check = Check { id: "fair_server", topic: Topic::Scheduling, title: "Fair server" };
-    if host.kernel() < FAIR_SERVER_SINCE {
-        return check
-            .pass("this kernel has none", "nothing but RT throttling stops raised threads")
-            .seen("/proc/sys/kernel/osrelease", host.release());
-    }
-    let core = host.online().iter().last().unwrap_or(CoreId(0));
-    let file = format!("{FAIR_SERVER}/cpu{core}/runtime");
-    let stops = "where a raised thread leaves its core under 5 % idle, the kernel stops it for up to \
-                 50 ms each second to run batch work, SCHED_IDLE included; Quell then moves batch \
-                 work off that core";
-    match host.number::<u64>(&file) {
-        Some(0) => check
-            .pass(format!("off on core {core}"), "it does not stop raised threads")
-            .seen(file, 0),
-        Some(runtime) => check
-            .pass(format!("{} ms a period; Quell leaves it as it is", runtime / 1_000_000), stops)
-            .seen(file, runtime),
-        None => {
-            let error = host.read(&file).err();
-            let error = error.map_or_else(|| "not a number".into(), |error| error.to_string());
-            let (why, remedy) = match (is_root(host), is_locked_down(host)) {
-                (false, _) => ("only root may look", "run as root"),
-                (true, true) => (
-                    "kernel lockdown closes debugfs",
-                    "boot without lockdown (secure boot off, or a kernel that does not force it)",
-                ),
-                (true, false) if !host.has("/sys/kernel/debug/sched") => {
-                    ("debugfs is not mounted", "mount -t debugfs debugfs /sys/kernel/debug")
-                }
-                (true, false) => ("debugfs refuses it", "allow this process to read debugfs"),
-            };
-            check
-                .degraded(format!("there, and cannot be read: {why}"), stops, remedy)
-                .seen(file, error)
-        }
-    }
-}
-
-/// Whether the kernel keeps even root from changing it (kernel_lockdown(7)).
-fn is_locked_down(host: &Host) -> bool {
-    let level = host.read("/sys/kernel/security/lockdown");
-    level.is_ok_and(|levels| !levels.contains("[none]"))
-        || ["INTEGRITY", "CONFIDENTIALITY"].iter().any(|level| {
-            host.config(&format!("LOCK_DOWN_KERNEL_FORCE_{level}")).is_some_and(|(on, _)| on)
-        })
 }
 
 pub(super) fn is_root(host: &Host) -> bool {
@@ -322,7 +257,7 @@ fn preemption_model(host: &Host) -> Option<(Preemption, String, Source)> {
         return found("full", VERSION, &version);
     }
     let dynamic = version.contains("PREEMPT_DYNAMIC");
-    if let Some(name) = host.boot_parameter("preempt").filter(|_| dynamic) {
+    if let Some(name) = host.kernel().boot_parameter("preempt").filter(|_| dynamic) {
         return found(&name, "/proc/cmdline", &format!("preempt={name}"));
     }
     for (option, name) in [
@@ -331,7 +266,7 @@ fn preemption_model(host: &Host) -> Option<(Preemption, String, Source)> {
         ("PREEMPT_LAZY", "lazy"),
         ("PREEMPT", "full"),
     ] {
-        if let Some((true, source)) = host.config(option) {
+        if let Some((true, source)) = host.kernel().config(option) {
             return found(name, &source, &format!("CONFIG_{option}=y"));
         }
     }

@@ -220,7 +220,7 @@ pub(super) fn modules(host: &Host) -> Finding {
     let disabled = host.text("/proc/sys/kernel/modules_disabled") == "1";
     let barred = host.text("/proc/cmdline").split_whitespace().any(|word| word == "nomodule");
     let signed = host.text("/sys/module/module/parameters/sig_enforce") == "Y";
-    let headers = format!("/lib/modules/{}/build", host.release());
+    let headers = format!("/lib/modules/{}/build", host.kernel().release());
     if !host.has("/proc/modules") {
         check
             .absent(
@@ -250,7 +250,7 @@ pub(super) fn modules(host: &Host) -> Finding {
             .degraded(
                 "they load, but this kernel's headers are missing",
                 "a module could not be built here; elevation and cpuset need none",
-                format!("apt-get install linux-headers-{}", host.release()),
+                format!("apt-get install linux-headers-{}", host.kernel().release()),
             )
             .seen(headers, "not there")
     } else {

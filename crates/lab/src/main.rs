@@ -39,6 +39,9 @@ enum Command {
     Sim(sim::Args),
     Bench(bench::Args),
 
+    /// The commit of this program: `quell` executes none of another
+    #[command(hide = true)]
+    Commit,
     #[command(hide = true)]
     Generate(generate::Args),
     #[command(hide = true)]
@@ -75,6 +78,10 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Commit => {
+            println!("{}", quell_terminal::commit());
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Generate(args) => generate::run(args, &Lab::command(), Program::Lab),
         Command::Render(args) => render::run(&args),
         Command::LaneMember { args } => Ok(quell_bench::lanes::main(&args)),

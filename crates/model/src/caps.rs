@@ -22,9 +22,6 @@ pub struct HostCaps {
     /// Bursts of single LC threads are reported ([`crate::Snapshot::bursts`]) and threads can have roles
     /// ([`crate::Plan::roles`]).
     pub bursts: bool,
-    /// The kernel's fair server may stop elevated threads for some 50 ms a second to run starving
-    /// fair-class work, SCHED_IDLE included (kernel 6.12 and later).
-    pub fair_server: bool,
     /// It is seen on each core when the request that runs there began ([`crate::CoreView::request_start`]).
     pub request_start_times: bool,
     /// A request can be made to let others of its task go first ([`crate::CorePlan::yields`]).

@@ -113,16 +113,14 @@ pub enum TaskReason {
     RanAway(Nanos),
     /// Kept off LC cores: its sections in the kernel delayed LC threads this much.
     DelaysLc(Nanos),
-    /// Kept off cores that LC leaves almost no idle time, or the fair server would stop LC there.
-    FairServer,
+    /// Kept off siblings of cores on which an LC request takes long.
+    Hyperthread,
     /// Held down by an advisor's cap.
     Capped,
-    /// Kept off cores that it could use otherwise, for another reason than the two above.
+    /// Kept off cores that it could use otherwise, for none of the reasons above.
     Banned,
     /// No core is left for it.
     NoCore,
-    /// Kept off siblings of cores on which an LC request takes long.
-    Hyperthread,
 }
 
 impl Plan {

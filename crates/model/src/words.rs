@@ -101,12 +101,14 @@ impl fmt::Display for TaskReason {
             TaskReason::Configured => f.write_str("as configured"),
             TaskReason::Owner => f.write_str("owns a core"),
             TaskReason::Guest => f.write_str("owns no core, shares those of others"),
-            TaskReason::RanAway(run) => write!(f, "ran away: {run} without sleeping, so treated as BE"),
-            TaskReason::DelaysLc(delay) => {
-                write!(f, "its sections in the kernel delayed LC by {delay}, so kept off LC's cores")
+            TaskReason::RanAway(run) => {
+                write!(f, "ran away: {run} without sleeping, so treated as BE")
             }
-            TaskReason::FairServer => {
-                f.write_str("LC leaves its core almost no idle time, where the fair server would stop LC for it")
+            TaskReason::DelaysLc(delay) => {
+                write!(
+                    f,
+                    "its sections in the kernel delayed LC by {delay}, so kept off LC's cores"
+                )
             }
             TaskReason::Capped => f.write_str("held down by a cap"),
             TaskReason::Banned => f.write_str("banned from every core that it may use"),

@@ -12,6 +12,7 @@ use quell_os::ThreadRef;
 
 pub mod bpf;
 pub mod domains;
+pub mod kernel;
 pub mod keyframe;
 mod layout;
 pub mod memory;

@@ -14,7 +14,6 @@ fn host(cores: u16, shares_cores: bool) -> Host {
         places_threads: true,
         freezes_tasks: true,
         per_thread_state: true,
-        fair_server: true,
         actuation_delay: Nanos::from_micros(100),
         ..HostCaps::default()
     };

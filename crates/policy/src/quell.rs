@@ -2,7 +2,7 @@
 
 use quell_model::{BytesPerSec, HostCaps, Nanos, Plan, Snapshot};
 
-use crate::advisors::{Bandwidth, FairServer, Hyperthread, KernelSections, Quantum};
+use crate::advisors::{Bandwidth, Hyperthread, KernelSections, Quantum};
 use crate::reliefs::Reliefs;
 use crate::roles::Roles;
 use crate::{
@@ -108,9 +108,6 @@ impl Quell {
 fn for_stock_kernel(host: &Host, config: Config) -> Vec<Box<dyn Advisor>> {
     let mut advisors: Vec<Box<dyn Advisor>> = Vec::new();
     if host.caps.shares_cores {
-        if host.caps.fair_server {
-            advisors.push(Box::new(FairServer::new(host)));
-        }
         advisors.push(Box::new(KernelSections::new(config.delay_bound)));
     }
     advisors

@@ -107,12 +107,6 @@ pub fn capabilities() -> BTreeMap<String, String> {
     ])
 }
 
-/// The commit that this program was built from; `-dirty` when its sources had changes, `unknown` without a repository
-/// and of a debug build.
-pub fn commit() -> String {
-    env!("QUELL_COMMIT").to_owned()
-}
-
 fn line(path: &str) -> String {
     match fs::read_to_string(path) {
         Ok(text) if !text.trim().is_empty() => text.trim().to_owned(),

@@ -82,7 +82,7 @@ impl BenchReport {
     pub fn new(bench: &str, command: &str) -> BenchReport {
         BenchReport {
             bench: bench.to_owned(),
-            commit: crate::machine::commit(),
+            commit: quell_terminal::commit().to_owned(),
             command: command.to_owned(),
             machine: Machine::read(),
             capabilities: crate::machine::capabilities(),

@@ -180,7 +180,6 @@ impl BackEnd for Cpusets {
             freezes_tasks: self.freezes,
             per_thread_state: self.per_thread_state,
             // Nothing is elevated, so there is nothing that it could stop.
-            fair_server: false,
             actuation_delay: Nanos::from_millis(4),
             ..HostCaps::default()
         }

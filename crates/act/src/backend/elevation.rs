@@ -19,7 +19,6 @@ use quell_os::ThreadRef;
 #[derive(Debug)]
 pub struct Elevation {
     engine: Engine,
-    fair_server: bool,
     per_thread_state: bool,
     freezes: bool,
 }
@@ -27,8 +26,6 @@ pub struct Elevation {
 /// What an [`Elevation`] has to be told of its host.
 #[derive(Clone, Copy, Debug)]
 pub struct ElevationHost {
-    /// Whether the kernel's fair server may stop elevated threads ([`super::Prep`] finds out).
-    pub fair_server: bool,
     /// Whether the observer sees single threads as they change.
     pub per_thread_state: bool,
     /// Whether there is a freezer ([`super::Layout`] finds out).
@@ -46,7 +43,6 @@ impl Elevation {
         };
         Elevation {
             engine: Engine::new(style, be),
-            fair_server: host.fair_server,
             per_thread_state: host.per_thread_state,
             freezes: host.freezes,
         }
@@ -62,7 +58,6 @@ impl BackEnd for Elevation {
             freezes_tasks: self.freezes,
             per_thread_state: self.per_thread_state,
             bursts: self.per_thread_state,
-            fair_server: self.fair_server,
             yields_requests: true,
             // A remote priority change takes effect in about 5 us, an affinity change in 10.
             actuation_delay: Nanos::from_micros(10),

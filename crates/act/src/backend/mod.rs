@@ -28,6 +28,7 @@ mod rt_check;
 mod target;
 #[cfg(test)]
 mod tests;
+mod throttling;
 mod turns;
 mod verify;
 mod weights;
@@ -44,6 +45,7 @@ pub use intent::{Change, Intended};
 pub use layout::{Hierarchy, Layout, Version};
 pub use prep::{Bystander, Note, Prep, PrepConfig, PrepPlan, PrepReport, RtThrottling, Step, Why};
 pub use rt_check::{RtRefusal, check_rt, check_rt_of};
+pub use throttling::{has_rt_groups, throttles};
 pub use weights::{SchedGroup, Standing, Weights, is_least, weight};
 
 use crate::{RestoreReport, SchedAttr};

@@ -1,6 +1,6 @@
 //! From a Plan to what each task's threads should be like: pure, no system call.
 
-use quell_model::{BeRung, Class, CoreMode, CoreSet, Plan, Reason, Role, Rung, TaskId, TaskReason};
+use quell_model::{BeRung, Class, CoreMode, CoreSet, Plan, Reason, Role, Rung, TaskId};
 
 use super::Pin;
 use super::intent::Style;
@@ -22,9 +22,6 @@ pub(super) struct Want {
     pub away: CoreSet,
     /// All managed cores.
     pub managed: CoreSet,
-    /// It is kept off cores whose idle time is too short for the fair server (trap 7): SCHED_IDLE
-    /// would trip it, FIFO-low does not.
-    pub fair_server: bool,
 }
 
 impl Want {
@@ -37,7 +34,6 @@ impl Want {
             owned: CoreSet::EMPTY,
             away: CoreSet::EMPTY,
             managed: CoreSet::EMPTY,
-            fair_server: false,
         }
     }
 
@@ -119,8 +115,7 @@ pub(super) fn place(want: &Want, own: &CoreSet) -> Place {
     if managed.is_empty() {
         return Place { cores: *own, rung: Rung::SchedIdle, stranded: true };
     }
-    let rung = if want.fair_server { Rung::FifoLow } else { want.rung };
-    Place { cores: managed, rung, stranded: true }
+    Place { cores: managed, rung: want.rung, stranded: true }
 }
 
 /// The wants of all tasks, with a generation each: a thread is settled once it was brought to its
@@ -196,7 +191,6 @@ impl Targets {
                 owned: CoreSet::EMPTY,
                 away,
                 managed,
-                fair_server: task.reason == TaskReason::FairServer,
             }
         }));
         for core in &plan.cores {

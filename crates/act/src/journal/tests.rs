@@ -48,6 +48,12 @@ fn what_is_recorded_reads_back() {
             text("950000"),
             text("-1"),
         ),
+        // In journals of older versions only: after an upgrade it is restored all the same.
+        (
+            Subject::Setting("/sys/kernel/debug/sched/fair_server/cpu1/runtime".into()),
+            text("50000000"),
+            text("0"),
+        ),
         (Subject::Group("/sys/fs/cgroup/cpu/quell".into()), text("absent"), text("created")),
         (
             Subject::Member { process: thread(), hierarchy: "/sys/fs/cgroup/cpu".into() },

@@ -49,7 +49,6 @@ fn times(topology: &Topology, tasks: u32) -> Result<Vec<u64>> {
         places_threads: true,
         freezes_tasks: true,
         per_thread_state: true,
-        fair_server: true,
         actuation_delay: Nanos::from_micros(100),
         ..HostCaps::default()
     };

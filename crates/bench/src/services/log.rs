@@ -97,7 +97,7 @@ impl Header {
     pub fn new(command: &str, seed: u64) -> Header {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Header {
-            commit: quell_report::machine::commit(),
+            commit: quell_terminal::commit().to_owned(),
             boot: boot.trim().to_owned(),
             command: command.to_owned(),
             seed,

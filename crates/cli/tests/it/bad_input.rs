@@ -188,13 +188,15 @@ fn a_cgroup_that_forbids_real_time_is_refused_by_name() {
     };
     let victim = Program::start("sleep", &["60"]);
     fs::write(format!("{}/cgroup.procs", no_budget.group), victim.pid().to_string()).unwrap();
-    let text = format!(
-        "[host]\nrt_throttling = \"leave\"\n[[task]]\nname = \"web\"\nclass = \"lc\"\npid = {}\nguaranteed = 1\n",
-        victim.pid()
-    );
-    let said = ground.refused(&text);
-    assert_one_line(&said, "quell-test-no-budget has no real-time budget");
-    assert!(said.contains("rt_throttling = \"off\""), "the remedy is missing: {said}");
+    for throttling in ["auto", "leave"] {
+        let text = format!(
+            "[host]\nrt_throttling = \"{throttling}\"\n[[task]]\nname = \"web\"\nclass = \"lc\"\npid = {}\nguaranteed = 1\n",
+            victim.pid()
+        );
+        let said = ground.refused(&text);
+        assert_one_line(&said, "quell-test-no-budget has no real-time budget");
+        assert!(said.contains("rt_throttling = \"off\""), "the remedy is missing: {said}");
+    }
     assert_eq!(scheduling(victim.pid())[0].0, OTHER);
     assert_eq!(fs::read_to_string(LIMIT).unwrap().trim(), "950000");
     fs::write("/sys/fs/cgroup/cpu/cgroup.procs", victim.pid().to_string()).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::common::lanes::{all, elevated, spinner};
-use crate::common::{Daemon, Ground, OTHER, Program, eventually, scheduling};
+use crate::common::{Daemon, Ground, OTHER, Program, eventually, rt_limit, scheduling};
 use serde_json::Value;
 
 const PORT: &str = "22329";
@@ -133,7 +133,9 @@ fn lane_comes_and_goes_with_apply_and_with_its_command() {
     let members = [spinner(), spinner(), spinner()];
     let text = file(&web, &members, &hog);
     let without = &text[..text.find("[[task]]\nname = \"lane\"").unwrap()];
+    let limit = rt_limit();
     let daemon = ground.run(without);
+    assert_eq!(rt_limit(), limit);
     let apply = |text: &str| {
         let path = ground.path().join("next.toml");
         std::fs::write(&path, text).unwrap();
@@ -142,6 +144,10 @@ fn lane_comes_and_goes_with_apply_and_with_its_command() {
     };
     assert!(apply(&text).0);
     eventually("it has slices", || slices(&daemon)[2] > 5);
+    // With real-time budgets of cgroups every kernel throttles real-time threads.
+    if std::fs::exists("/sys/fs/cgroup/cpu/cpu.rt_runtime_us").unwrap() {
+        assert_eq!(rt_limit(), "-1", "the lane may fill its core");
+    }
     // What cannot be changes nothing.
     let odd = text.replace("slice =", "slyce =");
     assert!(apply(&odd).1.contains("slyce"), "{}", apply(&odd).1);
@@ -184,4 +190,5 @@ fn lane_comes_and_goes_with_apply_and_with_its_command() {
     eventually("it is restored", || all(members[0].pid(), OTHER, "0-1"));
     assert!(daemon.task("lane-1").is_null());
     daemon.stop();
+    assert_eq!(rt_limit(), limit);
 }

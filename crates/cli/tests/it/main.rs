@@ -7,6 +7,7 @@ mod common;
 mod congestion;
 mod follow;
 mod generate;
+mod lab;
 mod lane;
 mod lane_bench;
 mod lane_kills;

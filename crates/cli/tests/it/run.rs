@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{
-    Daemon, FIFO, Ground, IDLE, OTHER, Program, copy_program, eventually, scheduling,
+    Daemon, FIFO, Ground, IDLE, OTHER, Program, copy_program, eventually, rt_limit, scheduling,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -148,15 +148,26 @@ fn a_killed_daemon_leaves_the_host_as_it_was() {
     let ground = Ground::new();
     let (lc, be) = (memcached(), Program::start("stress-ng", &["--cpu", "1", "--quiet"]));
     let before = (scheduling(lc.pid()), scheduling(be.pid()));
-    let limit = fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap();
-    let mut daemon = ground.run(&two_tasks(lc.pid(), be.pid()));
+    let limit = rt_limit();
+    let text = format!("[host]\nrt_throttling = \"off\"\n{}", two_tasks(lc.pid(), be.pid()));
+    let mut daemon = ground.run(&text);
     eventually("LC is on its rung", || all(lc.pid(), FIFO));
+    assert_eq!(rt_limit(), "-1");
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
     eventually("all is as before", || (scheduling(lc.pid()), scheduling(be.pid())) == before);
-    eventually("so is the sysctl", || {
-        fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap() == limit
-    });
+    eventually("so is the sysctl", || rt_limit() == limit);
+}
+
+#[test]
+fn rt_throttling_stays_as_found_without_lane_and_dedicated_scheduler() {
+    let ground = Ground::new();
+    let (lc, be) = (memcached(), Program::start("sleep", &["60"]));
+    let limit = rt_limit();
+    let daemon = ground.run(&two_tasks(lc.pid(), be.pid()));
+    eventually("LC is on its rung", || all(lc.pid(), FIFO));
+    assert_eq!(rt_limit(), limit);
+    daemon.stop();
 }
 
 #[test]

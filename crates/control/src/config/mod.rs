@@ -179,9 +179,10 @@ pub enum ObserverKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Throttling {
-    /// As [`Throttling::Off`] where the kernel throttles real-time threads: before Linux 6.12, and with RT_GROUP_SCHED.
+    /// Left, except where FIFO threads fill a core by design: those of a lane, a scheduler thread that spins, batch work
+    /// under `fifo-low`. There it is switched off, if the kernel stops real-time threads by it.
     Auto,
-    /// Switched off while managing: the kernel would stop LC for 50 ms a second otherwise.
+    /// Switched off while managing.
     Off,
     /// Left as found.
     Leave,

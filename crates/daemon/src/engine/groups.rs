@@ -1,4 +1,5 @@
-//! Cgroups: those of launched tasks, and the weights of those in which tasks were found.
+//! Settings of the host that follow tasks: cgroups of launched ones, weights of those in which tasks were found, RT
+//! throttling.
 
 use std::path::Path;
 
@@ -8,6 +9,9 @@ use quell_os::Tid;
 
 use super::Engine;
 use crate::command::GroupCall;
+use crate::throttling::WhyOff;
+
+const RT_RUNTIME: &str = "kernel.sched_rt_runtime_us";
 
 impl Engine {
     /// Makes the groups of a launched task, or finds those of an adopted one.
@@ -34,6 +38,19 @@ impl Engine {
         let made = groups.make(name, wanted, exec).map_err(|err| err.to_string())?;
         groups.admit(&made, Tid(pid), exec).map_err(|err| err.to_string())?;
         Ok(made)
+    }
+
+    /// Switches RT throttling off, until the daemon ends: a lane may fill its core by design.
+    pub fn unthrottle(&mut self) -> Result<(), String> {
+        if !self.settings.lanes_unthrottle {
+            return Ok(());
+        }
+        let setting = Setting::Sysctl(RT_RUNTIME.to_owned());
+        let done = self.parts.executor.write_setting(&setting, "-1");
+        if done.map_err(|err| err.to_string())? == Applied::Changed {
+            self.events.tell(format!("{RT_RUNTIME} is -1: {}", WhyOff::Lane));
+        }
+        Ok(())
     }
 
     /// Removes the groups of a launched task.

@@ -52,6 +52,8 @@ pub struct Settings {
     pub revoke_deadline: Nanos,
     /// Where it runs: the unmanaged cores.
     pub cores: CoreSet,
+    /// RT throttling goes off once there is a lane.
+    pub lanes_unthrottle: bool,
     /// Its rung.
     pub rung: SchedAttr,
 }
@@ -229,6 +231,9 @@ impl Engine {
             Command::Ungroup(groups, reply) => {
                 self.ungroup(&groups);
                 let _ = reply.send(());
+            }
+            Command::Unthrottle(reply) => {
+                let _ = reply.send(self.unthrottle());
             }
             Command::Weigh(file, least, reply) => {
                 let _ = reply.send(self.weigh(&file, least));

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, select};
+use quell_act::backend::Layout;
 use quell_control::config::{CheckedHost, Config, HostConfig, Source, TaskConfig};
 use quell_control::protocol::{Method, Reply, Status};
 use quell_model::{CoreSet, Topology};
@@ -31,6 +32,7 @@ use crate::command::Command;
 use crate::engine::EngineThread;
 use crate::mailbox::{NoAnswer, Postbox};
 use crate::server::{Incoming, Visit};
+use crate::throttling::fills_its_core;
 use lanes::Schedulers;
 pub use live::LiveLine;
 pub use preflight::preflight;
@@ -51,6 +53,8 @@ pub struct Ground {
     pub checked: CheckedHost,
     /// The `[host]` table in force.
     pub host: HostConfig,
+    /// Where its cgroup controllers are.
+    pub layout: Layout,
 }
 
 /// See the module's documentation.
@@ -94,7 +98,7 @@ impl Manager {
         status: Status,
     ) -> Manager {
         Manager {
-            weighed: Weighed::new(&ground.host, &status.observer),
+            weighed: Weighed::new(&ground.host, &ground.layout, &status.observer),
             ground,
             engine: engine.postbox.clone(),
             schedulers,
@@ -190,7 +194,9 @@ impl Manager {
         file: &str,
         keeps: impl Fn(&Task) -> bool,
     ) -> Result<(), String> {
-        preflight(fresh, &self.ground.host, file)?;
+        // Before the first lane starts, RT throttling goes off.
+        let throttled = !fresh.iter().any(|task| fills_its_core(task));
+        preflight(fresh, &self.ground.host, &self.ground.layout, throttled, file)?;
         // Two schedulers of one thread would each take the other's rung for the thread's own.
         let lanes = fresh.iter().filter(|task| matches!(task.source, Source::Lane(_)));
         for task in lanes {

@@ -1,10 +1,11 @@
 //! What can be known to fail before anything is changed.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use quell_act::backend::{Layout, check_rt};
 use quell_control::config::{
-    BackEndKind, HostConfig, LatencySource, ObserverKind, Source, TaskConfig, Throttling,
+    BackEndKind, HostConfig, LatencySource, ObserverKind, Source, TaskConfig,
 };
 use quell_model::Class;
 use quell_observe::procs;
@@ -14,38 +15,38 @@ use super::sources;
 use crate::lane::LaneRequest;
 use crate::launch::find_program;
 
-/// Checks the sources of tasks that are to start.
+/// Checks the sources of tasks that are to start. `throttled`: RT throttling is not switched off before they do, so that
+/// real-time budgets of cgroups count.
 ///
 /// # Errors
 /// A sentence that names the file, the task and the remedy.
-pub fn preflight(tasks: &[&TaskConfig], host: &HostConfig, file: &str) -> Result<(), String> {
+pub fn preflight(
+    tasks: &[&TaskConfig],
+    host: &HostConfig,
+    layout: &Layout,
+    throttled: bool,
+    file: &str,
+) -> Result<(), String> {
     for task in tasks {
         source(&task.source)
             .and_then(|()| lane(task, host))
             .and_then(|()| latency(task))
-            .and_then(|()| realtime(task, host))
+            .and_then(|()| if throttled { realtime(task, host, layout) } else { Ok(()) })
             .map_err(|what| format!("{file}: task `{}`: {what}", task.name))?;
     }
     Ok(())
 }
 
-/// Tries real-time priority in the cgroups of an LC task's processes. With RT throttling off the kernel
-/// enforces no budget, so there is nothing to try before.
-fn realtime(task: &TaskConfig, host: &HostConfig) -> Result<(), String> {
-    let wanted = task.class == Class::LatencyCritical
-        && host.back_end == BackEndKind::Elevation
-        && host.rt_throttling == Throttling::Leave;
-    if !wanted {
-        return Ok(());
-    }
-    let layout = Layout::detect(Path::new("/")).map_err(|err| format!("cgroups: {err}"))?;
-    let Some(cpu) = &layout.cpu else { return Ok(()) };
-    for pid in sources::processes(&task.source) {
-        // A process that ended meanwhile needs no priority.
-        let Ok(group) = Layout::group_of(Path::new("/"), cpu, "cpu", pid) else { continue };
-        check_rt(&group).map_err(|err| err.to_string())?;
-    }
-    Ok(())
+/// Tries real-time priority in those cgroups of an LC task's processes that have a budget of it.
+fn realtime(task: &TaskConfig, host: &HostConfig, layout: &Layout) -> Result<(), String> {
+    let wanted = task.class == Class::LatencyCritical && host.back_end == BackEndKind::Elevation;
+    let Some(cpu) = layout.cpu.as_ref().filter(|_| wanted) else { return Ok(()) };
+    // A process that ended meanwhile needs no priority.
+    let group_of = |pid| Layout::group_of(Path::new("/"), cpu, "cpu", pid).ok();
+    let groups: BTreeSet<PathBuf> =
+        sources::processes(&task.source).into_iter().filter_map(group_of).collect();
+    let budgeted = groups.iter().filter(|group| group.join("cpu.rt_runtime_us").exists());
+    budgeted.into_iter().try_for_each(|group| check_rt(group).map_err(|err| err.to_string()))
 }
 
 fn source(source: &Source) -> Result<(), String> {

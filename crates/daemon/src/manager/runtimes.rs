@@ -112,7 +112,7 @@ impl Manager {
             ));
         }
         let config = as_configured(peer.pid, wanted)?;
-        preflight(&[&config], &self.ground.host, "registration")?;
+        preflight(&[&config], &self.ground.host, &self.ground.layout, true, "registration")?;
         let (managed, away) = (*managed, self.away());
         let task = Task::start(&config, &managed, away, &mut self.schedulers, &self.engine)?;
         self.tasks.push(task);

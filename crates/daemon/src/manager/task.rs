@@ -110,6 +110,9 @@ impl Task {
         let id = self.id;
         if let Some((typed, request)) = lane {
             let allowed = self.config.allowed(managed);
+            if let Err(why) = engine.call(Command::Unthrottle).map_err(no_answer)? {
+                self.problems.push(format!("RT throttling stays on: {why}"));
+            }
             let remark = schedulers.open(id, typed, request, &allowed, engine)?;
             self.problems.extend(remark);
         }

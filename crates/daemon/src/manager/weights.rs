@@ -3,7 +3,7 @@
 //! processes come, and move between cgroups.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use quell_act::backend::{Layout, SchedGroup, Standing, Weights, is_least};
 use quell_control::config::{BackEndKind, HostConfig, Source};
@@ -39,11 +39,11 @@ struct Found {
 
 impl Weighed {
     /// `None` where no thread of a service is in the background.
-    pub fn new(host: &HostConfig, observer: &str) -> Option<Weighed> {
+    pub fn new(host: &HostConfig, layout: &Layout, observer: &str) -> Option<Weighed> {
         let has_roles = host.back_end == BackEndKind::Elevation && observer == "bpf";
-        let layout = Layout::detect(Path::new("/")).ok().filter(|_| has_roles)?;
-        let weights = Weights::new(&layout).filter(|_| host.be_rung == BeRung::SchedIdle);
-        Some(Weighed { weights, elevated: false, least: BTreeMap::new() })
+        let ordered = host.be_rung == BeRung::SchedIdle;
+        let weights = Weights::new(layout).filter(|_| ordered);
+        has_roles.then_some(Weighed { weights, elevated: false, least: BTreeMap::new() })
     }
 
     /// Compares the cgroups of batch work with those of services, and tells each task what could not be had.

@@ -129,27 +129,6 @@ fn a_ladder_without_room_is_absent() {
 }
 
 #[test]
-fn the_fair_server_passes_where_its_run_time_is_known() {
-    let file = "/sys/kernel/debug/sched/fair_server/cpu7/runtime";
-    let tree = Tree::new(&[ROOT, KERNEL_6_12, ONLINE]);
-    let unmounted = scheduling::fair_server(&tree.host());
-    expect(&unmounted, Status::Degraded, "not mounted");
-    assert!(unmounted.remedy.contains("mount -t debugfs"), "{unmounted:?}");
-    tree.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
-    expect(&scheduling::fair_server(&tree.host()), Status::Degraded, "lockdown");
-    tree.write(NOBODY.0, NOBODY.1);
-    expect(&scheduling::fair_server(&tree.host()), Status::Degraded, "only root");
-    tree.write(file, "50000000\n");
-    let on = scheduling::fair_server(&tree.host());
-    expect(&on, Status::Pass, "50 ms a period; Quell leaves it as it is");
-    assert!(on.consequence.contains("Quell then moves batch work off that core"), "{on:?}");
-    tree.write(file, "0\n");
-    expect(&scheduling::fair_server(&tree.host()), Status::Pass, "off");
-    tree.write(KERNEL_6_12.0, "6.11.9\n");
-    expect(&scheduling::fair_server(&tree.host()), Status::Pass, "none");
-}
-
-#[test]
 fn the_preemption_model_comes_from_the_most_reliable_source() {
     let version = "/proc/sys/kernel/version";
     let tree = Tree::new(&[KERNEL_6_12]);

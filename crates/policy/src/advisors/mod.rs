@@ -1,13 +1,11 @@
 //! Advisors: each watches one thing and suggests; the allocator decides.
 
 mod bandwidth;
-mod fair_server;
 mod hyperthread;
 mod kernel_sections;
 mod quantum;
 
 pub use bandwidth::Bandwidth;
-pub use fair_server::FairServer;
 pub use hyperthread::Hyperthread;
 pub use kernel_sections::KernelSections;
 pub use quantum::Quantum;

@@ -1,6 +1,6 @@
 //! Advice into each task's bans and cap. What an earlier invariant forbids is declined and noted.
 
-use quell_model::{CoreSet, Nanos, TaskReason};
+use quell_model::{CoreSet, Nanos};
 
 use super::Allocator;
 use crate::Advice;
@@ -49,9 +49,7 @@ impl Allocator {
         let own = advice.of(place as usize);
         let mut banned = own.banned.union(&advice.everyone);
         let mut reason = own.reason;
-        // The fair server runs no thread of a lane: their rungs are real-time ones.
-        let spared = task.is_lane() && advice.best_effort_reason == TaskReason::FairServer;
-        if task.is_be() && !spared && !advice.best_effort.is_empty() {
+        if task.is_be() && !advice.best_effort.is_empty() {
             banned = banned.union(&advice.best_effort);
             if own.banned.is_empty() {
                 reason = advice.best_effort_reason;

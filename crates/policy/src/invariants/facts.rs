@@ -134,8 +134,7 @@ impl Actor<'_> {
     /// The Plan says that advice keeps it off cores.
     fn is_held_off(&self) -> bool {
         let reason = self.plan.reason;
-        let banned =
-            matches!(reason, TaskReason::Banned | TaskReason::FairServer | TaskReason::Hyperthread);
+        let banned = matches!(reason, TaskReason::Banned | TaskReason::Hyperthread);
         banned || matches!(reason, TaskReason::DelaysLc(_) | TaskReason::RanAway(_))
     }
 

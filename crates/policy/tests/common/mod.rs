@@ -51,7 +51,6 @@ pub fn caps(shares_cores: bool) -> HostCaps {
         freezes_tasks: true,
         per_thread_state: true,
         bursts: shares_cores,
-        fair_server: shares_cores,
         request_start_times: true,
         yields_requests: true,
         memory_counters: true,

@@ -135,7 +135,7 @@ fn no_core_is_left_to_nobody_while_be_waits_unless_the_plan_says_why() {
     scene.plan.cores[3].owner = None;
     scene.plan.tasks[be.at()].shared_cores = CoreSet::EMPTY;
     assert_eq!(rules(&scene), broken(Invariant::WorkConservation));
-    scene.plan.tasks[be.at()].reason = TaskReason::FairServer;
+    scene.plan.tasks[be.at()].reason = TaskReason::Banned;
     assert_eq!(rules(&scene), vec![]);
 }
 

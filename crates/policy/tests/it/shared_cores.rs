@@ -3,7 +3,7 @@
 use crate::common::Scene;
 use quell_model::*;
 use quell_policy::allocator_constants::{HOLD_MAX, HOLD_MIN};
-use quell_policy::{Config, Policy, Quell, Wake};
+use quell_policy::{Advice, Advisor, BadState, BanScope, Config, Policy, Quell, Wake};
 
 const MS: Nanos = Nanos::from_millis(1);
 
@@ -11,11 +11,30 @@ fn quell(scene: &Scene) -> Quell {
     Quell::new(scene.host.clone(), Config::default())
 }
 
-/// Ticks until a core that LC fills counts as full.
-fn until_full(scene: &mut Scene, policy: &mut Quell) {
-    for _ in 0..10 {
-        scene.tick(policy, Nanos::from_millis(100));
+/// Keeps batch work off these cores.
+struct NoBatchOn(CoreSet);
+
+impl Advisor for NoBatchOn {
+    fn name(&self) -> &'static str {
+        "no_batch_on"
     }
+
+    fn advise(&mut self, _: Nanos, _: &Snapshot, advice: &mut Advice) {
+        for core in self.0.iter() {
+            advice.ban(BanScope::BestEffort, core, core, TaskReason::Banned);
+        }
+    }
+
+    fn save(&self, _: &mut Vec<u8>) {}
+
+    fn restore(&mut self, _: &mut &[u8]) -> Result<(), BadState> {
+        Ok(())
+    }
+}
+
+fn without_batch_on(scene: &Scene, cores: CoreSet) -> Quell {
+    let advisor = NoBatchOn(cores);
+    Quell::with_advisors(scene.host.clone(), vec![Box::new(advisor)])
 }
 
 #[test]
@@ -167,21 +186,31 @@ fn a_runaway_task_is_batch_work_until_it_sleeps_again() {
 }
 
 #[test]
-fn be_is_banned_where_lc_leaves_no_idle_time_and_frozen_where_nothing_else_is_left() {
+fn be_leaves_banned_cores_and_has_none_where_all_are() {
     let mut scene = Scene::new(2, 1, true);
     let (lc, be) = (scene.lc(1, 1), scene.be(2));
     scene.demand(be, 2, 0);
-    let mut policy = quell(&scene);
-    scene.seen.cores[0].lc_busy = Signal::Measured(Permille(960));
-    until_full(&mut scene, &mut policy);
+    scene.tick(&mut without_batch_on(&scene, CoreSet::of(CoreId(0))), MS);
     assert_eq!(scene.plan.usable(be).to_string(), "1");
-    assert_eq!(scene.planned(be).reason, TaskReason::FairServer);
+    assert_eq!(scene.planned(be).reason, TaskReason::Banned);
     scene.task(lc).limits.guaranteed = 2;
     scene.task(lc).limits.max = 2;
-    scene.seen.cores[1].lc_busy = Signal::Measured(Permille(960));
-    until_full(&mut scene, &mut policy);
+    scene.tick(&mut without_batch_on(&scene, scene.host.managed), MS);
     assert!(scene.plan.usable(be).is_empty());
-    assert_eq!(scene.planned(be).reason, TaskReason::FairServer);
+    assert_eq!(scene.planned(be).reason, TaskReason::Banned);
+}
+
+#[test]
+fn be_stays_beneath_lc_that_leaves_no_idle_time() {
+    let mut scene = Scene::new(1, 1, true);
+    let (_, be) = (scene.lc(1, 1), scene.be(1));
+    scene.demand(be, 1, 0);
+    let mut policy = quell(&scene);
+    scene.seen.cores[0].lc_busy = Signal::Measured(Permille(1_000));
+    for _ in 0..20 {
+        scene.tick(&mut policy, Nanos::from_millis(100));
+        assert_eq!(scene.plan.usable(be).to_string(), "0", "roles of LC threads leave it a tenth");
+    }
 }
 
 #[test]
@@ -190,9 +219,8 @@ fn without_a_freezer_be_keeps_a_core_and_the_veto_is_explained() {
     scene.host.caps.freezes_tasks = false;
     scene.lc(1, 1);
     let be = scene.be(1);
-    let mut policy = quell(&scene);
-    scene.seen.cores[0].lc_busy = Signal::Measured(Permille(960));
-    until_full(&mut scene, &mut policy);
+    let mut policy = without_batch_on(&scene, CoreSet::of(CoreId(0)));
+    scene.tick(&mut policy, MS);
     assert_eq!(scene.plan.usable(be).to_string(), "0");
     let explained = policy.explain();
     assert_eq!((explained.vetoes[0].task, explained.vetoes[0].by), (be, None));

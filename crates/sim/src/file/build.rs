@@ -178,8 +178,6 @@ fn caps(
         freezes_tasks: true,
         per_thread_state: true,
         bursts: raw.bursts.unwrap_or(shares_cores),
-        // The model has no fair server.
-        fair_server: false,
         request_start_times: raw.request_start_times.unwrap_or(!shares_cores),
         yields_requests: raw.request_start_times.unwrap_or(!shares_cores),
         memory_counters: raw.memory_counters.unwrap_or(true),

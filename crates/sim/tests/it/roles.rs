@@ -57,7 +57,7 @@ impl Policy for Watched {
 /// One core, on which priority alone arbitrates; with and without bursts.
 fn one_core(bursts: bool) -> Scenario {
     let mut host = host(1, 1, true);
-    (host.caps.bursts, host.caps.fair_server) = (bursts, false);
+    host.caps.bursts = bursts;
     let mut scenario = scenario(host);
     scenario.length = Nanos(SECOND);
     scenario.warm_up = Nanos::ZERO;

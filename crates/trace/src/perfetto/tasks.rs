@@ -197,7 +197,6 @@ fn put_task_reason(reason: TaskReason) -> wire::Reason {
         TaskReason::Guest => (2, 0),
         TaskReason::RanAway(run) => (3, time(run)),
         TaskReason::DelaysLc(delay) => (4, time(delay)),
-        TaskReason::FairServer => (5, 0),
         TaskReason::Capped => (6, 0),
         TaskReason::Banned => (7, 0),
         TaskReason::NoCore => (8, 0),
@@ -214,11 +213,22 @@ fn take_task_reason(reason: wire::Reason) -> Result<TaskReason, Malformed> {
         2 => TaskReason::Guest,
         3 => TaskReason::RanAway(take_time(value)?),
         4 => TaskReason::DelaysLc(take_time(value)?),
-        5 => TaskReason::FairServer,
         6 => TaskReason::Capped,
-        7 => TaskReason::Banned,
+        // 5 is in older traces only: kept off cores that LC left almost no idle time, for the kernel's fair server.
+        5 | 7 => TaskReason::Banned,
         8 => TaskReason::NoCore,
         9 => TaskReason::Hyperthread,
         _ => return Err(BAD_REASON),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_of_the_fair_server_in_an_older_trace_is_a_ban() {
+        let reason = take_task_reason(wire::Reason { kind: 5, value: 0 });
+        assert_eq!(reason.ok(), Some(TaskReason::Banned));
+    }
 }

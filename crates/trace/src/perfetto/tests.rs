@@ -239,7 +239,6 @@ fn any_plan_reason() -> impl Strategy<Value = PlanReason> {
         TaskReason::Configured,
         TaskReason::Owner,
         TaskReason::Guest,
-        TaskReason::FairServer,
         TaskReason::Capped,
         TaskReason::Banned,
         TaskReason::NoCore,

@@ -1,17 +1,18 @@
-//! Settings of the kernel's scheduler: RT throttling, fair server, preemption model.
+//! Settings of the kernel's scheduler: RT throttling, preemption model.
 
 use std::path::Path;
 
-use quell_model::{CoreId, CoreSet};
+use quell_observe::kernel::Kernel;
 
 use super::{Note, Prep, PrepPlan, RtThrottling, Step, Why, text};
 use crate::Setting;
-use crate::backend::Layout;
+use crate::backend::throttles;
 
 const RT_RUNTIME: &str = "kernel.sched_rt_runtime_us";
-const FAIR_SERVER: &str = "/sys/kernel/debug/sched/fair_server";
-/// The first kernel whose fair server stops real-time threads for starving fair ones.
-const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
+/// The kernel's default limit, in percent of the period, and the least period in which LC keeps below it: its share of a core is
+/// bounded in windows of 250 ms.
+const LIMIT_PERCENT: i64 = 95;
+const PERIOD_MIN_US: i64 = 500_000;
 
 /// RT throttling. With -1 for the whole host the limits of version 1 cpu groups are not enforced
 /// either, so that none of them has to be written.
@@ -30,18 +31,22 @@ pub(super) fn plan_throttling(prep: &Prep, plan: &mut PrepPlan) {
     {
         return;
     }
-    let off = match prep.config.rt_throttling {
-        RtThrottling::Auto if !throttles(prep) => return,
-        RtThrottling::Auto | RtThrottling::Off => true,
-        RtThrottling::Leave => false,
-    };
-    if off {
-        plan.steps.push(Step::Set {
-            setting: Setting::Sysctl(RT_RUNTIME.into()),
-            value: "-1".into(),
-            why: Why::Throttling,
-        });
-    } else {
+    let acts = throttles(&Kernel::at(&prep.root), &prep.layout);
+    match prep.config.rt_throttling {
+        RtThrottling::Leave | RtThrottling::OffIfActive if !acts => return,
+        RtThrottling::Leave => {}
+        RtThrottling::OffIfActive | RtThrottling::Off => {
+            plan.steps.push(Step::Set {
+                setting: Setting::Sysctl(RT_RUNTIME.into()),
+                value: "-1".into(),
+                why: Why::Throttling,
+            });
+            return;
+        }
+    }
+    let is_above_lc = matches!(numbers, (Ok(runtime), Some(period))
+        if period >= PERIOD_MIN_US && runtime.saturating_mul(100) >= period.saturating_mul(LIMIT_PERCENT));
+    if !prep.config.leaves_a_tenth || !is_above_lc {
         plan.notes.push(Note {
             what: format!("{RT_RUNTIME} stays at {runtime}"),
             advice:
@@ -49,69 +54,6 @@ pub(super) fn plan_throttling(prep: &Prep, plan: &mut PrepPlan) {
                      `rt_throttling = \"off\"` to switch that off while Quell runs"
                     .into(),
         });
-    }
-}
-
-/// The fair server (`kernel/sched/debug.c`): read, never written. A run time of 0 would stop it, but kernels before mainline
-/// commit 5a40a9bb56d4 (2026) do not start it again when the value is restored while threads are queued, and 6.12 may raise
-/// a WARNING on the write, which `panic_on_warn` turns into a crash.
-pub(super) fn plan_fair_server(prep: &Prep, plan: &mut PrepPlan) {
-    let directory = prep.path(FAIR_SERVER);
-    if let Err(error) = std::fs::metadata(&directory) {
-        if has_fair_server(prep) {
-            plan.fair_server = true;
-            plan.notes.push(fair_server_note(&format!("cannot be read ({FAIR_SERVER}: {error})")));
-        }
-        return;
-    }
-    let is_on =
-        |core: &CoreId| text(&directory.join(format!("cpu{core}/runtime"))).as_deref() != Some("0");
-    let active: CoreSet = prep.config.managed.iter().filter(is_on).collect();
-    if !active.is_empty() {
-        plan.fair_server = true;
-        plan.notes.push(fair_server_note(&format!("stays on for cores {active}")));
-    }
-}
-
-fn fair_server_note(state: &str) -> Note {
-    Note {
-        what: format!("the fair server {state}"),
-        advice: "where LC leaves a core less than about 5 % idle, the kernel stops LC for up to 50 ms a second to run \
-                 starving fair threads, SCHED_IDLE included; Quell moves BE off such cores"
-            .into(),
-    }
-}
-
-/// Whether this kernel stops real-time threads by `sched_rt_runtime_us`, or may do so for all that is known.
-fn throttles(prep: &Prep) -> bool {
-    !has_fair_server(prep) || has_rt_groups(prep) != Some(false)
-}
-
-/// Whether cgroups have real-time budgets (RT_GROUP_SCHED); `None`: nothing tells.
-fn has_rt_groups(prep: &Prep) -> Option<bool> {
-    let booted = text(&prep.path("/proc/cmdline")).unwrap_or_default();
-    if booted.split_ascii_whitespace().any(|word| word == "rt_group_sched=0") {
-        return Some(false);
-    }
-    let cpu = Layout::detect(&prep.root).ok().and_then(|layout| layout.cpu);
-    if cpu.is_some_and(|cpu| cpu.mount.join("cpu.rt_runtime_us").exists()) {
-        return Some(true);
-    }
-    let config = text(&prep.path(&format!("/boot/config-{}", release(prep))))?;
-    Some(config.lines().any(|line| line == "CONFIG_RT_GROUP_SCHED=y"))
-}
-
-fn release(prep: &Prep) -> String {
-    text(&prep.path("/proc/sys/kernel/osrelease")).unwrap_or_default()
-}
-
-fn has_fair_server(prep: &Prep) -> bool {
-    let release = release(prep);
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
-    match (numbers.next().flatten(), numbers.next().flatten()) {
-        (Some(major), Some(minor)) => (major, minor) >= FAIR_SERVER_SINCE,
-        // Better a policy that expects it in vain than one that is surprised.
-        _ => true,
     }
 }
 

@@ -1,9 +1,9 @@
 //! What a managed core needs besides its threads.
 //!
 //! A core that real-time threads keep busy starves whatever else has to run there: softirq and interrupt
-//! threads get a rung above LC; interrupts are moved to other cores; RT throttling, which would stop LC
-//! for tens of milliseconds a second, is switched off where the kernel has it; and foreign threads are listed, or moved. All of
-//! it is planned first, done through the executor, and undone by it. The fair server is only read.
+//! threads get a rung above LC; interrupts are moved to other cores; RT throttling is switched off
+//! where FIFO threads fill a core by design; and foreign threads are listed, or moved. All of
+//! it is planned first, done through the executor, and undone by it.
 
 mod bystanders;
 mod interrupts;
@@ -18,20 +18,20 @@ use quell_model::{CoreSet, Rung};
 
 pub use bystanders::Bystander;
 
+use super::Layout;
 use crate::{ActError, Executor, Ladder, RestoreReport, Setting, Subject};
 use quell_os::{ThreadRef, Tid};
 
 /// What to do with RT throttling (`kernel.sched_rt_runtime_us`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RtThrottling {
-    /// Switch it off where the kernel has it: since 6.12 without RT_GROUP_SCHED the fair server took its place, and the
-    /// setting stops no real-time thread.
+    /// Leave it.
     #[default]
-    Auto,
+    Leave,
+    /// Switch it off where the kernel stops real-time threads by it ([`super::throttles`]).
+    OffIfActive,
     /// Switch it off.
     Off,
-    /// Leave it.
-    Leave,
 }
 
 /// What is to be prepared.
@@ -41,6 +41,8 @@ pub struct PrepConfig {
     pub managed: CoreSet,
     /// What to do with RT throttling.
     pub rt_throttling: RtThrottling,
+    /// Elevated threads leave a tenth of each core, so that throttling at the kernel's default limit never acts.
+    pub leaves_a_tenth: bool,
     /// Interrupt threads to raise, by the name of their interrupt (`eth0` for `irq/42-eth0`).
     pub irq_threads: Vec<String>,
     /// Move foreign threads that can run elsewhere off the managed cores.
@@ -54,8 +56,9 @@ pub struct PrepConfig {
 pub struct Prep {
     config: PrepConfig,
     /// `None` for a back end that elevates nobody: then nothing has to be raised above it, and neither
-    /// throttling nor the fair server matters.
+    /// throttling matters.
     ladder: Option<Ladder>,
+    layout: Layout,
     root: PathBuf,
 }
 
@@ -70,8 +73,6 @@ pub struct PrepPlan {
     pub bystanders: Vec<Bystander>,
     /// The kernel's preemption model, as far as it tells.
     pub preemption: String,
-    /// The kernel's fair server is on for a managed core, or nothing says that it is off. It is not changed.
-    pub fair_server: bool,
 }
 
 /// One change.
@@ -129,20 +130,12 @@ pub struct PrepReport {
     pub done: usize,
     /// Steps that the host refused, with its reason.
     pub refused: Vec<(Step, ActError)>,
-    /// The fair server may stop elevated threads on a managed core: for
-    /// [`quell_model::HostCaps::fair_server`].
-    pub fair_server: bool,
 }
 
 impl Prep {
     /// Preparations for a back end that elevates threads on this ladder, or for one that does not.
-    pub fn new(config: PrepConfig, ladder: Option<Ladder>) -> Prep {
-        Prep::at("/", config, ladder)
-    }
-
-    /// As [`Prep::new`], reading kernel settings and interrupts below another root directory.
-    fn at(root: impl Into<PathBuf>, config: PrepConfig, ladder: Option<Ladder>) -> Prep {
-        Prep { config, ladder, root: root.into() }
+    pub fn new(config: PrepConfig, ladder: Option<Ladder>, layout: &Layout) -> Prep {
+        Prep { config, ladder, layout: layout.clone(), root: "/".into() }
     }
 
     /// Reads the host and lists what is to be done. Changes nothing.
@@ -151,7 +144,6 @@ impl Prep {
             PrepPlan { preemption: kernel::preemption(&self.root), ..Default::default() };
         if self.ladder.is_some() {
             kernel::plan_throttling(self, &mut plan);
-            kernel::plan_fair_server(self, &mut plan);
             interrupts::plan_threads(self, &mut plan);
             kernel::note_preemption(&mut plan);
         }
@@ -162,7 +154,7 @@ impl Prep {
 
     /// Does what a plan lists. A step that the host refuses is reported and the others are done.
     pub fn apply(&self, plan: &PrepPlan, exec: &mut Executor) -> PrepReport {
-        let mut report = PrepReport { fair_server: plan.fair_server, ..PrepReport::default() };
+        let mut report = PrepReport::default();
         for step in &plan.steps {
             match self.make(step, exec) {
                 // A bystander that ended meanwhile is out of the way too.

@@ -23,6 +23,16 @@ fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     root
 }
 
+/// Preparations of the host whose files are below `root`.
+fn prep_at(root: &Path, config: PrepConfig, ladder: Option<Ladder>) -> Prep {
+    let layout = Layout::detect(root).unwrap_or_default();
+    Prep { config, ladder, layout, root: root.into() }
+}
+
+fn prep(config: PrepConfig, ladder: Option<Ladder>) -> Prep {
+    Prep::new(config, ladder, &Layout::detect(Path::new("/")).unwrap())
+}
+
 fn settings(plan: &PrepPlan) -> Vec<(String, String)> {
     let of = |step: &Step| match step {
         Step::Set { setting, value, .. } => {
@@ -47,7 +57,7 @@ fn interrupts_leave_managed_cores_and_others_stay() {
         ("proc/irq/7/smp_affinity_list", "garbage\n"),
         ("proc/irq/default_smp_affinity", "f\n"),
     ]);
-    let plan = Prep::at(root.path(), config("2-3"), None).plan();
+    let plan = prep_at(root.path(), config("2-3"), None).plan();
     let wanted = [
         pair("/proc/irq/4/smp_affinity_list", "0-1"),
         pair("/proc/irq/5/smp_affinity_list", "0-1"),
@@ -55,96 +65,117 @@ fn interrupts_leave_managed_cores_and_others_stay() {
     assert_eq!(settings(&plan), wanted);
 }
 
-#[test]
-fn throttling_is_set_and_the_fair_server_left_as_found() {
-    let fair = |core| format!("sys/kernel/debug/sched/fair_server/cpu{core}/runtime");
-    let root = tree(&[
+/// A host with the kernel's default limit of real-time threads, and more files.
+fn throttled(release: &str, more: &[(&str, &str)]) -> tempfile::TempDir {
+    let mut files = vec![
         ("proc/sys/kernel/sched_rt_runtime_us", "950000\n"),
         ("proc/sys/kernel/sched_rt_period_us", "1000000\n"),
-        (&fair(1), "50000000\n"),
-        (&fair(2), "0\n"),
+        ("proc/sys/kernel/osrelease", release),
         ("sys/kernel/debug/sched/preempt", "none voluntary (full) lazy \n"),
-    ]);
-    let prep = |config| Prep::at(root.path(), config, Some(Ladder::default()));
-    let plan = prep(config("1-2")).plan();
-    assert_eq!(settings(&plan), [pair("/proc/sys/kernel/sched_rt_runtime_us", "-1")]);
-    assert_eq!((plan.fair_server, plan.preemption.as_str()), (true, "full"));
-    let note = plan.notes.iter().find(|note| note.what.contains("fair server")).unwrap();
-    assert_eq!(note.what, "the fair server stays on for cores 1");
-    assert!(note.advice.contains("Quell moves BE off such cores"), "{note:?}");
+        ("sys/kernel/debug/sched/fair_server/cpu1/runtime", "50000000\n"),
+    ];
+    files.extend_from_slice(more);
+    tree(&files)
+}
 
-    let left = prep(PrepConfig { rt_throttling: RtThrottling::Leave, ..config("2") }).plan();
+/// A host on which LC leaves a tenth and nothing fills a core by design.
+fn plain_config() -> PrepConfig {
+    PrepConfig { leaves_a_tenth: true, ..config("1") }
+}
+
+/// Other notes depend on the host of the test: threads are always those.
+fn throttling_notes(plan: &PrepPlan) -> usize {
+    plan.notes.iter().filter(|note| note.what.contains("sched_rt_runtime_us stays at")).count()
+}
+
+#[test]
+fn throttling_is_switched_off_or_left() {
+    let root = throttled("6.1.0", &[]);
+    let plan = |rt_throttling, ladder| {
+        prep_at(root.path(), PrepConfig { rt_throttling, ..config("1-2") }, ladder).plan()
+    };
+    let off = [pair("/proc/sys/kernel/sched_rt_runtime_us", "-1")];
+    for wanted in [RtThrottling::Off, RtThrottling::OffIfActive] {
+        let plan = plan(wanted, Some(Ladder::default()));
+        assert_eq!((&settings(&plan)[..], plan.preemption.as_str()), (&off[..], "full"));
+    }
+    let left = plan(RtThrottling::Leave, Some(Ladder::default()));
     assert_eq!(settings(&left), []);
-    assert!(!left.fair_server);
-    assert!(left.notes.iter().any(|note| note.what.contains("stays at 950000")));
-
-    let cpusets = Prep::at(root.path(), config("1-2"), None).plan();
+    assert_eq!(throttling_notes(&left), 1);
+    let cpusets = plan(RtThrottling::Off, None);
     assert_eq!(settings(&cpusets), [], "nothing is elevated, so nothing is stopped");
+}
+
+#[test]
+fn host_without_lane_or_dedicated_scheduler_keeps_its_settings() {
+    // With and without RT throttling of its own, and with budgets of cgroups.
+    let budgets =
+        [("proc/mounts", "cgroup /cg cgroup rw,cpu 0 0\n"), ("cg/cpu.rt_runtime_us", "950000\n")];
+    for (release, more) in [("6.1.0", &[][..]), ("6.12.1", &[]), ("6.12.1", &budgets)] {
+        let root = throttled(release, more);
+        let plan = prep_at(root.path(), plain_config(), Some(Ladder::default())).plan();
+        assert_eq!(settings(&plan), [], "{release}");
+        assert_eq!(throttling_notes(&plan), 0, "{release}: LC keeps below the limit");
+    }
+}
+
+#[test]
+fn limit_that_lc_reaches_is_reported_and_not_changed() {
+    let notes = |runtime: &str, period: &str, leaves_a_tenth| {
+        let root = throttled("6.1.0", &[]);
+        fs::write(root.path().join("proc/sys/kernel/sched_rt_runtime_us"), runtime).unwrap();
+        fs::write(root.path().join("proc/sys/kernel/sched_rt_period_us"), period).unwrap();
+        let config = PrepConfig { leaves_a_tenth, ..config("1") };
+        let plan = prep_at(root.path(), config, Some(Ladder::default())).plan();
+        assert_eq!(settings(&plan), []);
+        throttling_notes(&plan)
+    };
+    assert_eq!(notes("950000", "1000000", true), 0);
+    assert_eq!(notes("950000", "1000000", false), 1, "no roles");
+    assert_eq!(notes("500000", "1000000", true), 1, "half of each core");
+    assert_eq!(
+        notes("95000", "100000", true),
+        1,
+        "shorter than the window in which LC keeps below"
+    );
+    assert_eq!(notes("-1", "1000000", false), 0);
 }
 
 #[test]
 fn a_setting_that_stops_no_real_time_thread_is_left() {
     let plan = |release: &str, more: &[(&str, &str)], rt_throttling| {
-        let mut files = vec![
-            ("proc/sys/kernel/sched_rt_runtime_us", "950000\n"),
-            ("proc/sys/kernel/sched_rt_period_us", "1000000\n"),
-            ("proc/sys/kernel/osrelease", release),
-        ];
-        files.extend_from_slice(more);
-        let root = tree(&files);
+        let root = throttled(release, more);
         let config = PrepConfig { rt_throttling, ..config("1") };
-        settings(&Prep::at(root.path(), config, Some(Ladder::default())).plan()).len()
+        settings(&prep_at(root.path(), config, Some(Ladder::default())).plan()).len()
     };
     let without = [("boot/config-6.12.1", "# CONFIG_RT_GROUP_SCHED is not set\n")];
-    assert_eq!(plan("6.12.1", &without, RtThrottling::Auto), 0);
+    let active = RtThrottling::OffIfActive;
+    assert_eq!(plan("6.12.1", &without, active), 0);
     assert_eq!(plan("6.12.1", &without, RtThrottling::Off), 1, "as configured");
-    assert_eq!(plan("6.11.1", &without, RtThrottling::Auto), 1, "the kernel throttles");
+    assert_eq!(plan("6.11.1", &without, active), 1, "the kernel throttles");
     let with = [("boot/config-6.12.1", "CONFIG_RT_GROUP_SCHED=y\n")];
-    assert_eq!(plan("6.12.1", &with, RtThrottling::Auto), 1, "groups are throttled");
+    assert_eq!(plan("6.12.1", &with, active), 1, "groups are throttled");
     let booted = [with[0], ("proc/cmdline", "quiet rt_group_sched=0\n")];
-    assert_eq!(plan("6.12.1", &booted, RtThrottling::Auto), 0);
-    assert_eq!(plan("6.12.1", &[], RtThrottling::Auto), 1, "nothing tells");
+    assert_eq!(plan("6.12.1", &booted, active), 0);
+    assert_eq!(plan("6.12.1", &[], active), 1, "nothing tells");
     let v1 = [
         ("proc/mounts", "cgroup /cg cgroup rw,cpu 0 0\n"),
         ("cg/cpu.rt_runtime_us", "950000\n"),
         without[0],
     ];
-    assert_eq!(plan("6.12.1", &v1, RtThrottling::Auto), 1, "groups have budgets");
+    assert_eq!(plan("6.12.1", &v1, active), 1, "groups have budgets");
 }
 
 #[test]
-fn applied_preparations_do_not_write_the_fair_server() {
-    let file = "sys/kernel/debug/sched/fair_server/cpu1/runtime";
-    let root = tree(&[("proc/sys/kernel/sched_rt_runtime_us", "-1"), (file, "50000000\n")]);
-    let prep = Prep::at(root.path(), config("1"), Some(Ladder::default()));
-    let mut exec = executor();
-    let mut apply = || {
-        let mut plan = prep.plan();
-        // Threads are those of the host that runs the test.
-        plan.steps.retain(|step| matches!(step, Step::Set { .. }));
-        let report = prep.apply(&plan, &mut exec);
-        (report.fair_server, report.done + report.refused.len())
-    };
-    assert_eq!(apply(), (true, 0), "no step, and the policy has to expect it");
-    fs::write(root.path().join(file), "0\n").unwrap();
-    assert_eq!(apply(), (false, 0));
-}
-
-#[test]
-fn a_fair_server_out_of_reach_is_told_and_old_kernels_have_none() {
-    let of = |release: &str| {
-        let root = tree(&[
-            ("proc/sys/kernel/osrelease", release),
-            ("proc/sys/kernel/sched_rt_runtime_us", "-1"),
-        ]);
-        let plan = Prep::at(root.path(), config("1"), Some(Ladder::default())).plan();
-        let told = plan.notes.iter().any(|note| note.what.contains("fair server"));
-        assert_eq!(settings(&plan), []);
-        (plan.fair_server, told)
-    };
-    assert_eq!(of("6.1.0-40-amd64"), (false, false));
-    assert_eq!(of("6.12.3"), (true, true));
-    assert_eq!(of("7.0-rc1"), (true, true));
+fn the_fair_server_is_no_part_of_a_plan() {
+    for release in ["6.1.0-40-amd64", "6.12.3", "7.0-rc1"] {
+        let root = throttled(release, &[]);
+        let config = PrepConfig { rt_throttling: RtThrottling::Off, ..plain_config() };
+        let plan = prep_at(root.path(), config, Some(Ladder::default())).plan();
+        let only = [pair("/proc/sys/kernel/sched_rt_runtime_us", "-1")];
+        assert_eq!(settings(&plan), only, "{release}");
+        assert!(plan.notes.iter().all(|note| !note.what.contains("fair server")), "{release}");
+    }
 }
 
 #[test]
@@ -188,7 +219,7 @@ fn wait_for_name(child: &Child, name: &str) {
 fn a_process_that_borrows_a_name_of_the_kernels_is_not_raised() {
     let child = impostor("ksoftirqd/1");
     wait_for_name(&child, "ksoftirqd/1");
-    let plan = Prep::new(config("1"), Some(Ladder::default())).plan();
+    let plan = prep(config("1"), Some(Ladder::default())).plan();
     let raised = |pid: i32| {
         plan.steps
             .iter()
@@ -213,7 +244,7 @@ fn a_bystander_is_listed_and_moved_only_on_request_and_put_back() {
     let pid = Tid(child.id() as i32);
     let thread = ThreadRef::of(pid, pid).unwrap();
     let of = |config: PrepConfig| {
-        let mut plan = Prep::new(config, None).plan();
+        let mut plan = prep(config, None).plan();
         // Nobody else on this host is touched.
         plan.steps
             .retain(|step| matches!(step, Step::Move { thread: other, .. } if *other == thread));
@@ -231,7 +262,7 @@ fn a_bystander_is_listed_and_moved_only_on_request_and_put_back() {
     );
 
     let moving = PrepConfig { move_bystanders: true, ..config("1") };
-    let (prep, plan) = (Prep::new(moving.clone(), None), of(moving.clone()));
+    let (prep, plan) = (prep(moving.clone(), None), of(moving.clone()));
     let before = host::allowed(&thread).unwrap();
     let mut exec = executor();
     assert_eq!(prep.apply(&plan, &mut exec).done, 1);
@@ -266,7 +297,8 @@ fn dump(plan: &PrepPlan) -> BTreeMap<String, String> {
 #[test]
 fn prepared_and_undone_the_host_is_as_found() {
     let _quiet = host_lock().unwrap();
-    let prep = Prep::new(config("1"), Some(Ladder::for_this_host().unwrap()));
+    let config = PrepConfig { rt_throttling: RtThrottling::OffIfActive, ..config("1") };
+    let prep = prep(config, Some(Ladder::for_this_host().unwrap()));
     let plan = prep.plan();
     let before = dump(&plan);
     assert!(!before.is_empty());

@@ -7,7 +7,7 @@ mod reliefs;
 mod turns;
 
 use fake::{Call, FakeHost, give, info, plan, set, task, thread, view};
-use quell_model::{BeRung, Class, CoreMode, Nanos, Outcome, Plan, Reason, Rung, TaskReason};
+use quell_model::{BeRung, Class, CoreMode, Nanos, Outcome, Plan, Reason, Rung};
 
 use super::*;
 use crate::{Ladder, Policy, SchedAttr};
@@ -26,7 +26,7 @@ fn lc_attr() -> SchedAttr {
 }
 
 fn elevation(be: BeRung) -> Elevation {
-    let host = ElevationHost { fair_server: false, per_thread_state: true, freezes: true };
+    let host = ElevationHost { per_thread_state: true, freezes: true };
     Elevation::new(ladder(), be, host)
 }
 
@@ -161,12 +161,9 @@ fn be_without_a_core_retreats_else_freezes_else_stays_beneath() {
     give(&mut off, BE, Rung::SchedIdle, "", "");
     t.plan = off;
 
-    // No consent and no way out: SCHED_IDLE on the managed core, or FIFO-low for the fair server.
+    // No consent and no way out: SCHED_IDLE on the managed core.
     t.tick();
     assert_eq!((t.host.sched_of(20).policy, t.host.cores_of(20)), (Policy::Idle, "1".into()));
-    t.plan.tasks[1].reason = TaskReason::FairServer;
-    t.tick();
-    assert_eq!(t.host.sched_of(20), ladder().attr(Rung::FifoLow).unwrap());
 
     let mut consenting = info(1, "be");
     consenting.may_freeze = true;

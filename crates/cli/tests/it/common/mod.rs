@@ -223,3 +223,9 @@ impl Waste {
         waste
     }
 }
+
+/// `kernel.sched_rt_runtime_us`.
+pub fn rt_limit() -> String {
+    let limit = std::fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap();
+    limit.trim().to_owned()
+}

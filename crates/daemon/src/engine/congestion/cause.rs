@@ -55,12 +55,7 @@ pub fn find(view: &TaskView, seen: &Snapshot, plan: &Plan) -> CongestionDetail {
     }
     let kept_off = matches!(
         reason,
-        Some(
-            TaskReason::Banned
-                | TaskReason::FairServer
-                | TaskReason::DelaysLc(_)
-                | TaskReason::Hyperthread
-        )
+        Some(TaskReason::Banned | TaskReason::DelaysLc(_) | TaskReason::Hyperthread)
     );
     let cause = if kept_off { CongestionCause::Advice } else { CongestionCause::Policy };
     CongestionDetail::new(cause, open)

@@ -19,7 +19,6 @@ pub fn host(physical: u16, smt: u16, shares_cores: bool) -> Host {
         places_threads: true,
         freezes_tasks: true,
         per_thread_state: true,
-        fair_server: shares_cores,
         actuation_delay: Nanos(20 * US),
         ..HostCaps::default()
     };

@@ -1,4 +1,4 @@
-//! Writes the commit into the library: a result names the one that was built, wherever it is run.
+//! Writes the commit into the library: both programs name the one that they were built of, and so do results.
 
 use std::process::Command;
 
