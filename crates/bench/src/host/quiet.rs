@@ -82,7 +82,7 @@ impl Quiet {
     }
 
     /// Turns real-time throttling off: threads that are busy stop for 50 ms of each second otherwise, and where the kernel
-    /// shares real-time time out among groups (RT_GROUP_SCHED) a group without a share is refused. Quell turns it off too.
+    /// shares real-time time out among groups (RT_GROUP_SCHED) a group without a share is refused.
     ///
     /// # Errors
     /// The kernel's.

@@ -238,7 +238,8 @@ fn daemon(spec: &RuntimeColocateSpec, batch: &Batch, stop: &Stop) -> Result<Daem
     let daemon = DaemonSpec {
         program: spec.quell.clone(),
         managed: spec.managed,
-        host: Vec::new(),
+        // Threads of a latency-critical runtime have no roles: at its peak they fill their cores.
+        host: vec!["rt_throttling = \"off\"".to_owned()],
         tasks: tasks.collect(),
     };
     Daemon::start(&daemon, stop)

@@ -10,6 +10,9 @@ use quell_testkit::{Undo, skipped};
 
 const CPU: &str = "/sys/fs/cgroup/cpu";
 
+/// A new cgroup has no real-time budget on kernels with RT_GROUP_SCHED, and a service in it is refused otherwise.
+const UNTHROTTLED: &str = "rt_throttling = \"off\"\n";
+
 /// A cgroup of the v1 cpu controller that has `cpu.idle`.
 struct Group {
     directory: PathBuf,
@@ -63,7 +66,7 @@ fn a_cgroup_of_batch_work_counts_for_least_until_something_else_is_in_it() {
     let web = service.start("exec sleep 100");
     let job = batch.start("exec sleep 100");
     let text = format!(
-        "[host]\nmanaged = \"1\"\n{}guaranteed = 1\n{BACKGROUND}{}",
+        "[host]\nmanaged = \"1\"\n{UNTHROTTLED}{}guaranteed = 1\n{BACKGROUND}{}",
         config("lc", "web", &web),
         config("be", "job", &job)
     );
@@ -137,7 +140,7 @@ fn shares_of_a_cgroup_of_batch_work_are_given_back() {
     let ground = Ground::new();
     let (web, job) = (service.start("exec sleep 100"), batch.start("exec sleep 100"));
     let text = format!(
-        "[host]\nmanaged = \"1\"\n{}guaranteed = 1\n{}",
+        "[host]\nmanaged = \"1\"\n{UNTHROTTLED}{}guaranteed = 1\n{}",
         config("lc", "web", &web),
         config("be", "job", &job)
     );
