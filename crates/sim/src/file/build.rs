@@ -62,12 +62,10 @@ pub(super) fn build(
         None => Nanos(length.0 / 10),
     };
     let tick_default = Nanos::from_micros(if sharing == Sharing::Shared { 200 } else { 10 });
-    let sample = Nanos((length.0 / SAMPLES).max(1_000));
     let mut tasks = tasks(&raw.task, &host, place)?;
     let changes = changes(&raw.change, &tasks, &host, length, place)?;
-    if let Some(typed) = &raw.kernel_threads {
-        tasks.push(kernel(typed, &host, place)?);
-    }
+    let kernel = raw.kernel_threads.as_ref().map(|typed| kernel(typed, &host, place));
+    tasks.extend(kernel.transpose()?);
     let scenario = Scenario {
         name: raw.name.unwrap_or_else(|| stem.to_owned()),
         machine,
@@ -84,7 +82,7 @@ pub(super) fn build(
                 let least = (length.0 / 1_000 / 100_000).max(1);
                 Nanos(place.within("sample_us", typed, least..=60_000_000)? * 1_000)
             }
-            None => sample,
+            None => Nanos((length.0 / SAMPLES).max(1_000)),
         },
         feed: place.time("report_interval_ms", &raw.report_interval_ms, Nanos::ZERO, 1_000_000)?,
         seed: raw.seed.unwrap_or(1),

@@ -46,8 +46,12 @@ impl Engine<'_> {
     /// Finds a core for a waiting thread: an idle one, the last one first, else one where a lower rung runs.
     pub(super) fn place(&mut self, thread: usize) {
         let Thread { task, last_core, .. } = self.threads[thread];
-        let allowed = self.cores_of(thread);
-        let Some(at) = self.find_core(&allowed, self.rung_of(thread), last_core) else {
+        let rung = self.rung_of(thread);
+        let found = match self.pinned_to(thread) {
+            Some(_) => self.find_core(&self.cores_of(thread), rung, last_core),
+            None => self.find_core(&self.tasks[task].allowed, rung, last_core),
+        };
+        let Some(at) = found else {
             self.check_those_before(thread);
             if !self.scenario.host.caps.shares_cores
                 || self.tasks[task].class == Class::LatencyCritical

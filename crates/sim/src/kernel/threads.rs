@@ -47,8 +47,7 @@ impl Engine<'_> {
         if state.backlog.is_empty() || state.sleepers.is_empty() {
             return;
         }
-        let (allowed, rung) = (self.tasks[task].allowed, self.tasks[task].rung);
-        match self.find_core(&allowed, rung, None) {
+        match self.find_core(&self.tasks[task].allowed, self.tasks[task].rung, None) {
             Some(at) => {
                 let victim = self.cores[at].running;
                 if victim.is_some() {
