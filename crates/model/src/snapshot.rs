@@ -52,6 +52,8 @@ pub struct CoreView {
     pub rt_share: Signal<Permille>,
     /// The LC thread above the fair class that runs on it, and the length of its burst so far.
     pub burst: Option<(ThreadId, Nanos)>,
+    /// Since when a kernel thread of the fair class waits for it behind LC.
+    pub kernel_waits: Option<Nanos>,
     /// What became of the last Plan for this core.
     pub outcome: Outcome,
     /// When the request that runs on it began (a runtime or a hint tells); `Absent(NotApplicable)`
@@ -121,6 +123,7 @@ impl CoreView {
             lc_busy: Signal::default(),
             rt_share: Signal::default(),
             burst: None,
+            kernel_waits: None,
             outcome: Outcome::Done,
             request_start: Signal::default(),
             memory: Signal::default(),

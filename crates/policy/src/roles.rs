@@ -11,6 +11,7 @@
 //!   releases a lock. If one waits, it goes before all for one budget.
 //! - **A tenth for others.** Where LC threads above the fair class hold a core for more than nine tenths of a window,
 //!   one with a long burst spends some milliseconds in the fair class: kernel threads and foreign threads of the core run.
+//!   Before a kernel thread has waited for 100 ms, so do all.
 //!   Likewise a guest goes before a demoted thread of the core's owner for at most a tenth of the time.
 //!
 //! A role that the operator gave a thread is left only for a boost and for the tenth of others.
@@ -61,6 +62,16 @@ pub const LEND_TIME: Nanos = Nanos::from_millis(1);
 
 /// See [`LEND_TIME`].
 pub const LEND_PERIOD: Nanos = Nanos::from_millis(10);
+
+/// A kernel thread that has waited so long for a core is next: it runs within 100 ms, however LC threads with short
+/// bursts take turns.
+pub const KERNEL_WAITS: Nanos = Nanos::from_millis(80);
+
+/// Time of each LC thread in the fair class meanwhile.
+pub const KERNEL_TIME: Nanos = Nanos::from_millis(5);
+
+/// Interval of looks at a core whose kernel thread is next.
+const KERNEL_LOOK: Nanos = Nanos(200_000);
 
 /// The window of [`quell_model::CoreView::rt_share`].
 pub const RT_WINDOW: Nanos = Nanos::from_millis(250);
@@ -239,15 +250,23 @@ impl Roles {
         thread.become_role(role, now);
     }
 
-    /// Sends the running LC thread of each core that LC holds almost without a pause to the fair class for a while.
+    /// Sends the running LC thread of each core that LC holds almost without a pause, or for which a kernel thread has waited
+    /// for long, to the fair class for a while.
     fn leave_core_to_others(&mut self, now: Nanos, seen: &Snapshot) -> Nanos {
         let mut next = Nanos::MAX;
         for core in seen.cores.iter().filter(|core| core.managed && core.online) {
-            let (Some(share), Some((thread, length))) = (core.rt_share.value(), core.burst) else {
-                continue;
-            };
+            let Some((thread, length)) = core.burst else { continue };
             let task = core.running.filter(|task| has_roles(seen, *task));
             let Some(task) = task else { continue };
+            let kernel_due = core.kernel_waits.map_or(Nanos::MAX, |since| since + KERNEL_WAITS);
+            if kernel_due <= now {
+                // The next thread above the fair class takes the core at once; its turn comes with the next look.
+                self.leave_to_others(thread, task, length, now, KERNEL_TIME);
+                next = next.min(now + KERNEL_LOOK);
+                continue;
+            }
+            next = next.min(kernel_due);
+            let Some(share) = core.rt_share.value() else { continue };
             let room = RT_SHARE_MAX.0.saturating_sub(share.0);
             let full = Nanos(RT_WINDOW.0 / 1_000 * u64::from(room));
             next = next.min(now + full.max(SHARE_LOOK));
@@ -255,19 +274,31 @@ impl Roles {
             if share <= RT_SHARE_MAX || is_short {
                 continue;
             }
-            let Some(thread) = self.entry(thread, task, now) else { continue };
-            if thread.planned.role != Role::Fair {
-                thread.earned = match thread.planned.role {
-                    Role::Boosted => Role::Background,
-                    role => role,
-                };
-                thread.planned.burst = length;
-                thread.become_role(Role::Fair, now);
-                thread.until = Some(now + FAIR_TIME);
-            }
+            self.leave_to_others(thread, task, length, now, FAIR_TIME);
             next = next.min(now + FAIR_TIME);
         }
         next
+    }
+
+    /// Sends a thread to the fair class for so long.
+    fn leave_to_others(
+        &mut self,
+        thread: ThreadId,
+        task: TaskId,
+        burst: Nanos,
+        now: Nanos,
+        time: Nanos,
+    ) {
+        let Some(thread) = self.entry(thread, task, now) else { return };
+        if thread.planned.role != Role::Fair {
+            thread.earned = match thread.planned.role {
+                Role::Boosted => Role::Background,
+                role => role,
+            };
+            thread.planned.burst = burst;
+            thread.become_role(Role::Fair, now);
+            thread.until = Some(now + time);
+        }
     }
 
     /// Ends what lasts for a fixed time, and forgives. Returns the next such end.

@@ -216,9 +216,10 @@ impl Core {
         self.running.store(u32::MAX, Ordering::Relaxed);
     }
 
-    /// Whether a kernel thread of the fair class waits behind LC.
-    pub fn kthread_waits(&self) -> bool {
-        load_wide(&self.kthread_since) != 0
+    /// Since when a kernel thread of the fair class waits behind LC.
+    pub fn kernel_waits(&self) -> Option<Nanos> {
+        let since = load_wide(&self.kthread_since);
+        (since != 0).then_some(Nanos(since))
     }
 
     /// As [`Slot::read`].

@@ -63,6 +63,7 @@ impl Cores {
             view.lc_busy = memory.lc.of(now, rt + time_in(&copy, KIND_LC_FAIR, now));
             view.rt_share = memory.rt.of(now, rt);
             view.burst = burst_of(&copy, views);
+            view.kernel_waits = core.kernel_waits();
             if copy.idles != std::mem::replace(&mut memory.idles, copy.idles) {
                 seen.went_idle.insert(view.id);
             }

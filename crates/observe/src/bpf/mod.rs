@@ -485,7 +485,7 @@ impl Observer for BpfObserver {
             self.programs.control[0].idle_wanted.store(waits.into(), Ordering::Relaxed);
         }
         let kthread_waits = |core: CoreId| {
-            self.programs.cores.get(core.index()).is_some_and(|core| core.kthread_waits())
+            self.programs.cores.get(core.index()).is_some_and(|core| core.kernel_waits().is_some())
         };
         let bursts =
             self.overran.drain(..).filter_map(|thread| self.views.overrun(thread, kthread_waits));

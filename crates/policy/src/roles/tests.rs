@@ -316,6 +316,28 @@ fn threads_with_short_bursts_leave_a_full_core_to_others_too() {
 }
 
 #[test]
+fn kernel_thread_that_waits_for_long_has_all_threads_leave_in_turn() {
+    let mut bench = Bench::new();
+    bench.seen.cores[0].running = Some(OWNER);
+    bench.seen.cores[0].kernel_waits = Some(bench.now);
+    bench.seen.cores[0].burst = Some((MAIN, Nanos::from_micros(20)));
+    assert_eq!(bench.decide(), bench.now + KERNEL_WAITS);
+    assert_eq!(bench.plan.role(MAIN), Role::Event);
+    bench.now += KERNEL_WAITS;
+    let next = bench.decide();
+    assert_eq!(bench.plan.role(MAIN), Role::Fair);
+    assert!(next < bench.now + Nanos::from_millis(1), "the next one has the core now");
+    bench.seen.cores[0].burst = Some((HELPER, Nanos::from_micros(20)));
+    bench.now = next;
+    bench.decide();
+    assert_eq!(bench.plan.role(HELPER), Role::Fair);
+    bench.seen.cores[0].kernel_waits = None;
+    bench.now += KERNEL_TIME;
+    bench.decide();
+    assert_eq!([MAIN, HELPER].map(|thread| bench.plan.role(thread)), [Role::Event; 2]);
+}
+
+#[test]
 fn exited_threads_and_tasks_are_forgotten() {
     let mut bench = Bench::new();
     bench.overrun(HELPER, Nanos::from_millis(5), MAIN);

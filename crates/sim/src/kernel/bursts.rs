@@ -14,6 +14,7 @@ use crate::engine::{Engine, Timer};
 /// Least time between two reports of one burst, which grows with its length.
 const OVERRUN_GAP: Nanos = Nanos::from_millis(1);
 const OVERRUN_GAP_MAX: Nanos = Nanos::from_millis(10);
+const KTHREAD_WAITS: Nanos = Nanos::from_millis(70);
 /// Short bursts that a long one of a long event thread undoes. In the background one long burst undoes all.
 const LONG_BURST_COSTS: u32 = 4;
 /// Shortest time of the timer.
@@ -100,7 +101,9 @@ impl Engine<'_> {
         let Some(thread) = judged else { return self.check_in_time(at) };
         let (length, now) = (self.burst_length(thread, at), self.now);
         let budget = self.threads[thread].role.budget().unwrap_or(Nanos::MAX);
-        if length < budget {
+        let kernel_waits =
+            self.kernel_waits(at).is_some_and(|since| now.since(since) > KTHREAD_WAITS);
+        if length < budget && !kernel_waits {
             return self.check_after(at, budget - length);
         }
         // A burst may be let go on for long: fewer and fewer reports.
@@ -119,7 +122,7 @@ impl Engine<'_> {
         let id = self.cores[at].id;
         let mut tasks = self.tasks.iter();
         tasks.any(|task| task.has_roles && !task.waiting.is_empty() && task.allowed.contains(id))
-            || self.kernel_waits(at)
+            || self.kernel_waits(at).is_some()
     }
 
     /// The thread sleeps: reports it if it has proved itself by that.
@@ -229,7 +232,7 @@ impl Engine<'_> {
             same_process: !is_foreign,
             has_record: self.has_record(other),
         });
-        let waited_for = waiter.is_some() || self.kernel_waits(at);
+        let waited_for = waiter.is_some() || self.kernel_waits(at).is_some();
         waited_for.then(|| self.burst(thread, BurstState::Overran(waiter)))
     }
 
@@ -266,6 +269,7 @@ mod tests {
             ("OVERRUN_GAP", format!("{}ULL", OVERRUN_GAP.0)),
             ("OVERRUN_GAP_MAX", format!("{}ULL", OVERRUN_GAP_MAX.0)),
             ("LONG_BURST_COSTS", LONG_BURST_COSTS.to_string()),
+            ("KTHREAD_WAITS", format!("{}ULL", KTHREAD_WAITS.0)),
             ("CHECK_MIN", format!("{}ULL", CHECK_MIN.0)),
         ] {
             assert!(header.contains(&format!("#define {name} {value}\n")), "{name} is not {value}");

@@ -99,10 +99,16 @@ impl Engine<'_> {
         self.helpers[self.threads[thread].helper? as usize].pinned
     }
 
-    /// Whether a thread of the kernel waits for this core.
-    pub(super) fn kernel_waits(&self, at: usize) -> bool {
-        let mut pinned = self.tasks.iter().filter(|task| task.is_kernel);
-        pinned.any(|task| task.waiting.iter().any(|thread| self.pinned_to(*thread) == Some(at)))
+    /// Since when a thread of the kernel waits for this core.
+    pub(crate) fn kernel_waits(&self, at: usize) -> Option<Nanos> {
+        let kernel = self.tasks.iter().filter(|task| task.is_kernel);
+        let waiting = kernel.flat_map(|task| &task.waiting);
+        let pinned = waiting.filter(|thread| self.pinned_to(**thread) == Some(at));
+        let since = pinned.filter_map(|thread| match self.threads[*thread].state {
+            State::Waiting { since } => Some(since),
+            State::Sleeping | State::Running(_) => None,
+        });
+        since.min()
     }
 
     /// A thread of the kernel waits no longer, or the simulation ends.
