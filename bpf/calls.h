@@ -80,6 +80,7 @@ static __always_inline void slot_seed(struct slot *s, __u64 handle, struct task_
 		if (s->state == QUELL_WAITING)
 			loses = wait_end(s, now);
 		s->state = QUELL_SLEEPING;
+		s->flags = READ_ONCE(p->__state) & TASK_UNINTERRUPTIBLE ? QUELL_IN_KERNEL : 0;
 		s->since = now;
 		s->transitions++;
 	}

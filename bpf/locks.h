@@ -13,9 +13,13 @@
 
 /* include/trace/events/lock.h: what is contended */
 #define LCB_F_SPIN (1U << 0)
+#define LCB_F_READ (1U << 1)
+#define LCB_F_WRITE (1U << 2)
 #define LCB_F_RT (1U << 3)
 #define LCB_F_PERCPU (1U << 4)
 #define LCB_F_MUTEX (1U << 5)
+/* Locks with an owner in their word */
+#define LCB_F_OWNED (LCB_F_READ | LCB_F_WRITE | LCB_F_MUTEX)
 
 /* kernel/locking/{mutex,rwsem}.c: flags in the low bits of the owner */
 #define OWNER_FLAGS 7UL
@@ -28,6 +32,9 @@ static __always_inline unsigned long owner_of(void *lock, unsigned int flags)
 	struct mutex *mutex = lock;
 	long owner = 0;
 
+	/* With PREEMPT_RT these locks are others, whose owners inherit priorities by themselves. */
+	if (!bpf_core_field_exists(mutex->owner) || !bpf_core_field_exists(semaphore->owner))
+		return 0;
 	if (flags & LCB_F_MUTEX) {
 		bpf_core_read(&owner, sizeof(owner), &mutex->owner.counter);
 	} else {
@@ -74,21 +81,23 @@ static __always_inline void send_lock(__u32 kind, struct slot *s, __u64 handle, 
 }
 
 /*
- * The caller holds the slot: the thread has its lock, or is woken to take it. Returns whether an event has to
- * be sent.
+ * The thread has this lock, or gave it up, or (`lock` is 0) is woken to take one: sends that if the lock had been told of.
+ *
+ * Of any other lock nothing may follow: the kernel tells of spinlocks here that it holds by now, that of the event ring
+ * among them.
  */
-static __always_inline bool lock_released(struct slot *s)
+static __always_inline void lock_ends(struct slot *s, __u64 handle, __u64 lock, __u64 now)
 {
-	bool contends = !without_roles && s->flags & QUELL_CONTENDS;
+	__u32 at = handle_slot(handle);
+	__u64 *told;
 
-	if (contends)
-		s->flags &= ~QUELL_CONTENDS;
-	return contends;
-}
-
-static __always_inline void send_released(struct slot *s, __u64 handle, __u64 now)
-{
-	send_lock(QUELL_EVENT_RELEASED, s, handle, 0, now);
+	if (without_roles)
+		return;
+	told = bpf_map_lookup_elem(&contended, &at);
+	if (!told || !READ_ONCE(*told) || (lock && READ_ONCE(*told) != lock))
+		return;
+	WRITE_ONCE(*told, 0);
+	send_lock(QUELL_EVENT_RELEASED, s, handle, 0, now ? now : bpf_ktime_get_ns());
 }
 
 /* A BE thread that was stopped inside the kernel so lately may still hold what an LC thread needs. */
@@ -122,11 +131,11 @@ SEC("tp_btf/contention_begin")
 int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 {
 	struct task_struct *owner;
-	__u64 handle, held_by;
+	__u64 handle, held_by, *told;
 	struct slot *s, *other;
-	__u32 seq;
+	__u32 at;
 
-	if (flags & (LCB_F_SPIN | LCB_F_RT | LCB_F_PERCPU))
+	if (flags & (LCB_F_SPIN | LCB_F_RT | LCB_F_PERCPU) || !(flags & LCB_F_OWNED))
 		return 0;
 	handle = handle_of(bpf_get_current_task_btf());
 	s = slot_of(handle);
@@ -138,10 +147,14 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 	held_by = handle_of(owner);
 	bpf_task_release(owner);
 	other = slot_of(held_by);
-	if (!other || (other->lc && other->role <= s->role) || !slot_lock(s, handle, &seq))
+	/* Threads of one task differ by their roles alone; user space knows the rungs of two. */
+	if (!other || (other->lc && other->task == s->task && other->role <= s->role))
 		return 0;
-	s->flags |= QUELL_CONTENDS;
-	slot_unlock(s, seq);
+	at = handle_slot(handle);
+	told = bpf_map_lookup_elem(&contended, &at);
+	if (!told)
+		return 0;
+	WRITE_ONCE(*told, (__u64)lock);
 	send_lock(QUELL_EVENT_CONTENDED, s, handle, held_by, bpf_ktime_get_ns());
 	return 0;
 }
@@ -152,15 +165,9 @@ int BPF_PROG(on_contention_end, void *lock, int ret)
 {
 	__u64 handle = handle_of(bpf_get_current_task_btf());
 	struct slot *s = slot_of(handle);
-	bool released;
-	__u32 seq;
 
-	if (!s || !(s->flags & QUELL_CONTENDS) || !slot_lock(s, handle, &seq))
-		return 0;
-	released = lock_released(s);
-	slot_unlock(s, seq);
-	if (released)
-		send_released(s, handle, bpf_ktime_get_ns());
+	if (s && s->lc)
+		lock_ends(s, handle, (__u64)lock, 0);
 	return 0;
 }
 

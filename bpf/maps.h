@@ -30,6 +30,14 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
+/* The address of the lock that the slot's LC thread was said to wait for (QUELL_EVENT_CONTENDED); 0: none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, word_t);
+} contended SEC(".maps");
+
 /* One bit a slot: in use, and changed since user space last looked. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

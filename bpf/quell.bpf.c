@@ -30,7 +30,6 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	__u64 handle = handle_of(p), now;
 	struct slot *s = slot_of(handle);
 	__u32 seq, gains = 0, task, generation;
-	bool released;
 
 	if (!s) {
 		note_kthread(p);
@@ -39,13 +38,15 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	now = bpf_ktime_get_ns();
 	if (!slot_lock(s, handle, &seq))
 		return 0;
-	released = lock_released(s);
 	if (s->state == QUELL_RUNNING) {
 		s->pending = now;
-		goto out;
+		slot_unlock(s, seq);
+		return 0;
 	}
-	if (s->state == QUELL_WAITING)
-		goto out;
+	if (s->state == QUELL_WAITING) {
+		slot_unlock(s, seq);
+		return 0;
+	}
 	s->awake_since = now;
 	s->core = p->thread_info.cpu;
 	burst_begin(s, p);
@@ -54,8 +55,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	task = s->task;
 	generation = s->generation;
 	slot_unlock(s, seq);
-	if (released)
-		send_released(s, handle, now);
+	lock_ends(s, handle, 0, now);
 	mark_dirty(handle);
 	if (gains) {
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
@@ -63,11 +63,6 @@ int BPF_PROG(on_waking, struct task_struct *p)
 		arm_check(p->thread_info.cpu, now);
 	}
 	tell_lane(task, QUELL_LANE_WAKES);
-	return 0;
-out:
-	slot_unlock(s, seq);
-	if (released)
-		send_released(s, handle, now);
 	return 0;
 }
 
@@ -162,7 +157,7 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 		proved = burst_proves(s, prev);
 		s->state = QUELL_SLEEPING;
 		s->since = now;
-		set_flags(s, uninterruptible);
+		s->flags = uninterruptible;
 		s->transitions++;
 		sleeps = true;
 		count_lane_change(s);
@@ -250,7 +245,7 @@ static __always_inline void switch_in(struct slot *s, __u64 handle, struct core 
 	s->state = QUELL_RUNNING;
 	s->since = now;
 	s->core = cpu;
-	set_flags(s, 0);
+	s->flags = 0;
 	s->transitions++;
 	turn->handle = handle;
 	turn->kind = !s->lc ? QUELL_BE : is_fair(s->role) ? QUELL_LC_FAIR : QUELL_LC;

@@ -72,8 +72,6 @@ enum quell_event_kind {
  * such a sleep: it may hold what others need.
  */
 #define QUELL_IN_KERNEL 2
-/* An LC thread was said to wait for a lock (QUELL_EVENT_CONTENDED), and not yet to have it. */
-#define QUELL_CONTENDS 4
 
 /*
  * A watched thread. Written with seq odd; a reader that saw seq even and
@@ -93,7 +91,7 @@ struct slot {
 	__u32 task;
 	__u8 lc;
 	__u8 children;
-	/* QUELL_WOKEN, QUELL_IN_KERNEL, QUELL_CONTENDS. */
+	/* QUELL_WOKEN, QUELL_IN_KERNEL. */
 	__u8 flags;
 	/* 1 + the set that counts this thread as waiting, or 0. */
 	__u8 counted;

@@ -128,18 +128,12 @@ static __always_inline __u32 set_of(struct slot *s)
 	return s->lc && t && t->set < QUELL_SETS ? t->set + 1 : 0;
 }
 
-/* What the slot's wait or sleep is like; whether it contends for a lock is kept. */
-static __always_inline void set_flags(struct slot *s, __u32 flags)
-{
-	s->flags = (s->flags & QUELL_CONTENDS) | flags;
-}
-
 /* Returns 1 + the set that gains a waiting LC thread, or 0. */
 static __always_inline __u32 wait_begin(struct slot *s, __u32 flags, __u64 now)
 {
 	s->state = QUELL_WAITING;
 	s->since = now;
-	set_flags(s, flags);
+	s->flags = flags;
 	s->transitions++;
 	s->counted = set_of(s);
 	return s->counted;
@@ -256,7 +250,7 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 					 __u64 now, int *err)
 {
 	struct totals *t = totals_page();
-	__u64 *stored, handle;
+	__u64 *stored, *lock, handle;
 	struct slot *s;
 	__u32 at, seq;
 
@@ -269,8 +263,10 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 	}
 	*err = -ENOMEM;
 	s = bpf_map_lookup_elem(&slots, &at);
-	if (!s)
+	lock = bpf_map_lookup_elem(&contended, &at);
+	if (!s || !lock)
 		return 0;
+	WRITE_ONCE(*lock, 0);
 	atomic_add(&t->watched, 1);
 	handle = make_handle(at, s->reuse_count);
 	stored = bpf_task_storage_get(&handles, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);

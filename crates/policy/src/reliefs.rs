@@ -18,7 +18,7 @@ mod tests;
 
 use quell_model::{
     Class, CoreId, InKernel, KernelStop, LockState, LockWait, Nanos, Plan, Relief, ReliefCause,
-    Rung, Snapshot, TaskId,
+    Rung, Snapshot, TaskId, ThreadId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,8 +35,8 @@ pub const STARVED_AFTER: Nanos = Nanos::from_millis(5);
 /// Relief of a BE thread that starves inside the kernel.
 pub const STARVED_TIME: Nanos = Nanos(500_000);
 
-/// On one core such reliefs are at least this far apart: a fiftieth of its time.
-pub const STARVED_PERIOD: Nanos = Nanos(50 * STARVED_TIME.0);
+/// Such reliefs have one in so many parts of a core's time.
+pub const STARVED_SHARE: u64 = 50;
 
 /// Reliefs at once. With more locks contended at once than this, some owners wait.
 pub const RELIEFS_MAX: usize = 256;
@@ -45,6 +45,8 @@ pub const RELIEFS_MAX: usize = 256;
 struct Active {
     relief: Relief,
     until: Nanos,
+    /// Of a thread that starved: its core.
+    core: Option<CoreId>,
 }
 
 /// Decides on reliefs.
@@ -59,8 +61,7 @@ pub struct Reliefs {
 impl Reliefs {
     /// Fills [`Plan::reliefs`]; `plan.tasks` is decided already. Returns when to look again.
     pub fn decide(&mut self, now: Nanos, seen: &Snapshot, plan: &mut Plan) -> Nanos {
-        self.active.retain(|active| now < active.until && is_alive(seen, active.relief.task));
-        self.spared.retain(|(_, until)| now < *until);
+        self.end_reliefs(now, seen);
         for wait in &seen.locks {
             self.take_lock(now, wait, seen, plan);
         }
@@ -71,17 +72,35 @@ impl Reliefs {
         self.active.iter().map(|active| active.until).min().unwrap_or(Nanos::MAX).min(looks)
     }
 
+    /// Ends what is over. A relief that ended late, since nobody looked sooner, spares its core for longer.
+    fn end_reliefs(&mut self, now: Nanos, seen: &Snapshot) {
+        let Reliefs { active, spared } = self;
+        spared.retain(|(_, until)| now < *until);
+        active.retain(|active| {
+            let goes_on = now < active.until && is_alive(seen, active.relief.task);
+            if let (false, Some(core)) = (goes_on, active.core) {
+                let ran = now.since(active.relief.since).max(STARVED_TIME);
+                spared.push((core, active.relief.since + Nanos(STARVED_SHARE * ran.0)));
+            }
+            goes_on
+        });
+    }
+
     fn take_lock(&mut self, now: Nanos, wait: &LockWait, seen: &Snapshot, plan: &Plan) {
         let cause = ReliefCause::Lock(wait.waiter);
         match wait.state {
             LockState::Released => self.active.retain(|active| active.relief.cause != cause),
             LockState::Owned { owner, task } => {
-                let rungs = ahead_of(plan, wait.task).filter(|_| is_alive(seen, task));
+                // Within a task the observer tells only of threads with a lower role.
+                let is_below = task == wait.task
+                    || rung(plan, owner, task) > rung(plan, wait.waiter, wait.task);
+                let passes = is_below && is_alive(seen, task);
+                let rungs = ahead_of(plan, wait.task).filter(|_| passes);
                 let Some([first, second]) = rungs else { return };
                 let both = [(wait.waiter, wait.task, first), (owner, task, second)];
                 for (thread, task, rung) in both {
                     let relief = Relief { thread, task, rung, since: now, cause };
-                    self.add(Active { relief, until: now + LOCK_TIME });
+                    self.add(Active { relief, until: now + LOCK_TIME, core: None });
                 }
             }
         }
@@ -97,6 +116,10 @@ impl Reliefs {
         let mut next = if sleeper + STARVED_AFTER > now { sleeper } else { now } + STARVED_AFTER;
         for waiting in of(KernelStop::Waits).filter(|waiting| is_alive(seen, waiting.task)) {
             let starved = waiting.since.max(sleeper) + STARVED_AFTER;
+            let has_relief = |active: &Active| active.core == Some(waiting.core);
+            if self.active.iter().any(has_relief) {
+                continue;
+            }
             let spared = self.spared.iter().find(|(core, _)| *core == waiting.core);
             let due = starved.max(spared.map_or(Nanos::ZERO, |(_, until)| *until));
             match due <= now {
@@ -111,8 +134,7 @@ impl Reliefs {
         let InKernel { thread, task, core, .. } = *waiting;
         let cause = ReliefCause::Starved;
         let relief = Relief { thread, task, rung: Rung::LcBoosted, since: now, cause };
-        self.spared.push((core, now + STARVED_PERIOD));
-        self.add(Active { relief, until: now + STARVED_TIME });
+        self.add(Active { relief, until: now + STARVED_TIME, core: Some(core) });
     }
 
     /// Of two reliefs of one thread the later counts, on the higher rung.
@@ -161,6 +183,12 @@ fn ahead_of(plan: &Plan, task: TaskId) -> Option<[Rung; 2]> {
         Rung::LcOverflow => Some([Rung::Lc, Rung::LcLong]),
         _ => None,
     }
+}
+
+/// The rung of a thread by its task and role.
+fn rung(plan: &Plan, thread: ThreadId, task: TaskId) -> Rung {
+    let planned = plan.tasks.get(task.at()).filter(|planned| planned.id == task);
+    planned.map_or(Rung::SchedIdle, |planned| planned.rung.of_role(plan.role(thread)))
 }
 
 fn is_alive(seen: &Snapshot, task: TaskId) -> bool {
