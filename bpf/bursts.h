@@ -22,7 +22,7 @@
  * burst undoes all.
  */
 #define LONG_BURST_COSTS 4
-/* A kernel thread that waits for longer is told of, whatever the bursts: user space lets it run within 100 ms. */
+/* For a kernel thread that waits for longer an event is sent, whatever the bursts: user space lets it run within 100 ms. */
 #define KTHREAD_WAITS 70000000ULL
 /* Shortest time of the timer, so that a mistaken look does not become a loop. */
 #define CHECK_MIN 20000ULL

@@ -81,10 +81,10 @@ static __always_inline void send_lock(__u32 kind, struct slot *s, __u64 handle, 
 }
 
 /*
- * The thread has this lock, or gave it up, or (`lock` is 0) is woken to take one: sends that if the lock had been told of.
+ * The thread has this lock, or gave it up, or (`lock` is 0) is woken to take one: sends an event if one was sent when it
+ * began to wait.
  *
- * Of any other lock nothing may follow: the kernel tells of spinlocks here that it holds by now, that of the event ring
- * among them.
+ * For any other lock nothing may be sent: contention_end comes with spinlocks held, that of the event ring among them.
  */
 static __always_inline void lock_ends(struct slot *s, __u64 handle, __u64 lock, __u64 now)
 {

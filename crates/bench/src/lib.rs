@@ -10,6 +10,7 @@ pub mod host;
 pub mod lanes;
 pub mod mechanism;
 pub mod overhead;
+pub mod overload;
 pub mod reaction;
 pub mod runtime;
 pub mod runtime_colocate;

@@ -319,7 +319,7 @@ pub fn load(service: &Service, offer: &Offer) -> Option<LoadSpec> {
 }
 
 /// The requests of a run.
-pub(super) fn requests(report: &LoadReport) -> Vec<Request> {
+pub(crate) fn requests(report: &LoadReport) -> Vec<Request> {
     let request = |sample: &quell_load::Sample| Request {
         due: sample.sent_ns,
         done: sample.sent_ns + sample.latency_ns,

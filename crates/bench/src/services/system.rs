@@ -13,7 +13,7 @@ use super::bursts::{Bursts, Planted};
 use super::definition::Definition;
 use super::pause::PauseProgram;
 use super::service::Service;
-use crate::daemon::{Adopted, Adoptee, Daemon, DaemonSpec};
+use crate::daemon::{Adopted, Adoptee, Daemon, DaemonSpec, Status};
 use crate::host::{
     Cpuset, Group, HostSnapshot, Inherit, Policy, Quiet, Weight, comm, set_budget, set_policy_with,
     set_slice,
@@ -338,6 +338,14 @@ impl Entered {
     /// The processes of Quell that run now.
     pub fn quell_processes(&self) -> Vec<i32> {
         self.daemon.as_ref().map_or_else(Vec::new, Daemon::processes)
+    }
+
+    /// The daemon's status, where one runs.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn quell_status(&self) -> Result<Option<Status>> {
+        self.daemon.as_ref().map(Daemon::status).transpose()
     }
 
     /// Brings all programs back into the state in which they were started. A daemon has to have restored the host by

@@ -474,6 +474,9 @@ pub struct Counters {
     pub host_writes_refused: u64,
     /// Decisions taken on a state that had moved when they took effect.
     pub stale_decisions: u64,
+    /// Changes of the role of a thread.
+    #[serde(default)]
+    pub role_changes: u64,
     /// Times that a guaranteed core was missing although its task wanted it (invariant 1).
     pub violations_guarantee: u64,
     /// Times that BE was put before LC (invariant 2).

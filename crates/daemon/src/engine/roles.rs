@@ -19,6 +19,8 @@ impl Engine {
         let observer = self.parts.sight.observer();
         let mut ended = false;
         changed(&self.last_plan.roles, &self.plan.roles, |planned, role, needs| {
+            // Only the proof that a thread needs may differ.
+            self.ticks.role_changes += u64::from(self.last_plan.role(planned.thread) != role);
             ended |= observer.set_role(planned.thread, planned.task, role, needs);
         });
         self.hurry |= ended;

@@ -19,6 +19,7 @@ pub struct Ticks {
     pub stale: u64,
     pub forks: u64,
     pub events_lost: u64,
+    pub role_changes: u64,
 }
 
 impl Ticks {
@@ -58,6 +59,7 @@ impl Ticks {
             host_writes: self.changes,
             host_writes_refused: self.refused,
             stale_decisions: self.stale,
+            role_changes: self.role_changes,
             violations_guarantee: guarantee,
             violations_lc_first: priority,
             violations_work_conservation: conservation,

@@ -174,6 +174,9 @@ pub const METRICS: &[Metric] = &[
         "Decisions taken on a state that had moved when they took effect.",
         |scrape, out| out.add(&[], scrape.status.counters.stale_decisions as f64),
     ),
+    counter("quell_role_changes_total", "", "Changes of the role of a thread.", |scrape, out| {
+        out.add(&[], scrape.status.counters.role_changes as f64)
+    }),
     labelled(
         &["invariant"],
         counter(

@@ -5,6 +5,7 @@ mod client;
 mod lanes;
 mod mechanism;
 mod overhead;
+mod overload;
 mod reaction;
 mod report;
 mod runtime;
@@ -43,6 +44,7 @@ enum Command {
     WakeCost(wake_cost::Args),
     Reaction(reaction::Args),
     Overhead(overhead::Args),
+    Overload(overload::Args),
     Check(check::Args),
     View(view::Args),
     Why(why::Args),
@@ -63,6 +65,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::WakeCost(args) => wake_cost::run(args),
         Command::Reaction(args) => reaction::run(args),
         Command::Overhead(args) => overhead::run(args),
+        Command::Overload(args) => overload::run(args),
         Command::Check(args) => check::run(args),
         Command::View(args) => view::run(args),
         Command::Why(args) => why::run(args),
