@@ -153,6 +153,7 @@ pub fn core(dice: &mut Dice, id: CoreId, now: Nanos, tasks: usize) -> CoreView {
             0 => Signal::Absent(Absence::NotSupported),
             _ => Signal::Measured(Permille(dice.below(1001) as u16)),
         },
+        kernel_waits: (dice.below(4) == 1).then(|| Nanos(now.0 - dice.below(200_000_000))),
         burst: (dice.below(2) == 1).then(|| (thread(dice), Nanos(dice.below(30_000) * 100))),
         outcome: match dice.below(12) {
             0..=7 => Outcome::Done,
