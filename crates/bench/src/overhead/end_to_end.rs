@@ -35,6 +35,8 @@ pub fn run(
     let mut load = LoadSpec::new(lc.addr, protocol, spec.rate_rps, duration);
     load.core = Some(spec.client);
     load.warmup = Nanos::from_millis(200);
+    let mut quiet = Quiet::keep()?;
+    quiet.allow_real_time()?;
     let mut values: [Vec<f64>; 3] = Default::default();
     for round in 0..spec.rounds {
         on_round(round);
@@ -52,8 +54,6 @@ pub fn run(
                 daemon.stop()?;
                 rate
             } else {
-                let mut quiet = Quiet::keep()?;
-                quiet.allow_real_time()?;
                 lc.group.set_policy(Policy::Fifo(lc_priority()), 0)?;
                 be.group.set_policy(Policy::Idle, 0)?;
                 let rate = offer(&load, &be);

@@ -110,13 +110,16 @@ fn verdicts(report: &mut BenchReport, case: &str) {
     let quell = System::Quell.name();
     let row = |case: &str, metric| report.row(case, quell, metric).map(|row| row.median);
     let ratio = |metric| report.ratio(case, quell, metric).map(|ratio| ratio.median);
+    // A tail that was not normal again within the time that was watched is a miss, however late the other's was.
+    let recovered = row(case, "recovered_share").is_none_or(|share| share >= 1.0);
+    let recovery = if recovered { ratio("recovery_ms") } else { Some(f64::INFINITY) };
     let goals = [
         (
             "batch work's share of the core during the overload, percent",
             row(case, "batch_overload_percent"),
             BATCH_PERCENT_MAX,
         ),
-        ("recovery as a multiple of that alone", ratio("recovery_ms"), RATIO_MAX),
+        ("recovery as a multiple of that alone", recovery, RATIO_MAX),
         (
             "the neighbour's raw p99.9 during the overload as a multiple of its own undisturbed",
             ratio("neighbour_p999_us_overload_raw"),
