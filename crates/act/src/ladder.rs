@@ -64,7 +64,7 @@ const DEFAULTS: [(Rung, u8); 13] = [
     (Rung::LcOverflow, 20),
     (Rung::LcOverflowLong, 14),
     (Rung::Dispatcher, 10),
-    (Rung::LcBackground, 6),
+    (Rung::LcBackground, 3),
     (Rung::FifoLow, 2),
 ];
 
