@@ -7,7 +7,7 @@ QUELL      := target/release/quell
 # What `make demo` runs: one real service beside busy loops, for about a minute.
 DEMO       := $(QUELL) bench services --quick --brief --service memcached --json bench/results/demo.json
 # The figures that the docs quote: every benchmark, at full length.
-BENCHES    := services client wake-cost overhead overload reaction mechanism why check view lanes runtime runtime-colocate sim sim-host validation
+BENCHES    := services client wake-cost overhead overload three-services reaction mechanism why check view lanes runtime runtime-colocate sim sim-host validation
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build deb demo test test-all test-unit test-ignored test-peers test-deb test-crash test-vm soak fuzz miri bench docs lint clean
@@ -76,10 +76,12 @@ test-crash: ## Kill a real `quell run` in every way at every point, and CRASH_DE
 test-vm: ## Test in virtual machines: 8 cores with hyperthreads, and the 16 of "Wasted Cores" on Linux 6.1 and 6.12 (QUELL_VM_QUICK=1: the first only; QUELL_SKIP_VM=1: none)
 	@$(STEP) "virtual machines" scripts/vm/test.sh
 
-SOAK_SECONDS ?= 600
+SOAK_SECONDS ?= 1200
 # One test after the other: they measure memory, and each is to have the machine for itself.
 SOAK := $(CARGO) test --release --workspace $(CARGO_LOCK)
-soak: ## Test the runtime at full count, optimised: a million uthreads at once (6 GB), ten million started and joined, a day of time-outs, SOAK_SECONDS (600) interrupted anywhere
+soak: ## Three services under random loads for SOAK_SECONDS (1200) in each arm; the runtime at full count: a million uthreads at once (6 GB), ten million started and joined, a day of time-outs, SOAK_SECONDS interrupted anywhere
+	@$(STEP) "build" $(CARGO) build --release --bins $(CARGO_LOCK)
+	target/release/quell bench three-services --judge --seconds $(SOAK_SECONDS) --json target/soak-three-services.json
 	$(SOAK) --test limits -- --ignored --nocapture --exact soak::a_million_uthreads_exist_at_once
 	$(SOAK) --test limits -- --ignored --nocapture --exact soak::ten_million_uthreads_that_come_and_go_leak_nothing
 	$(SOAK) --test limits -- --ignored --nocapture --exact soak::a_days_timeouts_leave_nothing_behind

@@ -16,13 +16,13 @@ use rustix::fd::OwnedFd;
 
 use crate::arrivals::Schedule;
 use crate::books::Books;
-use crate::clock::thread_cpu_time;
+use crate::clock::{now, thread_cpu_time};
 use crate::connection::{Connection, Flushed, Lost};
 use crate::error::LoadError;
 use crate::protocol::{Protocol, WorkloadRng};
 use crate::report::GeneratorReport;
 use crate::run::Mailbox;
-use crate::sleep::{Idle, Sleeper};
+use crate::sleep::{Idle, SLEEP_MAX, Sleeper};
 use crate::spec::LoadSpec;
 use crate::stall::{Activity, StallClock, Stalls};
 
@@ -88,6 +88,8 @@ pub(crate) struct Generator<'a> {
     mailbox: &'a Mailbox,
     next_publish: Nanos,
     idle: Idle,
+    /// Time slept by [`Idle::Wait`].
+    waited: Nanos,
     /// Connections that wait for a reply.
     waiting: Vec<usize>,
     /// Turns in which something was outstanding.
@@ -134,6 +136,7 @@ impl<'a> Generator<'a> {
             mailbox,
             next_publish: start + PUBLISH_EVERY,
             idle: spec.idle,
+            waited: Nanos::ZERO,
             waiting: Vec::with_capacity(spec.connections),
             turns: 0,
         })
@@ -162,15 +165,20 @@ impl<'a> Generator<'a> {
             if let Some(reason) = self.over(at) {
                 break (at, reason);
             }
-            if let Some(sleeper) = sleeper.as_mut().filter(|_| !(sent || received)) {
-                self.doze(sleeper, at, &mut clock);
+            if sent || received {
+                continue;
+            }
+            match &mut sleeper {
+                Some(sleeper) => self.doze(sleeper, at, &mut clock),
+                None if self.idle == Idle::Wait => self.wait(at, &mut events, &mut clock),
+                None => {}
             }
         };
         let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         self.close_books(finish, ended_early.is_some());
         let elapsed = finish.since(begun);
         let (slept, wake_up_p99_ns) =
-            sleeper.map_or_else(Default::default, |one| (one.slept, one.wake_up_p99));
+            sleeper.map_or((self.waited, Nanos::ZERO), |one| (one.slept, one.wake_up_p99));
         let cpu_ns = thread_cpu_time().since(cpu_start);
         let effort = &self.effort;
         let generator = GeneratorReport {
@@ -215,6 +223,28 @@ impl<'a> Generator<'a> {
         if let Some(until) = sleeper.doze(at, next.min(self.next_publish)) {
             clock.woke(until);
         }
+    }
+
+    /// Sleeps until an answer comes, or it has to send, publish or end.
+    fn wait(&mut self, at: Nanos, events: &mut Vec<epoll::Event>, clock: &mut StallClock) {
+        let next_send = match self.schedule.peek() {
+            // An answer makes room.
+            Some(_) if self.waits_for_room => self.books.deadline,
+            Some(due) => self.start + due.offset,
+            None if at < self.end => self.end,
+            None => self.books.deadline,
+        };
+        let until = next_send.min(self.next_publish).min(at + SLEEP_MAX);
+        let left = until.since(at);
+        let timeout = Timespec {
+            tv_sec: (left.0 / 1_000_000_000) as i64,
+            tv_nsec: (left.0 % 1_000_000_000) as i64,
+        };
+        events.clear();
+        // What came is taken in the next turn; a signal only ends the sleep.
+        let _ = epoll::wait(&self.poller, spare_capacity(events), Some(&timeout));
+        clock.woke(until);
+        self.waited += now().since(at);
     }
 
     fn publish(&mut self, at: Nanos) {

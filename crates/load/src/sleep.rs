@@ -23,6 +23,9 @@ pub enum Idle {
     Spin,
     /// Sleeps where no answer is outstanding and time is left.
     Sleep,
+    /// Sleeps until an answer comes or something is due, and so leaves the core to others. Latencies then contain its
+    /// wake-ups: give it a priority above the threads that it shares the core with.
+    Wait,
 }
 
 /// Sleeps by which wake-ups are known before the first request.
@@ -35,7 +38,7 @@ const SLEEPS_PER_LOOK: u64 = 1_000;
 const WAKE_UP_MIN: Nanos = Nanos::from_micros(5);
 const WAKE_UP_MAX: Nanos = Nanos::from_millis(1);
 /// No sleep is longer, so that a wish to stop is heard.
-const SLEEP_MAX: Nanos = Nanos::from_millis(100);
+pub(crate) const SLEEP_MAX: Nanos = Nanos::from_millis(100);
 
 /// The sleeps of a generator's thread.
 pub(crate) struct Sleeper {

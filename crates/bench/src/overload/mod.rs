@@ -18,11 +18,10 @@ pub mod recovery;
 mod report;
 mod script;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use quell_model::{CoreId, CoreSet};
+use quell_model::CoreSet;
 use quell_report::BenchReport;
 use quell_terminal::{Progress, Stop};
 use rand::seq::SliceRandom as _;
@@ -34,6 +33,7 @@ use self::report::Case;
 use self::script::Script;
 use crate::host;
 use crate::services::{Canaries, System};
+use crate::stage::Place;
 
 /// The name of these reports.
 pub const BENCH: &str = "overload";
@@ -57,14 +57,8 @@ pub struct OverloadSpec {
     pub sustained: Duration,
     /// Seed of arrivals and orders.
     pub seed: u64,
-    /// Cores that services and batch work share.
-    pub managed: CoreSet,
-    /// The client's core.
-    pub client: CoreId,
-    /// The `quell` program.
-    pub quell: PathBuf,
-    /// The `quell-antagonist` program.
-    pub antagonist: PathBuf,
+    /// Cores and programs.
+    pub place: Place,
 }
 
 /// Runs the benchmark.
@@ -78,7 +72,7 @@ pub fn run(spec: &OverloadSpec, progress: &mut dyn Progress, stop: &Stop) -> Res
     let mut quiet = host::Quiet::keep()?;
     quiet.allow_real_time()?;
     let own = host::affinity(0).context("read the own affinity")?;
-    host::pin(0, &CoreSet::of(spec.client)).context("leave the managed cores")?;
+    host::pin(0, &CoreSet::of(spec.place.client)).context("leave the managed cores")?;
     let cases = measure_all(spec, progress, stop);
     host::pin(0, &own).context("take back the own affinity")?;
     let mut report = BenchReport::new(BENCH, &spec.command);
@@ -87,7 +81,8 @@ pub fn run(spec: &OverloadSpec, progress: &mut dyn Progress, stop: &Stop) -> Res
 }
 
 fn measure_all(spec: &OverloadSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<Vec<Case>> {
-    let mut canaries = Canaries::start(&spec.managed.union(&CoreSet::of(spec.client)))?;
+    let place = &spec.place;
+    let mut canaries = Canaries::start(&place.managed.union(&CoreSet::of(place.client)))?;
     let total = WORKERS.len() * spec.rounds;
     let mut cases = Vec::new();
     for (at, workers) in WORKERS.into_iter().enumerate() {

@@ -5,6 +5,8 @@ use std::time::Duration;
 use quell_load::Step;
 use quell_model::Nanos;
 
+use crate::stage::nanos;
+
 /// Parts of the peak: steady, overload, steady again.
 const PARTS: [f64; 3] = [0.5, 1.3, 0.5];
 /// Length of the overload.
@@ -41,38 +43,6 @@ impl Script {
     }
 }
 
-/// As the clock has it.
-pub fn nanos(time: Duration) -> Nanos {
-    Nanos(time.as_nanos() as u64)
-}
-
-/// CPU time that was used up to a moment.
-#[derive(Clone, Copy, Debug)]
-pub struct Reading {
-    /// The moment.
-    pub at: Nanos,
-    /// The time.
-    pub cpu: Nanos,
-}
-
-/// CPU time as a share of the time between two moments, from readings in ascending order: between the last reading before
-/// each and the first after it, time is taken as used evenly. `None` where the readings do not reach that far.
-pub fn share_between(readings: &[Reading], from: Nanos, to: Nanos) -> Option<f64> {
-    let used = used_until(readings, to)? - used_until(readings, from)?;
-    (to > from).then(|| used / (to - from).0 as f64)
-}
-
-fn used_until(readings: &[Reading], at: Nanos) -> Option<f64> {
-    let next = readings.partition_point(|reading| reading.at < at);
-    let after = readings.get(next)?;
-    if after.at == at {
-        return Some(after.cpu.0 as f64);
-    }
-    let before = readings.get(next.checked_sub(1)?)?;
-    let part = (at - before.at).0 as f64 / (after.at - before.at).0 as f64;
-    Some(before.cpu.0 as f64 + (after.cpu - before.cpu).0 as f64 * part)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,18 +56,5 @@ mod tests {
         assert_eq!(total, Nanos::from_secs(17));
         let second = Nanos::from_secs;
         assert_eq!(script.times(second(1)), [second(1), second(5), second(10), second(18)]);
-    }
-
-    #[test]
-    fn share_interpolates_between_readings() {
-        let reading =
-            |ms, cpu| Reading { at: Nanos::from_millis(ms), cpu: Nanos::from_millis(cpu) };
-        let readings = [reading(0, 0), reading(100, 100), reading(200, 100)];
-        let share =
-            |from, to| share_between(&readings, Nanos::from_millis(from), Nanos::from_millis(to));
-        assert_eq!(share(0, 100), Some(1.0));
-        assert_eq!(share(50, 150), Some(0.5));
-        assert_eq!(share(100, 200), Some(0.0));
-        assert_eq!(share(150, 250), None);
     }
 }

@@ -1,7 +1,6 @@
 //! Cases of two services at once, whose load moves or of which one runs away: settings given once are the rivals of a
 //! loop there. The second service is the synthetic server; every service of a case is judged.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,12 +9,13 @@ use quell_model::{CoreSet, Nanos};
 use quell_terminal::Stop;
 
 use super::definition::Definition;
+use super::measure::{Offer, load};
 use super::second::Script;
 use super::service::Service;
 
 /// Parts of half the core that each of two services is offered, one after the other.
 const STEPS: [f64; 3] = [0.2, 0.8, 0.2];
-/// Work of one request to the second service.
+/// Work of one request to the second service, as its definition says.
 const WORK: Nanos = Nanos::from_micros(500);
 /// A case has three phases, each at least so long.
 const PHASE_MIN: Duration = Duration::from_secs(2);
@@ -70,15 +70,23 @@ impl LoopCase {
         least.max(PHASE_MIN * 3)
     }
 
-    /// What the second service is to do meanwhile.
-    pub fn script(self, measured: Duration) -> Script {
+    /// What the second service is to do while the first is offered this.
+    ///
+    /// # Errors
+    /// When it has no protocol.
+    pub fn script(self, second: &Service, offer: &Offer) -> Result<Script> {
         match self {
-            LoopCase::TwoLcSteps => Script::Steps {
-                work: WORK,
-                rates_rps: STEPS.map(|part| part * 0.5 * 1e9 / WORK.0 as f64),
-                step: measured / 3,
-            },
-            LoopCase::Runaway => Script::Runaway { after: measured / 6, spin: measured / 3 * 2 },
+            LoopCase::TwoLcSteps => {
+                let mean = STEPS.iter().sum::<f64>() / STEPS.len() as f64;
+                let rate_rps = mean * 0.5 * 1e9 / WORK.0 as f64;
+                let offer = Offer { rate_rps, seed: offer.seed ^ 1, ..*offer };
+                let load = load(second, &offer).context("the second service has no protocol")?;
+                Ok(Script::load(load))
+            }
+            LoopCase::Runaway => {
+                let (after, spin) = (offer.duration / 6, offer.duration / 3 * 2);
+                Ok(Script::Runaway { addr: second.addr, after: offer.warmup + after, spin })
+            }
         }
     }
 }
@@ -91,17 +99,6 @@ pub(super) fn start_second(quell: &Path, managed: &CoreSet, stop: &Stop) -> Resu
     let mut definition = Definition::parse(SECOND, "the second service")?;
     definition.command[0] = quell.to_str().context("the path of quell is no text")?.to_owned();
     Service::start(&definition, managed, stop)
-}
-
-/// What a second service does during a measurement.
-#[derive(Clone, Copy, Debug)]
-pub struct Second {
-    /// Where it listens.
-    pub addr: SocketAddr,
-    /// What it is asked for.
-    pub script: Script,
-    /// Seed of its arrivals.
-    pub seed: u64,
 }
 
 #[cfg(test)]

@@ -12,9 +12,8 @@ use quell_report::stats;
 use super::batch::{BatchWork, Rates, Work};
 use super::during::Meanwhile;
 use super::external;
-use super::loop_case::Second;
 use super::pause::PauseProgram;
-use super::second::{self, Asked};
+use super::second;
 use super::service::Service;
 use super::wakeups::Wakeups;
 use crate::host::{Canary, Usage, set_nice};
@@ -101,8 +100,8 @@ pub struct Instruments<'a> {
     pub canaries: &'a mut Canaries,
     /// Wake-ups of the service's threads, where the host has BPF.
     pub wakeups: Option<&'a mut Wakeups>,
-    /// What a second service is asked for meanwhile.
-    pub second: Option<Second>,
+    /// What is done to a second service meanwhile.
+    pub second: Option<second::Script>,
 }
 
 /// Resources used and work done up to one moment.
@@ -154,13 +153,11 @@ pub fn measure(
     let before = Account::read(service, batch, pause, quell)?;
     let offered = std::thread::scope(|scope| {
         let meanwhile = Meanwhile::start(scope, service)?;
-        let start = quell_load::now() + Nanos(offer.warmup.as_nanos() as u64);
-        let second = |of: Second| second::follow(of.addr, of.script, start, of.seed);
-        let second = instruments.second.map(second).transpose()?;
+        let second = instruments.second.map(second::follow).transpose()?;
         let offered = ask(service, offer);
         let second = second.map(second::Following::finish).transpose()?;
         let commands = meanwhile.finish()?;
-        offered.map(|offered| (offered, second.unwrap_or_default(), commands))
+        offered.map(|offered| (offered, second.flatten(), commands))
     });
     let (offered, second, commands) = offered?;
     let after = Account::read(service, batch, pause, quell)?;
@@ -177,7 +174,9 @@ pub fn measure(
     let (latencies, [by_stops, by_client, by_rests]) =
         sort_out(&requests, [&stops, &stalls, &rests]);
     quantiles(&latencies, service.definition.load.quantile, &mut put);
-    second_service(&second, &seen, &mut put);
+    if let Some(second) = second {
+        second_service(&second, &seen, &mut put);
+    }
     put("offered_rps", scheduled as f64 / (end - start).0.max(1) as f64 * 1e9);
     put("served_share", requests.len() as f64 / (scheduled as f64).max(1.0));
     put("excluded_share", by_stops);
@@ -256,21 +255,25 @@ fn quantiles(latencies: &Latencies, quoted: f64, put: &mut impl FnMut(&str, f64)
     }
 }
 
-/// The same of a second service, if it was asked for anything.
-fn second_service(asked: &[Asked], stops: &[CoreStop], put: &mut impl FnMut(&str, f64)) {
-    if asked.is_empty() {
-        return;
-    }
-    let requests: Vec<Request> = asked.iter().map(|one| one.request).collect();
+/// The same of a second service that was offered load.
+fn second_service(report: &LoadReport, stops: &[CoreStop], put: &mut impl FnMut(&str, f64)) {
+    let requests = requests(report);
     let stops = &confirmed(stops, &requests);
     let latencies = Windows::of(stops, &requests).sort(&requests);
     for (suffix, ascending) in [("", latencies.counted()), ("_raw", &latencies.raw)] {
-        if let Some(at) = stats::quantile(ascending, SECOND_QUANTILE) {
-            put(&format!("second_tail_us{suffix}"), at.0 as f64 / 1e3);
+        for (name, quantile) in [("second_tail_us", SECOND_QUANTILE), ("second_p999_us", 0.999)] {
+            if let Some(at) = stats::quantile(ascending, quantile) {
+                put(&format!("{name}{suffix}"), at.0 as f64 / 1e3);
+            }
         }
     }
-    let answered = asked.iter().filter(|one| one.answered).count();
-    put("second_served_share", answered as f64 / asked.len() as f64);
+    put("second_served_share", answered_share(report));
+}
+
+/// The share of the requests of a run that was answered.
+pub(crate) fn answered_share(report: &LoadReport) -> f64 {
+    let totals = report.overall.totals;
+    totals.answered as f64 / (totals.scheduled as f64).max(1.0)
 }
 
 /// What a client reports.

@@ -42,10 +42,11 @@ use self::batch::Rates;
 pub use self::batch::{BatchWork, Kind, Programs};
 use self::bursts::Bursts;
 pub use self::definition::{Definition, DefinitionError, FILE_BYTES_MAX};
+pub(crate) use self::during::Meanwhile;
 use self::log::{Cell, Header, Line, Log, Phase, Run};
 pub use self::loop_case::LoopCase;
-use self::loop_case::{Second, start_second};
-pub(crate) use self::measure::{Canaries, Offer, load, requests};
+use self::loop_case::start_second;
+pub(crate) use self::measure::{Canaries, Offer, answered_share, load, requests};
 use self::measure::{Instruments, measure};
 pub use self::pause::PauseProgram;
 use self::plan::Planned;
@@ -411,11 +412,8 @@ impl Session<'_> {
             note(self.log, text)?;
         }
         let offer = Offer { preload: !self.preloaded, ..*offer };
-        let second = case.zip(beside.as_ref()).map(|(case, service)| Second {
-            addr: service.addr,
-            script: case.script(offer.duration),
-            seed: offer.seed,
-        });
+        let second = case.zip(beside.as_ref());
+        let second = second.map(|(case, service)| case.script(service, &offer)).transpose()?;
         let (canaries, wakeups) = (&mut *self.canaries, self.wakeups.as_deref_mut());
         let instruments = Instruments { canaries, wakeups, second };
         let quell = entered.quell_processes();

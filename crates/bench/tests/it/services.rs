@@ -62,6 +62,20 @@ fn every_system_is_measured_and_the_host_is_as_before() {
     assert!(settled.is_empty(), "{left:?}, then {settled:?}");
 }
 
+/// What `make demo` does, in short: the service is in a cgroup of its own, which Quell adopts.
+#[test]
+fn a_service_in_its_own_cgroup_runs_under_quell_beside_batch_work() {
+    let _one = crate::common::one();
+    let report =
+        services::run(&spec(&[System::Quell], 1, 0.3), &mut Silent, &Stop::default()).unwrap();
+    let value = |metric: &str| {
+        let row = report.row("memcached-50-hog", System::Quell.name(), metric);
+        row.unwrap_or_else(|| panic!("no {metric}")).median
+    };
+    assert!(value("tail_us_raw") > 0.0 && value("batch_ops_per_s") > 0.0);
+    assert!(value("served_share") > 0.0 && value("cpu_of_quell-sched") >= 0.0);
+}
+
 #[test]
 fn a_stop_ends_everything_that_was_started() {
     let _one = crate::common::one();

@@ -13,6 +13,7 @@ mod runtime_colocate;
 mod services;
 mod sim;
 mod sim_host;
+mod three_services;
 mod validation;
 mod view;
 mod wake_cost;
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 use crate::summary;
 use anyhow::{Context, Result};
 use clap::Subcommand;
+use quell_bench::stage::Place;
 use quell_report::BenchReport;
 
 /// Run a benchmark, or make the pages of docs/results.md from the results
@@ -45,6 +47,7 @@ enum Command {
     Reaction(reaction::Args),
     Overhead(overhead::Args),
     Overload(overload::Args),
+    ThreeServices(three_services::Args),
     Check(check::Args),
     View(view::Args),
     Why(why::Args),
@@ -66,6 +69,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Reaction(args) => reaction::run(args),
         Command::Overhead(args) => overhead::run(args),
         Command::Overload(args) => overload::run(args),
+        Command::ThreeServices(args) => three_services::run(args),
         Command::Check(args) => check::run(args),
         Command::View(args) => view::run(args),
         Command::Why(args) => why::run(args),
@@ -157,4 +161,11 @@ fn split() -> Result<(quell_model::CoreSet, quell_model::CoreId)> {
     let last = topology.cores().last().context("this host shows no core")?.id;
     anyhow::ensure!(first != last, "benchmarks need two cores: one for the client, one to share");
     Ok((quell_model::CoreSet::of(last), first))
+}
+
+/// This host's default split, and the programs beside this one.
+fn place() -> Result<Place> {
+    let (managed, client) = split()?;
+    let (quell, antagonist) = (quell_program()?, beside("quell-antagonist")?);
+    Ok(Place { managed, client, quell, antagonist })
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use quell_bench::overload::OverloadSpec;
 use quell_terminal::{Live, Stop};
 
-use super::{Common, beside, command_line, split};
+use super::{Common, command_line};
 
 /// A service at 1.3 times its peak load beside a guaranteed neighbour: what batch work gets, and when all is normal again
 ///
@@ -29,7 +29,6 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let quick = args.common.quick;
-    let (managed, client) = split()?;
     let seconds = |full, short| Duration::from_secs(if quick { short } else { full });
     let spec = OverloadSpec {
         command: command_line(),
@@ -38,10 +37,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         after: seconds(15, 5),
         sustained: seconds(60, 5),
         seed: args.seed,
-        managed,
-        client,
-        quell: super::quell_program()?,
-        antagonist: beside("quell-antagonist")?,
+        place: super::place()?,
     };
     let stop = Stop::on_signals()?;
     let report = quell_bench::overload::run(&spec, &mut Live::new(), &stop)?;

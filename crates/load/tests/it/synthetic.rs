@@ -9,7 +9,7 @@ use quell_load::protocol::synthetic::{
     FRAME_BYTES, Op, Reply, Request, ServiceTime, SyntheticSpec,
 };
 use quell_load::serve::{ServeSpec, Server, send_runaway};
-use quell_load::{LimitedBy, LoadReport, LoadSpec, ProtocolSpec, Silent, run};
+use quell_load::{Idle, LimitedBy, LoadReport, LoadSpec, ProtocolSpec, Silent, run};
 use quell_model::Nanos;
 
 fn server(workers: usize, allow_runaway: bool) -> Server {
@@ -191,4 +191,22 @@ fn an_address_that_is_taken_is_named() {
     let first = server(1, false);
     let error = Server::start(&ServeSpec::new(first.addr())).err().unwrap().to_string();
     assert!(error.contains(&first.addr().to_string()), "{error}");
+}
+
+#[test]
+fn a_generator_that_waits_leaves_the_core_and_loses_nothing() {
+    let server = server(1, false);
+    let service = ServiceTime::Fixed { work_ns: 100_000 };
+    // Few connections and no second request on any: what is due has to wait for an answer now and then.
+    let spec = LoadSpec {
+        idle: Idle::Wait,
+        pipelining: false,
+        connections: 2,
+        ..load(&server, service, 1_000.0, 300)
+    };
+    let report = run(&spec, &mut Silent).unwrap();
+    let totals = report.overall.totals;
+    assert!(totals.scheduled > 100);
+    assert_eq!((totals.answered, totals.errors), (totals.scheduled, 0));
+    assert!(report.generator.slept_share > 0.0 && report.generator.slept_share <= 1.0);
 }
