@@ -10,11 +10,13 @@ use super::plan::{self, WITHIN_ELSEWHERE};
 use super::system::System;
 
 /// What is compared with the base.
-const COMPARED: [&str; 7] = [
+const COMPARED: [&str; 9] = [
     "tail_us",
     "tail_us_raw",
     "second_tail_us",
     "second_tail_us_raw",
+    "second_p999_us",
+    "second_p999_us_raw",
     "p50_us",
     "wakeup_p999_us",
     "service_cpu",
