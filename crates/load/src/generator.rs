@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use quell_model::Nanos;
 use rand::SeedableRng;
 use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::OwnedFd;
 
 use crate::arrivals::Schedule;
@@ -170,7 +170,7 @@ impl<'a> Generator<'a> {
             }
             match &mut sleeper {
                 Some(sleeper) => self.doze(sleeper, at, &mut clock),
-                None if self.idle == Idle::Wait => self.wait(at, &mut events, &mut clock),
+                None if self.idle == Idle::Wait => self.wait(at, &mut clock),
                 None => {}
             }
         };
@@ -226,7 +226,7 @@ impl<'a> Generator<'a> {
     }
 
     /// Sleeps until an answer comes, or it has to send, publish or end.
-    fn wait(&mut self, at: Nanos, events: &mut Vec<epoll::Event>, clock: &mut StallClock) {
+    fn wait(&mut self, at: Nanos, clock: &mut StallClock) {
         let next_send = match self.schedule.peek() {
             // An answer makes room.
             Some(_) if self.waits_for_room => self.books.deadline,
@@ -240,9 +240,8 @@ impl<'a> Generator<'a> {
             tv_sec: (left.0 / 1_000_000_000) as i64,
             tv_nsec: (left.0 % 1_000_000_000) as i64,
         };
-        events.clear();
-        // What came is taken in the next turn; a signal only ends the sleep.
-        let _ = epoll::wait(&self.poller, spare_capacity(events), Some(&timeout));
+        // Not `epoll_wait`, which counts in milliseconds. What came is taken in the next turn; a signal only ends the sleep.
+        let _ = poll(&mut [PollFd::new(&self.poller, PollFlags::IN)], Some(&timeout));
         clock.woke(until);
         self.waited += now().since(at);
     }

@@ -22,6 +22,9 @@ const DAMON: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 /// Kernel threads that are held back.
 const NAMES: [&str; 1] = ["kdamond."];
 
+/// The priority of a client's softirq thread: above those of clients that sleep.
+const SOFTIRQ_PRIORITY: u8 = 2;
+
 /// Holds them back while it lives. What it changed is in a journal, for [`super::recover`] in case that
 /// this process is killed.
 pub struct Quiet {
@@ -42,7 +45,7 @@ impl Quiet {
                 let _ = executor.write_setting(&setting, "off");
             }
         }
-        for thread in named() {
+        for thread in named(&NAMES) {
             if executor.read_sched(&thread).is_ok_and(|attr| attr.policy == Policy::Other) {
                 // One that ends meanwhile needs nothing.
                 let _ = executor.set_sched(&thread, SchedAttr::IDLE);
@@ -62,6 +65,16 @@ impl Quiet {
             if self.executor.read_affinity(&thread).is_ok_and(|cores| !cores.is_subset(&others)) {
                 let _ = self.executor.set_affinity(&thread, &others);
             }
+        }
+    }
+
+    /// Lets the core's softirq thread go before the clients there. The kernel leaves packets to it where a thread is to be
+    /// switched to meanwhile, as where one client wakes beside another that spins: at nice 0 it would wait for milliseconds.
+    pub fn favour_softirqs(&mut self, core: CoreId) {
+        let name = format!("ksoftirqd/{}", core.0);
+        for thread in named(&[&name]) {
+            // A refusal shows in what is measured, of all systems alike.
+            let _ = self.executor.set_sched(&thread, SchedAttr::fifo(SOFTIRQ_PRIORITY));
         }
     }
 
@@ -113,15 +126,15 @@ fn damon_states() -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path().join("state")).filter(|state| state.is_file())
 }
 
-/// The kernel threads of these names.
-fn named() -> impl Iterator<Item = ThreadRef> {
+/// The kernel threads whose names begin so.
+fn named(names: &[&str]) -> impl Iterator<Item = ThreadRef> {
     let processes = procs::all().unwrap_or_default().into_iter();
     let threads = processes.filter_map(|pid| ThreadRef::of(Tid(pid), Tid(pid)).ok());
     threads.filter(|thread| {
         let file = |name: &str| std::fs::read(format!("/proc/{}/{name}", thread.tid));
         file("cmdline").is_ok_and(|line| line.is_empty())
             && file("comm")
-                .is_ok_and(|name| NAMES.iter().any(|start| name.starts_with(start.as_bytes())))
+                .is_ok_and(|name| names.iter().any(|start| name.starts_with(start.as_bytes())))
     })
 }
 
@@ -139,14 +152,34 @@ mod tests {
             damon_states().map(|state| std::fs::read_to_string(state).unwrap()).collect()
         };
         // One that was off is another thread afterwards.
-        let policies =
-            || -> Vec<i32> { named().map(|thread| policy(thread.tid.0).unwrap().0).collect() };
+        let policies = || -> Vec<i32> {
+            named(&NAMES).map(|thread| policy(thread.tid.0).unwrap().0).collect()
+        };
         let before = (states(), policies());
         let quiet = Quiet::keep().unwrap();
         assert!(states().iter().all(|state| state != "on\n"));
         assert!(policies().iter().all(|number| *number == libc::SCHED_IDLE));
         drop(quiet);
         assert_eq!((states(), policies()), before);
+    }
+
+    #[test]
+    fn the_softirq_thread_of_a_core_goes_first_for_a_while() {
+        let _lock = host_lock().unwrap();
+        let policies = || -> Vec<(i32, i32)> {
+            named(&["ksoftirqd/0"]).map(|thread| policy(thread.tid.0).unwrap()).collect()
+        };
+        let before = policies();
+        assert!(!before.is_empty());
+        let mut quiet = Quiet::keep().unwrap();
+        quiet.favour_softirqs(CoreId(0));
+        assert!(
+            policies()
+                .iter()
+                .all(|(number, _)| number & !libc::SCHED_RESET_ON_FORK == libc::SCHED_FIFO)
+        );
+        drop(quiet);
+        assert_eq!(policies(), before);
     }
 
     #[test]

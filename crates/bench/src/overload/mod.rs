@@ -71,6 +71,7 @@ pub fn run(spec: &OverloadSpec, progress: &mut dyn Progress, stop: &Stop) -> Res
     // For all systems: services are in new cgroups, which have no real-time budget where the kernel shares one out.
     let mut quiet = host::Quiet::keep()?;
     quiet.allow_real_time()?;
+    quiet.favour_softirqs(spec.place.client);
     let own = host::affinity(0).context("read the own affinity")?;
     host::pin(0, &CoreSet::of(spec.place.client)).context("leave the managed cores")?;
     let cases = measure_all(spec, progress, stop);

@@ -107,7 +107,8 @@ pub struct ServicesSpec {
 /// started is ended in each case; the log keeps what was measured.
 pub fn run(spec: &ServicesSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<BenchReport> {
     let _alone = host::alone(progress, stop)?;
-    let _quiet = host::Quiet::keep()?;
+    let mut quiet = host::Quiet::keep()?;
+    quiet.favour_softirqs(spec.client);
     let directory = tempfile::tempdir().context("make a temporary directory")?;
     let path = spec.log.clone().unwrap_or_else(|| directory.path().join("services.log"));
     let mut log = Log::open(&path, &Header::new(&spec.command, spec.seed))?;

@@ -92,7 +92,8 @@ pub fn run(
     stop: &Stop,
 ) -> Result<BenchReport> {
     let _alone = host::alone(progress, stop)?;
-    let _quiet = host::Quiet::keep()?;
+    let mut quiet = host::Quiet::keep()?;
+    quiet.favour_softirqs(spec.place.client);
     let own = host::affinity(0).context("read the own affinity")?;
     host::pin(0, &CoreSet::of(spec.place.client)).context("leave the managed cores")?;
     let measured = measure_all(spec, progress, stop);
