@@ -7,7 +7,7 @@
 #ifndef QUELL_CALLS_H
 #define QUELL_CALLS_H
 
-#include "bursts.h"
+#include "wakers.h"
 
 /* kernel/sched/sched.h */
 #define TASK_ON_RQ_QUEUED 1
@@ -225,6 +225,8 @@ static __always_inline bool slot_set_role(struct slot *s, __u64 handle, struct w
 	s->needs = args->needs;
 	slot_unlock(s, seq);
 	mark_dirty(handle);
+	if (READ_ONCE(s->state) == QUELL_WAITING)
+		note_wait(s, handle, bpf_ktime_get_ns());
 	return true;
 }
 

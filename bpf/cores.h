@@ -19,6 +19,12 @@ struct turn {
 	__u64 handle;
 };
 
+/* The watched thread that runs on the core; 0: none. */
+static __always_inline __u64 handle_on(struct core *core)
+{
+	return core->slot ? make_handle(core->slot - 1, core->reuse_count) : 0;
+}
+
 static __always_inline __u64 weight(__u32 kind)
 {
 	if (kind == QUELL_IDLE)

@@ -181,6 +181,11 @@ struct task_struct {
 	char comm[16];
 };
 
+/* Of x86. */
+struct pt_regs {
+	unsigned long orig_ax;
+};
+
 struct quell_atomic_long {
 	long counter;
 };

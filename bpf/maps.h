@@ -38,6 +38,23 @@ struct {
 	__type(value, word_t);
 } contended SEC(".maps");
 
+/* Which sleeps in futex an LC thread ends, and which thread ended its own: wakers.h. Handles; 0: none. */
+struct waker {
+	/* Of the slot's thread while it is QUELL_BACKGROUND: the thread whose sleep it ended last. */
+	__u64 ends_sleep_of;
+	/* Of any: the background thread that ended its last sleep that one ended. */
+	__u64 sleep_ended_by;
+	/* When QUELL_EVENT_ENDS_SLEEP was last sent. */
+	__u64 sent;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct waker);
+} wakers SEC(".maps");
+
 /* One bit a slot: in use, and changed since user space last looked. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -21,6 +21,7 @@
  */
 #include "bursts.h"
 #include "locks.h"
+#include "wakers.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -30,6 +31,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	__u64 handle = handle_of(p), now;
 	struct slot *s = slot_of(handle);
 	__u32 seq, gains = 0, task, generation;
+	bool in_futex;
 
 	if (!s) {
 		note_kthread(p);
@@ -50,6 +52,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	s->awake_since = now;
 	s->core = p->thread_info.cpu;
 	burst_begin(s, p);
+	in_futex = s->flags & QUELL_IN_FUTEX;
 	gains = wait_begin(s, QUELL_WOKEN | (s->flags & QUELL_IN_KERNEL), now);
 	count_lane_change(s);
 	task = s->task;
@@ -57,6 +60,9 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	slot_unlock(s, seq);
 	lock_ends(s, handle, 0, now);
 	mark_dirty(handle);
+	if (!without_roles && in_futex)
+		note_futex_wake(s, handle);
+	note_wait(s, handle, now);
 	if (gains) {
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
 		tell_if_queued(gains - 1, task, generation, now);
@@ -137,7 +143,7 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 {
 	__u32 seq, task, gains = 0;
 	__u32 uninterruptible = prev_state & TASK_UNINTERRUPTIBLE ? QUELL_IN_KERNEL : 0;
-	bool sleeps = false, proved = false, stopped;
+	bool sleeps = false, proved = false, stopped, in_futex;
 	unsigned int state;
 
 	if (!slot_lock(s, handle, &seq))
@@ -158,6 +164,8 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 		s->state = QUELL_SLEEPING;
 		s->since = now;
 		s->flags = uninterruptible;
+		if (!without_roles && s->lc && !uninterruptible && is_in_futex(prev))
+			s->flags = QUELL_IN_FUTEX;
 		s->transitions++;
 		sleeps = true;
 		count_lane_change(s);
@@ -165,10 +173,15 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 	s->pending = 0;
 	task = s->task;
 	stopped = s->flags & QUELL_IN_KERNEL;
+	in_futex = s->flags & QUELL_IN_FUTEX;
 	slot_unlock(s, seq);
 	mark_dirty(handle);
 	if (stopped)
 		note_stopped(s, handle, sleeps, now);
+	if (!sleeps)
+		note_wait(s, handle, now);
+	else if (!without_roles && in_futex)
+		note_futex_sleep(handle, now);
 	/* If the ring is full, the next sleep reports it. */
 	if (proved && !send_burst(QUELL_EVENT_PROVED, s, handle, 0, now))
 		WRITE_ONCE(s->proved_sent, 0);
@@ -280,11 +293,6 @@ static __always_inline void leave_unseen(struct slot *s, __u64 handle, __u32 cpu
 		return;
 	mark_dirty(handle);
 	tell_lane(task, QUELL_LANE_SLEEPS);
-}
-
-static __always_inline __u64 handle_on(struct core *core)
-{
-	return core->slot ? make_handle(core->slot - 1, core->reuse_count) : 0;
 }
 
 /*

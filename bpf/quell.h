@@ -63,6 +63,7 @@ enum quell_event_kind {
 	QUELL_EVENT_CONTENDED,
 	QUELL_EVENT_RELEASED,
 	QUELL_EVENT_STOPPED,
+	QUELL_EVENT_ENDS_SLEEP,
 };
 
 /* Flags of a slot. The wait in progress began with a wake-up, not with a preemption. */
@@ -72,6 +73,8 @@ enum quell_event_kind {
  * such a sleep: it may hold what others need.
  */
 #define QUELL_IN_KERNEL 2
+/* An LC thread that sleeps in futex: another thread, or a time, ends that. */
+#define QUELL_IN_FUTEX 4
 
 /*
  * A watched thread. Written with seq odd; a reader that saw seq even and
@@ -91,7 +94,7 @@ struct slot {
 	__u32 task;
 	__u8 lc;
 	__u8 children;
-	/* QUELL_WOKEN, QUELL_IN_KERNEL. */
+	/* QUELL_WOKEN, QUELL_IN_KERNEL, QUELL_IN_FUTEX. */
 	__u8 flags;
 	/* 1 + the set that counts this thread as waiting, or 0. */
 	__u8 counted;
@@ -291,8 +294,8 @@ struct event {
 	__u64 to;
 	__u64 stolen;
 	/*
-	 * OVERRAN, PROVED, CONTENDED, RELEASED: the thread's slot and that slot's reuse count,
-	 * and the burst.
+	 * OVERRAN, PROVED, CONTENDED, RELEASED, ENDS_SLEEP: the thread's slot and that slot's
+	 * reuse count, and the burst.
 	 */
 	__u32 slot;
 	__u32 reuse_count;

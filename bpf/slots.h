@@ -251,6 +251,7 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 {
 	struct totals *t = totals_page();
 	__u64 *stored, *lock, handle;
+	struct waker *waker;
 	struct slot *s;
 	__u32 at, seq;
 
@@ -264,9 +265,11 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 	*err = -ENOMEM;
 	s = bpf_map_lookup_elem(&slots, &at);
 	lock = bpf_map_lookup_elem(&contended, &at);
-	if (!s || !lock)
+	waker = bpf_map_lookup_elem(&wakers, &at);
+	if (!s || !lock || !waker)
 		return 0;
 	WRITE_ONCE(*lock, 0);
+	__builtin_memset(waker, 0, sizeof(*waker));
 	atomic_add(&t->watched, 1);
 	handle = make_handle(at, s->reuse_count);
 	stored = bpf_task_storage_get(&handles, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);

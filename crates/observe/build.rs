@@ -9,7 +9,7 @@ use libbpf_cargo::SkeletonBuilder;
 /// The programs, each in a file of its own.
 /// `layout` is never loaded: a test reads the layout of shared structures from it.
 const PROGRAMS: [&str; 5] = ["quell", "domains", "keyframe", "recorder", "layout"];
-const HEADERS: [&str; 14] = [
+const HEADERS: [&str; 15] = [
     "kernel.h",
     "ring.h",
     "maps.h",
@@ -18,6 +18,7 @@ const HEADERS: [&str; 14] = [
     "cores.h",
     "bursts.h",
     "locks.h",
+    "wakers.h",
     "calls.h",
     "steal.h",
     "domains.h",

@@ -29,7 +29,7 @@ impl fmt::Display for ThreadId {
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// A background thread above the event threads of its task for one budget: one of them may spin until this thread
-    /// releases a lock.
+    /// releases a lock, or sleep until this thread wakes it. In a guest task with them, not above them.
     Boosted,
     /// Bursts of tens of microseconds, such as requests.
     #[default]
@@ -111,6 +111,9 @@ pub enum BurstState {
     Overran(Option<Waiter>),
     /// The thread sleeps after as many short bursts in a row as [`ThreadPlan::needs`] asks for.
     Proved,
+    /// The thread is in the background and waits for its core while a thread of its process sleeps whose sleeps it has
+    /// ended: that one may need what this one does next (a lock to be released, the end of a collector's pause).
+    EndsSleep,
     /// The thread exited.
     Exited,
     /// The operator gave the thread this role, whatever its bursts are; `None`: no longer.

@@ -57,6 +57,11 @@ impl Worker {
         Worker::start(core, move || std::thread::sleep(nap))
     }
 
+    /// With it another thread ends the sleep of a [`Worker::sleeper`].
+    pub fn waker(&self) -> std::thread::Thread {
+        self.handle.as_ref().unwrap().thread().clone()
+    }
+
     /// Ends the sleep of a [`Worker::sleeper`].
     pub fn wake(&self) {
         self.handle.as_ref().unwrap().thread().unpark();

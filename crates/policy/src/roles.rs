@@ -9,6 +9,9 @@
 //! - **Record.** A thread that has slept a few times only has none, and does not cost one that has its role.
 //! - **Locks.** A thread that exceeds the budget of an event thread may spin until a background thread of its process
 //!   releases a lock. If one waits, it goes before all for one budget.
+//! - **Sleeps.** A thread may sleep until a background thread of its process wakes it (a lock, the end of a collector's
+//!   pause). One that has ended such a sleep goes before all for a tenth of the time, while it waits behind LC threads
+//!   and the other sleeps again.
 //! - **A tenth for others.** Where LC threads above the fair class hold a core for more than nine tenths of a window,
 //!   one with a long burst spends some milliseconds in the fair class: kernel threads and foreign threads of the core run.
 //!   Before a kernel thread has waited for 100 ms, so do all.
@@ -18,12 +21,13 @@
 //!
 //! Tasks with a scheduler of their own (lanes, runtimes) have no roles.
 
+mod boost;
 #[cfg(test)]
 mod tests;
 
 use quell_model::{
-    Burst, BurstState, Class, Nanos, Permille, Plan, Role, Rung, Snapshot, TaskId, TaskScheduler,
-    ThreadId, ThreadPlan, Waiter,
+    Burst, BurstState, Class, CoreId, Nanos, Permille, Plan, Role, Rung, Snapshot, TaskId,
+    TaskScheduler, ThreadId, ThreadPlan, Waiter,
 };
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +61,8 @@ pub const RT_SHARE_HARD: Permille = Permille(930);
 /// Time in the fair class beyond [`RT_SHARE_MAX`]: a tenth of the window of 250 ms.
 pub const FAIR_TIME: Nanos = Nanos::from_millis(25);
 
-/// A guest goes before a demoted thread of the core's owner for [`LEND_TIME`] in each [`LEND_PERIOD`].
+/// A guest goes before a demoted thread of the core's owner for [`LEND_TIME`] in each [`LEND_PERIOD`], and so does a
+/// background thread that ends sleeps before event threads.
 pub const LEND_TIME: Nanos = Nanos::from_millis(1);
 
 /// See [`LEND_TIME`].
@@ -95,6 +100,10 @@ struct Demoted {
     forgive_at: Nanos,
     /// Guests of the core do not go before it until then.
     lends_from: Nanos,
+    /// It began to wait on this core while a thread sleeps whose sleeps it ends: it is boosted now and then until then.
+    ends_sleep: Option<(CoreId, Nanos)>,
+    /// It is not boosted for that until then.
+    boosts_from: Nanos,
 }
 
 /// Decides the roles of threads. Remembers only those that exceeded a budget.
@@ -113,12 +122,14 @@ impl Roles {
             match burst.state {
                 BurstState::Overran(waiter) => self.demote(now, burst, plan, waiter),
                 BurstState::Proved => self.promote(now, burst),
+                BurstState::EndsSleep => self.note_ends_sleep(burst, now),
                 BurstState::Exited => self.forget(burst.thread),
                 BurstState::Assigned(role) => self.assign(now, burst, role),
             }
         }
         let mut next = self.leave_core_to_others(now, seen);
         next = next.min(self.end_times(now));
+        next = next.min(self.boost_wakers(now, seen, plan));
         plan.roles.clear();
         let listed = self.demoted.iter().filter(|thread| thread.planned.role != Role::Event);
         plan.roles.extend(listed.map(Demoted::plan));
@@ -196,18 +207,6 @@ impl Roles {
         self.find(burst.thread).is_ok_and(|index| now < self.demoted[index].lends_from)
     }
 
-    /// A thread exceeds the budget of an event thread while a background thread of its process waits: it may spin until
-    /// that one releases a lock, so that one goes first for a budget.
-    fn boost(&mut self, waiter: Waiter, rung: Rung, now: Nanos) {
-        if !waiter.same_process || rung != Rung::Lc {
-            return;
-        }
-        if let Ok(index) = self.find(waiter.thread) {
-            self.demoted[index].become_role(Role::Boosted, now);
-            self.demoted[index].until = Some(now + LEND_TIME);
-        }
-    }
-
     fn is_assigned(&self, thread: ThreadId) -> bool {
         self.find(thread).is_ok_and(|index| self.demoted[index].assigned.is_some())
     }
@@ -225,13 +224,6 @@ impl Roles {
         (thread.planned.needs, thread.planned.burst) = (0, Nanos::ZERO);
         if thread.planned.role != role.unwrap_or_default() {
             thread.become_role(role.unwrap_or_default(), now);
-        }
-    }
-
-    fn end_boost(&mut self, thread: ThreadId, now: Nanos) {
-        if let Ok(index) = self.find(thread) {
-            let role = self.demoted[index].assigned.unwrap_or(Role::Background);
-            self.demoted[index].become_role(role, now);
         }
     }
 
@@ -406,6 +398,8 @@ impl Demoted {
             promoted: false,
             forgive_at: now + FORGIVE_AFTER,
             lends_from: Nanos::ZERO,
+            ends_sleep: None,
+            boosts_from: Nanos::ZERO,
         }
     }
 
@@ -420,6 +414,9 @@ impl Demoted {
 
     fn become_role(&mut self, role: Role, now: Nanos) {
         (self.planned.role, self.planned.since, self.until) = (role, now, None);
+        if matches!(role, Role::Event | Role::LongEvent) {
+            self.ends_sleep = None;
+        }
     }
 }
 

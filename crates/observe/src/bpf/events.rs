@@ -27,6 +27,8 @@ pub(super) enum Raw {
     Overran(ThreadId),
     /// A demoted thread sleeps after as many short bursts as it needs.
     Proved(ThreadId),
+    /// A background thread waits while a thread whose sleeps it ends sleeps.
+    EndsSleep(ThreadId),
     /// An LC thread waits for a lock, or gets it.
     Lock(LockEvent),
     /// An LC thread sleeps uninterruptibly: the next reading shows it.
@@ -131,6 +133,7 @@ fn parse(bytes: &[u8]) -> Option<Raw> {
         9 => Raw::Lock(LockEvent { waiter: thread, owner: Some(owner) }),
         10 => Raw::Lock(LockEvent { waiter: thread, owner: None }),
         11 => Raw::Stopped,
+        12 => Raw::EndsSleep(thread),
         _ => return None,
     };
     Some(raw)

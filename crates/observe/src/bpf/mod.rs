@@ -75,7 +75,7 @@ const MISSES_LOOK: Nanos = Nanos::from_millis(500);
 /// The sizes of the observer's tables, and what it reports.
 #[derive(Clone, Debug)]
 pub struct BpfConfig {
-    /// Threads that can be watched at once; 128 bytes each.
+    /// Threads that can be watched at once; 160 bytes each.
     pub max_threads: usize,
     /// Task places; 1.7 kB each, and 8 bytes more for each core.
     pub max_tasks: usize,
@@ -206,6 +206,8 @@ pub struct BpfObserver {
     /// Bursts that exceeded their budgets, and threads that proved themselves, since the last [`Observer::read`].
     overran: Vec<ThreadId>,
     proved: Vec<ThreadId>,
+    /// Background threads that began to wait while a thread whose sleeps they end sleeps.
+    ends_sleep: Vec<ThreadId>,
     locks: Vec<LockEvent>,
 }
 
@@ -232,6 +234,7 @@ impl BpfObserver {
             idle_while_lc_waits: Nanos::ZERO,
             overran: Vec::new(),
             proved: Vec::new(),
+            ends_sleep: Vec::new(),
             locks: Vec::new(),
             programs,
         })
@@ -406,6 +409,7 @@ impl BpfObserver {
                 Raw::Overran(thread) if self.overran.contains(&thread) => {}
                 Raw::Overran(thread) => self.overran.push(thread),
                 Raw::Proved(thread) => self.proved.push(thread),
+                Raw::EndsSleep(thread) => self.ends_sleep.push(thread),
                 Raw::Lock(event) => self.locks.push(event),
             }
         }
@@ -493,6 +497,8 @@ impl Observer for BpfObserver {
         let proved = self.proved.drain(..);
         seen.bursts
             .extend(proved.filter_map(|thread| self.views.burst_of(thread, BurstState::Proved)));
+        let ends_sleep = self.ends_sleep.drain(..);
+        seen.bursts.extend(ends_sleep.filter_map(|thread| self.views.ends_sleep(thread)));
         seen.bursts.extend(self.views.drain_exited());
         self.views.tell_locks(&mut self.locks, seen);
         self.cores.summarise(now, &self.programs.cores, &self.views, seen);

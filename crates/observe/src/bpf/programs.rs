@@ -58,6 +58,7 @@ impl Programs {
             ("runs", possible * max_tasks),
             ("burst_checks", possible),
             ("contended", words * 64),
+            ("wakers", words * 64),
             ("events", config.ring_bytes.next_power_of_two().max(rustix::param::page_size())),
         ];
         let mut open = object::open("quell", CODE)?;

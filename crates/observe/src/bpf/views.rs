@@ -333,6 +333,12 @@ impl Views {
         self.view_of(thread).map(|view| Burst { state, ..burst(view) })
     }
 
+    /// The burst of a thread that began to wait while one whose sleeps it ends sleeps, if it still waits.
+    pub fn ends_sleep(&self, thread: ThreadId) -> Option<Burst> {
+        let view = self.view_of(thread).filter(|view| view.state == ThreadState::Waiting)?;
+        Some(Burst { state: BurstState::EndsSleep, ..burst(view) })
+    }
+
     /// The role by which the bursts of a thread are judged, as last read.
     pub fn role_of(&self, thread: ThreadId) -> Option<Role> {
         let index = *self.at.get(thread.index as usize)?;

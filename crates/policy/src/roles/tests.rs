@@ -3,6 +3,7 @@ use quell_model::{
     CoreId, CoreSet, CoreView, Limits, Signal, TaskPlan, TaskReason, TaskView, TimeLimits,
 };
 
+use super::boost::REPEAT_TIME;
 use super::*;
 
 const OWNER: TaskId = TaskId { index: 0, generation: 0 };
@@ -71,6 +72,36 @@ impl Bench {
         let has_record = waiter != NEW;
         let waiter = Waiter { thread: waiter, task: waiter_task, same_process, has_record };
         self.burst(thread, length, BurstState::Overran(Some(waiter)));
+    }
+
+    /// The thread waits while one sleeps whose sleeps it ends; `running` has its core.
+    fn ends_sleep(&mut self, thread: ThreadId, running: Option<ThreadId>) {
+        self.run(running);
+        self.burst(thread, Nanos::ZERO, BurstState::EndsSleep);
+    }
+
+    /// The LC thread above the fair class that has the core.
+    fn run(&mut self, thread: Option<ThreadId>) {
+        self.seen.cores[0].burst = thread.map(|thread| (thread, Nanos::from_micros(20)));
+    }
+
+    /// The time out of so much for which a thread is boosted, in steps of 100 us; `each` comes before each step.
+    fn boosted(
+        &mut self,
+        thread: ThreadId,
+        time: Nanos,
+        mut each: impl FnMut(&mut Bench),
+    ) -> Nanos {
+        let step = Nanos::from_micros(100);
+        let (end, mut boosted) = (self.now + time, Nanos::ZERO);
+        while self.now < end {
+            each(self);
+            if self.plan.role(thread) == Role::Boosted {
+                boosted += step;
+            }
+            self.wait(step);
+        }
+        boosted
     }
 
     fn proved(&mut self, thread: ThreadId) {
@@ -245,6 +276,128 @@ fn background_thread_goes_first_for_one_budget_where_an_event_thread_may_spin() 
     assert_eq!(bench.plan.role(HELPER), Role::Background, "or it slept, or waits elsewhere");
 }
 
+/// A collector of one service waits behind the event threads of another.
+fn collector() -> Bench {
+    let mut bench = Bench::new();
+    bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
+    assert_eq!(bench.plan.role(HELPER), Role::Background);
+    bench
+}
+
+#[test]
+fn background_thread_that_ends_sleeps_goes_first_for_a_tenth() {
+    let mut bench = collector();
+    bench.ends_sleep(HELPER, Some(GUEST_THREAD));
+    assert_eq!(bench.plan.role(HELPER), Role::Boosted);
+    assert_eq!(bench.decide(), bench.now + LEND_TIME);
+    bench.now += LEND_TIME;
+    assert_eq!(bench.decide(), bench.now + LEND_PERIOD - LEND_TIME);
+    assert_eq!(bench.plan.role(HELPER), Role::Background);
+    let report = |bench: &mut Bench| bench.ends_sleep(HELPER, Some(GUEST_THREAD));
+    let boosted = bench.boosted(HELPER, Nanos::from_secs(1), report);
+    assert_eq!(boosted, Nanos::from_millis(100), "however often it is reported");
+}
+
+#[test]
+fn boost_of_a_thread_that_ends_sleeps_repeats_for_a_while_without_reports() {
+    let mut bench = collector();
+    bench.ends_sleep(HELPER, Some(GUEST_THREAD));
+    let boosted = bench.boosted(HELPER, REPEAT_TIME, |_| {});
+    assert_eq!(boosted, Nanos::from_millis(10));
+    let boosted = bench.boosted(HELPER, Nanos::from_secs(1), |_| {});
+    assert_eq!(boosted, Nanos::ZERO, "it waits for nothing that is known");
+    assert_eq!(bench.decide(), Nanos::MAX);
+}
+
+#[test]
+fn thread_that_ends_sleeps_is_not_boosted_over_batch_work_or_its_like() {
+    let mut bench = collector();
+    bench.ends_sleep(HELPER, None);
+    assert_eq!(bench.plan.role(HELPER), Role::Background, "batch work has the core");
+    bench.ends_sleep(HELPER, Some(HELPER));
+    assert_eq!(bench.plan.role(HELPER), Role::Background, "it has the core itself");
+    bench.run(Some(MAIN));
+    bench.wait(LEND_TIME);
+    assert_eq!(bench.plan.role(HELPER), Role::Boosted, "the core went to an event thread");
+
+    let mut bench = collector();
+    bench.ends_sleep(MAIN, Some(GUEST_THREAD));
+    assert_eq!(bench.plan.role(MAIN), Role::Event, "an event thread needs none");
+    bench.proved(HELPER);
+    bench.ends_sleep(HELPER, Some(GUEST_THREAD));
+    assert_eq!(bench.plan.role(HELPER), Role::Event);
+    assert!(bench.roles.demoted.iter().all(|thread| thread.ends_sleep.is_none()));
+}
+
+#[test]
+fn boost_of_a_thread_that_ends_sleeps_ends_with_a_budget_of_cpu_time() {
+    let mut bench = collector();
+    bench.ends_sleep(HELPER, Some(GUEST_THREAD));
+    bench.run(Some(HELPER));
+    bench.overrun(HELPER, Nanos::from_micros(450), MAIN);
+    assert_eq!((bench.plan.role(HELPER), bench.needs(HELPER)), (Role::Background, 0));
+    bench.ends_sleep(HELPER, Some(MAIN));
+    assert_eq!(bench.plan.role(HELPER), Role::Background, "not twice within a period");
+    bench.wait(LEND_PERIOD);
+    assert_eq!(bench.plan.role(HELPER), Role::Boosted);
+    // A spin is another reason, with bounds of its own.
+    bench.wait(LEND_TIME);
+    bench.overrun(MAIN, Nanos::from_micros(500), HELPER);
+    assert_eq!(bench.plan.role(HELPER), Role::Boosted);
+}
+
+#[test]
+fn boost_of_a_guest_that_ends_sleeps_is_to_the_rung_of_its_task() {
+    let mut bench = Bench::new();
+    bench.overrun(GUEST_THREAD, Nanos::from_millis(5), MAIN);
+    bench.ends_sleep(GUEST_THREAD, Some(MAIN));
+    assert_eq!(bench.plan.role(GUEST_THREAD), Role::Boosted);
+    assert_eq!(Rung::LcOverflow.of_role(Role::Boosted), Rung::LcOverflow);
+    bench.wait(LEND_TIME);
+    assert_eq!(bench.plan.role(GUEST_THREAD), Role::Background);
+}
+
+#[test]
+fn time_of_a_guest_is_not_cut_short_for_a_thread_that_ends_sleeps() {
+    let mut bench = Bench::new();
+    bench.overrun(MAIN, Nanos::from_millis(3), GUEST_THREAD);
+    bench.ends_sleep(MAIN, Some(GUEST_THREAD));
+    assert_eq!(bench.plan.role(MAIN), Role::Background);
+    bench.wait(LEND_TIME);
+    assert_eq!(bench.plan.role(MAIN), Role::LongEvent, "as without the report");
+}
+
+#[test]
+fn role_by_the_operator_is_left_for_a_thread_that_ends_sleeps() {
+    let mut bench = Bench::new();
+    bench.burst(MAIN, Nanos::ZERO, BurstState::Assigned(Some(Role::LongEvent)));
+    bench.burst(HELPER, Nanos::ZERO, BurstState::Assigned(Some(Role::Background)));
+    bench.ends_sleep(MAIN, Some(GUEST_THREAD));
+    assert_eq!(bench.plan.role(MAIN), Role::LongEvent);
+    bench.ends_sleep(HELPER, Some(GUEST_THREAD));
+    assert_eq!(bench.plan.role(HELPER), Role::Boosted);
+    bench.wait(LEND_TIME);
+    assert_eq!(bench.plan.role(HELPER), Role::Background);
+    assert_eq!(bench.needs(HELPER), ThreadPlan::ASSIGNED);
+}
+
+#[test]
+fn thread_that_ends_sleeps_spends_its_time_in_the_fair_class_first() {
+    let mut bench = collector();
+    bench.ends_sleep(HELPER, Some(GUEST_THREAD));
+    bench.seen.cores[0].running = Some(OWNER);
+    bench.seen.cores[0].rt_share = Signal::Measured(Permille(990));
+    bench.run(Some(HELPER));
+    bench.wait(Nanos::from_micros(100));
+    assert_eq!(bench.plan.role(HELPER), Role::Fair);
+    bench.seen.cores[0].rt_share = Signal::Measured(Permille(0));
+    bench.run(Some(GUEST_THREAD));
+    bench.wait(FAIR_TIME - LEND_TIME);
+    assert_eq!(bench.plan.role(HELPER), Role::Fair);
+    bench.wait(LEND_TIME);
+    assert_eq!(bench.plan.role(HELPER), Role::Boosted, "its boosts repeat still");
+}
+
 #[test]
 fn kernel_thread_waits_for_bursts_of_the_background_alone() {
     let mut bench = Bench::new();
@@ -359,6 +512,7 @@ fn any_state() -> impl Strategy<Value = BurstState> {
         }))),
         1 => Just(BurstState::Overran(None)),
         3 => Just(BurstState::Proved),
+        3 => Just(BurstState::EndsSleep),
         1 => Just(BurstState::Exited),
         1 => proptest::option::of(0usize..3)
             .prop_map(|role| BurstState::Assigned(role.map(|role| Role::JUDGED[role]))),
@@ -380,7 +534,9 @@ proptest! {
             bench.now += Nanos(passed);
             let length = Nanos(length);
             bench.seen.cores[0].running = Some(task);
-            bench.seen.cores[0].burst = Some((thread, length));
+            // A thread that waits is not the one that runs.
+            let waits = u32::from(state == BurstState::EndsSleep);
+            bench.seen.cores[0].burst = Some((ThreadId { index: index ^ waits, ..thread }, length));
             bench.seen.cores[0].rt_share = Signal::Measured(Permille(share));
             let (core, has_record) = (CoreId(0), index < 5);
             bench.seen.bursts.push(Burst { thread, task, core, length, has_record, state });
@@ -391,6 +547,8 @@ proptest! {
                 prop_assert!(is_assigned || planned.needs <= NEEDS_MAX);
                 let fair = planned.role == Role::Fair;
                 prop_assert!(!fair || next <= bench.now + FAIR_TIME);
+                let boosted = planned.role == Role::Boosted;
+                prop_assert!(!boosted || next <= bench.now + LEND_TIME);
             }
             let mut saved = Vec::new();
             bench.roles.save(&mut saved);

@@ -180,9 +180,10 @@ fn thread(dice: &mut Dice) -> ThreadId {
 /// What may be reported of bursts, of threads and tasks that may not exist.
 fn burst(dice: &mut Dice, tasks: usize) -> Burst {
     let (own, waiter_task) = (task_id(dice, tasks), task_id(dice, tasks));
-    let state = match dice.below(4) {
+    let state = match dice.below(5) {
         0 => BurstState::Proved,
         1 => BurstState::Exited,
+        2 => BurstState::EndsSleep,
         _ => BurstState::Overran((!dice.rarely(4)).then(|| Waiter {
             thread: thread(dice),
             task: waiter_task,

@@ -7,7 +7,7 @@ use quell_os::sched::SchedAttr;
 use quell_testkit::HostLock;
 
 /// What was reported of bursts since the last call.
-fn bursts(observer: &mut BpfObserver) -> Vec<Burst> {
+pub(super) fn bursts(observer: &mut BpfObserver) -> Vec<Burst> {
     let mut seen = snapshot();
     observer.drain_events(&mut |_| {});
     observer.read(&mut seen);
@@ -20,15 +20,15 @@ fn id(observer: &mut BpfObserver, thread: ThreadRef) -> ThreadId {
 }
 
 /// An observer with one managed core, [`crowded`], which the reader leaves: so it finds others running there.
-struct CrowdedCore {
-    observer: BpfObserver,
+pub(super) struct CrowdedCore {
+    pub observer: BpfObserver,
     /// The other tests of this host wait: their threads on this core would change its bursts.
     _lock: HostLock,
 }
 
 impl CrowdedCore {
     /// `None` where this host has no BPF.
-    fn new() -> Option<CrowdedCore> {
+    pub fn new() -> Option<CrowdedCore> {
         if no_bpf() {
             return None;
         }
@@ -42,13 +42,13 @@ impl CrowdedCore {
     }
 
     /// An LC thread that never sleeps on this core.
-    fn spinner(&mut self) -> (Worker, ThreadId) {
+    pub fn spinner(&mut self) -> (Worker, ThreadId) {
         watched(&mut self.observer, Worker::spinner(crowded()))
     }
 }
 
 /// Watches a worker as a thread of the LC task. Reads, so bursts reported before are dropped.
-fn watched(observer: &mut BpfObserver, worker: Worker) -> (Worker, ThreadId) {
+pub(super) fn watched(observer: &mut BpfObserver, worker: Worker) -> (Worker, ThreadId) {
     observer.watch(worker.thread, LC, true, Children::Adopt).unwrap();
     let id = id(observer, worker.thread);
     (worker, id)

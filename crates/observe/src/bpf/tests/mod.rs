@@ -6,6 +6,7 @@ mod families;
 mod lanes;
 mod locks;
 mod states;
+mod wakers;
 
 use std::io::Write as _;
 use std::os::fd::AsFd;
