@@ -102,8 +102,8 @@ struct Demoted {
     lends_from: Nanos,
     /// It began to wait on this core while a thread sleeps whose sleeps it ends: it is boosted now and then until then.
     ends_sleep: Option<(CoreId, Nanos)>,
-    /// It is not boosted for that until then.
-    boosts_from: Nanos,
+    /// When it was boosted for that last.
+    boosted_at: Nanos,
 }
 
 /// Decides the roles of threads. Remembers only those that exceeded a budget.
@@ -111,6 +111,8 @@ struct Demoted {
 pub struct Roles {
     /// Ordered by thread.
     demoted: Vec<Demoted>,
+    /// When the next thread that ends sleeps may be boosted on a core. Cores of which that is past are left out.
+    boosted: Vec<(CoreId, Nanos)>,
 }
 
 impl Roles {
@@ -363,6 +365,7 @@ impl Roles {
     /// As [`crate::Policy::save`].
     pub fn save(&self, state: &mut Vec<u8>) {
         put(&self.demoted, state);
+        put(&self.boosted, state);
     }
 
     /// As [`crate::Policy::restore`].
@@ -376,7 +379,8 @@ impl Roles {
         ensure(ordered, "demoted threads out of order")?;
         let bounded = demoted.iter().all(|thread| thread.planned.needs <= NEEDS_MAX);
         ensure(bounded, "a thread that needs more short bursts than any")?;
-        self.demoted = demoted;
+        let boosted = take(state)?;
+        (self.demoted, self.boosted) = (demoted, boosted);
         Ok(())
     }
 }
@@ -399,7 +403,7 @@ impl Demoted {
             forgive_at: now + FORGIVE_AFTER,
             lends_from: Nanos::ZERO,
             ends_sleep: None,
-            boosts_from: Nanos::ZERO,
+            boosted_at: Nanos::ZERO,
         }
     }
 

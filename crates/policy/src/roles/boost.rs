@@ -3,7 +3,8 @@
 //! - **Spins.** An event thread exceeds its budget while a background thread of its process waits. There is one boost
 //!   for each such report.
 //! - **Sleeps.** A background thread waits behind threads with higher roles while a thread of its process sleeps whose
-//!   sleeps it has ended. There is one boost in each [`LEND_PERIOD`].
+//!   sleeps it has ended. There is one boost on each core in each [`LEND_PERIOD`], whatever the number of such threads: a
+//!   collector may have many.
 //!
 //! A boost ends earlier when the thread has used the budget of an event thread and others wait.
 
@@ -44,30 +45,48 @@ impl Roles {
         }
     }
 
-    /// Boosts the background threads that end sleeps and wait behind LC threads, each for [`LEND_TIME`] of
-    /// [`LEND_PERIOD`]. Returns when to look again.
+    /// Boosts the background threads that end sleeps and wait behind LC threads: one at a time on each core, for
+    /// [`LEND_TIME`] of [`LEND_PERIOD`], in turn. Returns when to look again.
     pub(super) fn boost_wakers(&mut self, now: Nanos, seen: &Snapshot, plan: &Plan) -> Nanos {
+        self.boosted.retain(|(_, until)| now < *until);
         let mut next = Nanos::MAX;
         for index in 0..self.demoted.len() {
-            let thread = &self.demoted[index];
-            let Some((core, until)) = thread.ends_sleep else { continue };
-            let from = thread.boosts_from.max(now);
+            let Some((core, until)) = self.demoted[index].ends_sleep else { continue };
+            let from = self.boosts_from(core).max(now);
             if until <= from {
                 self.demoted[index].ends_sleep = None;
-            } else if thread.planned.role != Role::Background || thread.until.is_some() {
+            } else if !self.demoted[index].asks_for_boost(core) {
                 // Boosted, fair, or behind a guest: it is looked at again when that ends.
             } else if now < from {
                 next = next.min(from);
-            } else if self.waits_behind_lc(index, core, seen, plan) {
+            } else if !self.waits_behind_lc(index, core, seen, plan) {
+                next = next.min(now + LEND_PERIOD);
+            } else if self.is_next(index, core, seen, plan) {
                 let thread = &mut self.demoted[index];
                 thread.boost(now);
-                thread.boosts_from = now + LEND_PERIOD;
+                thread.boosted_at = now;
+                self.boosted.push((core, now + LEND_PERIOD));
                 next = next.min(now + LEND_TIME);
-            } else {
-                next = next.min(now + LEND_PERIOD);
             }
         }
         next
+    }
+
+    /// When the next boost on a core may begin.
+    fn boosts_from(&self, core: CoreId) -> Nanos {
+        let last = self.boosted.iter().find(|(boosted, _)| *boosted == core);
+        last.map_or(Nanos::ZERO, |(_, until)| *until)
+    }
+
+    /// Whether no other thread that may be boosted on this core had its last boost longer ago.
+    fn is_next(&self, index: usize, core: CoreId, seen: &Snapshot, plan: &Plan) -> bool {
+        let since = |at: usize| (self.demoted[at].boosted_at, at);
+        let is_before = |at: usize| {
+            self.demoted[at].asks_for_boost(core)
+                && since(at) < since(index)
+                && self.waits_behind_lc(at, core, seen, plan)
+        };
+        !(0..self.demoted.len()).any(is_before)
     }
 
     /// Whether an LC thread with a higher role runs on the core where it waits. Batch work is no reason for a boost:
@@ -83,6 +102,13 @@ impl Roles {
 }
 
 impl Demoted {
+    /// Whether it is in the background on this core for its bursts, and ends sleeps.
+    fn asks_for_boost(&self, core: CoreId) -> bool {
+        self.ends_sleep.is_some_and(|(own, _)| own == core)
+            && self.planned.role == Role::Background
+            && self.until.is_none()
+    }
+
     fn boost(&mut self, now: Nanos) {
         self.become_role(Role::Boosted, now);
         self.until = Some(now + LEND_TIME);

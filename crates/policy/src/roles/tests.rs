@@ -299,6 +299,26 @@ fn background_thread_that_ends_sleeps_goes_first_for_a_tenth() {
 }
 
 #[test]
+fn threads_that_end_sleeps_share_the_tenth_of_their_core() {
+    let mut bench = collector();
+    bench.overrun(MAIN, Nanos::from_millis(3), HELPER);
+    bench.overrun(MAIN, Nanos::from_millis(3), GUEST_THREAD);
+    assert_eq!(bench.plan.role(MAIN), Role::Background);
+    let mut of_each = [Nanos::ZERO; 2];
+    for _ in 0..10_000 {
+        bench.ends_sleep(HELPER, Some(GUEST_THREAD));
+        bench.ends_sleep(MAIN, Some(GUEST_THREAD));
+        for (thread, boosted) in [HELPER, MAIN].into_iter().zip(&mut of_each) {
+            if bench.plan.role(thread) == Role::Boosted {
+                *boosted += Nanos::from_micros(100);
+            }
+        }
+        bench.wait(Nanos::from_micros(100));
+    }
+    assert_eq!(of_each, [Nanos::from_millis(50); 2], "one at a time and in turn");
+}
+
+#[test]
 fn boost_of_a_thread_that_ends_sleeps_repeats_for_a_while_without_reports() {
     let mut bench = collector();
     bench.ends_sleep(HELPER, Some(GUEST_THREAD));
@@ -555,6 +575,7 @@ proptest! {
             let mut restored = Roles::default();
             prop_assert!(restored.restore(&mut &saved[..]).is_ok());
             prop_assert_eq!(&restored.demoted, &bench.roles.demoted);
+            prop_assert_eq!(&restored.boosted, &bench.roles.boosted);
         }
     }
 
