@@ -9,7 +9,7 @@ use quell_load::serve::send_runaway;
 use quell_load::{Idle, LoadReport, LoadSpec, Silent};
 use quell_model::Nanos;
 
-use crate::host::{Policy, set_policy};
+use crate::host::{Inherit, Policy, set_policy_with};
 
 /// The priority of such a client: it works for microseconds at a time, which the one that spins knows and leaves out.
 const PRIORITY: i32 = 1;
@@ -46,7 +46,8 @@ pub fn follow(script: Script) -> Result<Following> {
     let thread = thread.spawn(move || match script {
         Script::Load(load) => {
             // The generator's thread inherits the priority.
-            set_policy(0, Policy::Fifo(PRIORITY)).context("favour the second client")?;
+            set_policy_with(0, Policy::Fifo(PRIORITY), Inherit::Yes)
+                .context("favour the second client")?;
             quell_load::run(&load, &mut Silent).map(Some).context("offer load to a second service")
         }
         Script::Runaway { addr, after, spin } => {
