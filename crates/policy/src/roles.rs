@@ -72,6 +72,10 @@ pub const LEND_PERIOD: Nanos = Nanos::from_millis(10);
 /// bursts take turns.
 pub const KERNEL_WAITS: Nanos = Nanos::from_millis(80);
 
+/// Threads with short bursts leave the core to a kernel thread only then: most often one with a long burst holds it, and
+/// they are a guaranteed neighbour of that one.
+pub const KERNEL_WAITS_SHORT: Nanos = Nanos::from_millis(90);
+
 /// Time of each LC thread in the fair class meanwhile.
 pub const KERNEL_TIME: Nanos = Nanos::from_millis(5);
 
@@ -252,20 +256,22 @@ impl Roles {
             let Some((thread, length)) = core.burst else { continue };
             let task = core.running.filter(|task| has_roles(seen, *task));
             let Some(task) = task else { continue };
-            let kernel_due = core.kernel_waits.map_or(Nanos::MAX, |since| since + KERNEL_WAITS);
-            if kernel_due <= now {
-                // The next thread above the fair class takes the core at once; its turn comes with the next look.
-                self.leave_to_others(thread, task, length, now, KERNEL_TIME);
-                next = next.min(now + KERNEL_LOOK);
-                continue;
+            let is_short = role_of(length) == Role::Event;
+            if let Some(since) = core.kernel_waits {
+                let due = since + if is_short { KERNEL_WAITS_SHORT } else { KERNEL_WAITS };
+                if due <= now {
+                    // The next thread above the fair class takes the core at once; its turn comes with the next look.
+                    self.leave_to_others(thread, task, length, now, KERNEL_TIME);
+                    next = next.min(now + KERNEL_LOOK);
+                    continue;
+                }
+                next = next.min((since + KERNEL_WAITS).max(now + KERNEL_LOOK));
             }
-            next = next.min(kernel_due);
             let Some(share) = core.rt_share.value() else { continue };
             let room = RT_SHARE_MAX.0.saturating_sub(share.0);
             let full = Nanos(RT_WINDOW.0 / 1_000 * u64::from(room));
             next = next.min(now + full.max(SHARE_LOOK));
-            let is_short = role_of(length) == Role::Event && share <= RT_SHARE_HARD;
-            if share <= RT_SHARE_MAX || is_short {
+            if share <= RT_SHARE_MAX || (is_short && share <= RT_SHARE_HARD) {
                 continue;
             }
             self.leave_to_others(thread, task, length, now, FAIR_TIME);

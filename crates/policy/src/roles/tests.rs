@@ -496,7 +496,7 @@ fn kernel_thread_that_waits_for_long_has_all_threads_leave_in_turn() {
     bench.seen.cores[0].burst = Some((MAIN, Nanos::from_micros(20)));
     assert_eq!(bench.decide(), bench.now + KERNEL_WAITS);
     assert_eq!(bench.plan.role(MAIN), Role::Event);
-    bench.now += KERNEL_WAITS;
+    bench.now += KERNEL_WAITS_SHORT;
     let next = bench.decide();
     assert_eq!(bench.plan.role(MAIN), Role::Fair);
     assert!(next < bench.now + Nanos::from_millis(1), "the next one has the core now");
@@ -508,6 +508,28 @@ fn kernel_thread_that_waits_for_long_has_all_threads_leave_in_turn() {
     bench.now += KERNEL_TIME;
     bench.decide();
     assert_eq!([MAIN, HELPER].map(|thread| bench.plan.role(thread)), [Role::Event; 2]);
+}
+
+#[test]
+fn kernel_thread_has_the_long_burst_leave_and_not_its_neighbour() {
+    let mut bench = Bench::new();
+    bench.seen.cores[0].running = Some(OWNER);
+    bench.seen.cores[0].kernel_waits = Some(bench.now);
+    bench.run(Some(MAIN));
+    bench.now += KERNEL_WAITS;
+    let next = bench.decide();
+    assert_eq!(bench.plan.role(MAIN), Role::Event, "it sleeps soon");
+    assert!(next < bench.now + Nanos::from_millis(1), "the other one may have the core now");
+    bench.seen.cores[0].running = Some(GUEST);
+    bench.seen.cores[0].burst = Some((GUEST_THREAD, Nanos::from_millis(30)));
+    bench.now = next;
+    bench.decide();
+    assert_eq!(bench.plan.role(GUEST_THREAD), Role::Fair);
+    // The kernel thread runs in the next gap.
+    bench.seen.cores[0].kernel_waits = None;
+    bench.run(Some(MAIN));
+    bench.wait(KERNEL_TIME);
+    assert_eq!([MAIN, GUEST_THREAD].map(|thread| bench.plan.role(thread)), [Role::Event; 2]);
 }
 
 #[test]
