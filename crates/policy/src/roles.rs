@@ -14,7 +14,7 @@
 //!   and the other sleeps again.
 //! - **A tenth for others.** Where LC threads above the fair class hold a core for more than nine tenths of a window,
 //!   one with a long burst spends some milliseconds in the fair class: kernel threads and foreign threads of the core run.
-//!   Before a kernel thread has waited for 100 ms, so do all.
+//!   Before a kernel thread has waited for 100 ms, so do all, those with short bursts last.
 //!   Likewise a guest goes before a demoted thread of the core's owner for at most a tenth of the time.
 //!
 //! A role that the operator gave a thread is left only for a boost and for the tenth of others.
