@@ -142,7 +142,11 @@ static int check_burst(void *map, __u32 *cpu, struct burst_check *check)
 	if (!s)
 		return 0;
 	role = READ_ONCE(s->role);
-	budget = role < QUELL_BACKGROUND ? READ_ONCE(c->budgets[role & 1]) : 0;
+	budget = 0;
+	if (role < QUELL_BACKGROUND)
+		budget = READ_ONCE(c->budgets[role & 1]);
+	else if (role == QUELL_BOOSTED)
+		budget = READ_ONCE(c->budgets[QUELL_EVENT_THREAD]);
 	if (!budget)
 		return 0;
 	length = s->ran - s->burst_ran;

@@ -44,6 +44,8 @@ struct waker {
 	__u64 ends_sleep_of;
 	/* Of any: the background thread that ended its last sleep that one ended. */
 	__u64 sleep_ended_by;
+	/* When that was. */
+	__u64 ended;
 	/* When QUELL_EVENT_ENDS_SLEEP was last sent. */
 	__u64 sent;
 };

@@ -61,7 +61,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	lock_ends(s, handle, 0, now);
 	mark_dirty(handle);
 	if (!without_roles && in_futex)
-		note_futex_wake(s, handle);
+		note_futex_wake(s, handle, now);
 	note_wait(s, handle, now);
 	if (gains) {
 		set_add(gains - 1, QUELL_WAITING_ONE, now);
@@ -178,9 +178,7 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 	mark_dirty(handle);
 	if (stopped)
 		note_stopped(s, handle, sleeps, now);
-	if (!sleeps)
-		note_wait(s, handle, now);
-	else if (!without_roles && in_futex)
+	if (!without_roles && in_futex)
 		note_futex_sleep(handle, now);
 	/* If the ring is full, the next sleep reports it. */
 	if (proved && !send_burst(QUELL_EVENT_PROVED, s, handle, 0, now))
@@ -386,6 +384,10 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		WRITE_ONCE(core->kthread_since, 0);
 	if (crowded && turn.kind == QUELL_LC)
 		arm_check(cpu, now);
+	/* The entry of the core names the next thread by now. */
+	s = slot_of(handle_prev);
+	if (s && s->reuse_count == handle_use(handle_prev) && READ_ONCE(s->state) == QUELL_WAITING)
+		note_wait(s, handle_prev, now);
 	/* A thread that was woken while it fell asleep may wait elsewhere. */
 	if (turn.gains && prev->thread_info.cpu != cpu)
 		arm_check(prev->thread_info.cpu, now);

@@ -43,6 +43,8 @@ enum quell_role {
 	QUELL_LONG_EVENT,
 	QUELL_BACKGROUND,
 	QUELL_FAIR,
+	/* In the background by its bursts, above event threads for one of their budgets. */
+	QUELL_BOOSTED,
 };
 
 enum quell_children {

@@ -12,8 +12,10 @@
 
 #include "bursts.h"
 
-/* Least time between two events of one thread. */
-#define ENDS_SLEEP_GAP 10000000ULL
+/* Least time between two events of one thread: user space goes on for twice as long by itself (REPEAT_TIME). */
+#define ENDS_SLEEP_GAP 50000000ULL
+/* A thread that has ended no sleep for so long does so no more: collections are seconds apart. */
+#define WAKER_FORGOTTEN 10000000000ULL
 
 /* arch/x86/entry/syscalls/syscall_64.tbl */
 #define X86_FUTEX 202
@@ -55,7 +57,7 @@ static __always_inline struct waker *waker_of(__u64 handle)
  *
  * A global function, as set_add().
  */
-__noinline int note_waker(__u64 handle, __u64 sleeper)
+__noinline int note_waker(__u64 handle, __u64 sleeper, __u64 now)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
 	struct slot *s = slot_of(handle), *other = slot_of(sleeper);
@@ -67,7 +69,7 @@ __noinline int note_waker(__u64 handle, __u64 sleeper)
 	if (READ_ONCE(other->role) >= QUELL_BACKGROUND) {
 		depends = READ_ONCE(theirs->ends_sleep_of);
 		/* Two background threads that wake each other are for nothing but themselves. */
-		if (!depends || depends == handle)
+		if (!depends || depends == handle || now - READ_ONCE(theirs->ended) > WAKER_FORGOTTEN)
 			return 0;
 	}
 	/* The core's entry is an old one where a switch was missed. */
@@ -80,12 +82,13 @@ __noinline int note_waker(__u64 handle, __u64 sleeper)
 	if (!is_in_futex(current))
 		return 0;
 	WRITE_ONCE(own->ends_sleep_of, sleeper);
+	WRITE_ONCE(own->ended, now);
 	WRITE_ONCE(theirs->sleep_ended_by, handle);
 	return 0;
 }
 
 /* An LC thread is woken that slept in futex. */
-static __always_inline void note_futex_wake(struct slot *sleeper, __u64 handle)
+static __always_inline void note_futex_wake(struct slot *sleeper, __u64 handle, __u64 now)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct core *core = bpf_map_lookup_elem(&cores, &cpu);
@@ -94,16 +97,25 @@ static __always_inline void note_futex_wake(struct slot *sleeper, __u64 handle)
 	struct slot *s = slot_of(waker);
 
 	if (s && READ_ONCE(s->role) == QUELL_BACKGROUND && s->tgid == sleeper->tgid)
-		note_waker(waker, handle);
+		note_waker(waker, handle, now);
 }
 
-/* Whether an LC thread has the core where this one waits. As it leaves the core, its own entry is still there. */
-static __always_inline bool is_behind_lc(struct slot *s, __u64 handle)
+/* A thread has a role again in which none has to wait for it. */
+static __always_inline void forget_sleeper(__u64 handle)
+{
+	struct waker *w = waker_of(handle);
+
+	if (w)
+		WRITE_ONCE(w->ends_sleep_of, 0);
+}
+
+/* Whether an LC thread has the core where this one waits. */
+static __always_inline bool is_behind_lc(struct slot *s)
 {
 	__u32 cpu = s->core;
 	struct core *core = bpf_map_lookup_elem(&cores, &cpu);
 
-	return core && (READ_ONCE(core->kind) == QUELL_LC || core->slot == handle_slot(handle) + 1);
+	return core && READ_ONCE(core->kind) == QUELL_LC;
 }
 
 /*
@@ -125,7 +137,8 @@ __noinline int send_ends_sleep(__u64 handle, __u64 now)
 	if (!other || other->reuse_count != handle_use(sleeper) ||
 	    READ_ONCE(other->state) != QUELL_SLEEPING ||
 	    !(READ_ONCE(other->flags) & QUELL_IN_FUTEX) ||
-	    now - READ_ONCE(w->sent) < ENDS_SLEEP_GAP || !is_behind_lc(s, handle))
+	    now - READ_ONCE(w->ended) > WAKER_FORGOTTEN ||
+	    now - READ_ONCE(w->sent) < ENDS_SLEEP_GAP || !is_behind_lc(s))
 		return 0;
 	WRITE_ONCE(w->sent, now);
 	if (!send_burst(QUELL_EVENT_ENDS_SLEEP, s, handle, 0, now))

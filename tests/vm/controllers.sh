@@ -106,7 +106,7 @@ expect "no controller is missing" 0 "$(quell status | grep -c '^degraded: calada
 touch /tmp/request
 eventually "the request is seen where it is served" serves "$own"
 eventually "its sibling is taken from batch work" is core "$sibling" reason "kept idle to protect core $own"
-holds "batch work may not use it" denies "$sibling"
+eventually "batch work may not use it" denies "$sibling"
 eventually "batch work leaves it" no_hogs_on "$sibling"
 for look in 1 2 3 4 5; do
     holds "batch work keeps off it while the request lasts ($look)" no_hogs_on "$sibling"

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
 use quell_load::{Idle, LoadReport, LoadSpec, Silent, now};
 use quell_model::{CoreId, CoreSet, Nanos};
 use quell_report::stats;
@@ -14,7 +14,7 @@ use crate::host::{Group, Weight, set_nice};
 use crate::services::second::{self, Script};
 use crate::services::{
     BatchWork, Canaries, Definition, Entered, Kind, Meanwhile, PauseProgram, Programs, Scene,
-    Service, System, enter,
+    Service, System, enter, requests,
 };
 use crate::stops::{CoreStop, Request, Windows, confirmed};
 
@@ -208,12 +208,20 @@ fn offer_all(scene: &Scene, mut loads: Vec<LoadSpec>, spins: usize) -> Result<Ve
             set_nice(0, 0).context("favour the client no longer")?;
             report
         });
-        let mut reports = Vec::new();
-        for one in following {
-            reports.push(one.finish()?.context("a client reports nothing")?);
-        }
+        // All clients are over before an error of one ends the others' services.
+        let others: Vec<_> = following.into_iter().map(second::Following::finish).collect();
         during.into_iter().try_for_each(|during| during.finish().map(|_| ()))?;
+        let whole = |report: Option<LoadReport>| report.context("a client reports nothing");
+        let mut reports =
+            others.into_iter().map(|report| whole(report?)).collect::<Result<Vec<_>>>()?;
         reports.insert(spins, first?);
+        for (report, service) in reports.iter().zip(&scene.services) {
+            let name = &service.definition.name;
+            if let Some(why) = &report.ended_early {
+                bail!("the client of {name} ended early: {why}");
+            }
+            ensure!(report.samples_missing == 0, "too many requests to {name} to remember");
+        }
         Ok(reports)
     })
 }
@@ -236,7 +244,15 @@ pub fn nanos(time: Duration) -> Nanos {
     Nanos(time.as_nanos() as u64)
 }
 
-/// A quantile in microseconds, without what stops of the hypervisor met and raw.
+impl Seen {
+    /// Stops of the hypervisor during which no service answered anything: an answer shows that the cores ran.
+    pub fn confirmed(&self) -> Vec<CoreStop> {
+        let all: Vec<Request> = self.reports.iter().flat_map(requests).collect();
+        confirmed(&self.stops, &all)
+    }
+}
+
+/// A quantile in microseconds, without what confirmed stops of the hypervisor met, and raw.
 pub fn tail(
     requests: &[Request],
     stops: &[CoreStop],
@@ -244,7 +260,7 @@ pub fn tail(
     name: &str,
     put: &mut impl FnMut(&str, f64),
 ) {
-    let latencies = Windows::of(&confirmed(stops, requests), requests).sort(requests);
+    let latencies = Windows::of(stops, requests).sort(requests);
     let named =
         [(name.to_owned(), latencies.counted()), (format!("{name}_raw"), &latencies.raw[..])];
     for (name, ascending) in named {

@@ -45,16 +45,18 @@ pub enum Role {
 }
 
 impl Role {
-    /// The roles that bursts are judged by, in the order of `enum quell_role` in `bpf/quell.h`.
-    pub const JUDGED: [Role; 4] = [Role::Event, Role::LongEvent, Role::Background, Role::Fair];
+    /// All roles, in the order of `enum quell_role` in `bpf/quell.h`.
+    pub const ALL: [Role; 5] =
+        [Role::Event, Role::LongEvent, Role::Background, Role::Fair, Role::Boosted];
 
-    /// The index in [`Role::JUDGED`]: a boosted thread has the budget of an event thread.
+    /// The index in [`Role::ALL`].
     pub const fn code(self) -> u32 {
         match self {
-            Role::Boosted | Role::Event => 0,
+            Role::Event => 0,
             Role::LongEvent => 1,
             Role::Background => 2,
             Role::Fair => 3,
+            Role::Boosted => 4,
         }
     }
 
@@ -75,8 +77,8 @@ impl Role {
     /// The next higher role for shorter bursts.
     pub const fn above(self) -> Role {
         match self {
-            Role::Boosted | Role::Event | Role::LongEvent => Role::Event,
-            Role::Background | Role::Fair => Role::LongEvent,
+            Role::Event | Role::LongEvent => Role::Event,
+            Role::Boosted | Role::Background | Role::Fair => Role::LongEvent,
         }
     }
 }

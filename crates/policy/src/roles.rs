@@ -82,6 +82,9 @@ pub const KERNEL_TIME: Nanos = Nanos::from_millis(5);
 /// Interval of looks at a core whose kernel thread is next.
 const KERNEL_LOOK: Nanos = Nanos(200_000);
 
+/// The same while a thread with a short burst has the core: one with a long burst may have it next.
+const KERNEL_LOOK_SHORT: Nanos = Nanos::from_millis(1);
+
 /// The window of [`quell_model::CoreView::rt_share`].
 pub const RT_WINDOW: Nanos = Nanos::from_millis(250);
 
@@ -265,7 +268,7 @@ impl Roles {
                     next = next.min(now + KERNEL_LOOK);
                     continue;
                 }
-                next = next.min((since + KERNEL_WAITS).max(now + KERNEL_LOOK));
+                next = next.min((since + KERNEL_WAITS).max(now + KERNEL_LOOK_SHORT));
             }
             let Some(share) = core.rt_share.value() else { continue };
             let room = RT_SHARE_MAX.0.saturating_sub(share.0);
@@ -439,7 +442,7 @@ fn passes(lowered: Rung, waiting: Rung) -> bool {
 /// The highest role whose budget a burst of this length keeps.
 fn role_of(length: Nanos) -> Role {
     let keeps = |role: &Role| role.budget().is_none_or(|budget| length < budget);
-    Role::JUDGED.into_iter().find(keeps).unwrap_or(Role::Background)
+    Role::ALL.into_iter().find(keeps).unwrap_or(Role::Background)
 }
 
 /// The rung of an LC task in this Plan.

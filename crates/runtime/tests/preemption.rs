@@ -1,6 +1,6 @@
 //! Uthreads that are interrupted anywhere keep their memory, their registers and their errors.
 //!
-//! `make soak` runs the soak for ten minutes (`QUELL_SOAK_SECONDS`).
+//! `make soak` runs the soak for twenty minutes (`QUELL_SOAK_SECONDS`).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

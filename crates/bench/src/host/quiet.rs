@@ -45,7 +45,7 @@ impl Quiet {
                 let _ = executor.write_setting(&setting, "off");
             }
         }
-        for thread in named(&NAMES) {
+        for thread in named(is_sampler) {
             if executor.read_sched(&thread).is_ok_and(|attr| attr.policy == Policy::Other) {
                 // One that ends meanwhile needs nothing.
                 let _ = executor.set_sched(&thread, SchedAttr::IDLE);
@@ -72,7 +72,7 @@ impl Quiet {
     /// switched to meanwhile, as where one client wakes beside another that spins: at nice 0 it would wait for milliseconds.
     pub fn favour_softirqs(&mut self, core: CoreId) {
         let name = format!("ksoftirqd/{}", core.0);
-        for thread in named(&[&name]) {
+        for thread in named(|comm| comm == name) {
             // A refusal shows in what is measured, of all systems alike.
             let _ = self.executor.set_sched(&thread, SchedAttr::fifo(SOFTIRQ_PRIORITY));
         }
@@ -126,15 +126,18 @@ fn damon_states() -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path().join("state")).filter(|state| state.is_file())
 }
 
-/// The kernel threads whose names begin so.
-fn named(names: &[&str]) -> impl Iterator<Item = ThreadRef> {
+fn is_sampler(comm: &str) -> bool {
+    NAMES.iter().any(|start| comm.starts_with(start))
+}
+
+/// The kernel threads with such names.
+fn named(is_one: impl Fn(&str) -> bool) -> impl Iterator<Item = ThreadRef> {
     let processes = procs::all().unwrap_or_default().into_iter();
     let threads = processes.filter_map(|pid| ThreadRef::of(Tid(pid), Tid(pid)).ok());
-    threads.filter(|thread| {
+    threads.filter(move |thread| {
         let file = |name: &str| std::fs::read(format!("/proc/{}/{name}", thread.tid));
         file("cmdline").is_ok_and(|line| line.is_empty())
-            && file("comm")
-                .is_ok_and(|name| names.iter().any(|start| name.starts_with(start.as_bytes())))
+            && file("comm").is_ok_and(|name| is_one(String::from_utf8_lossy(&name).trim_end()))
     })
 }
 
@@ -153,7 +156,7 @@ mod tests {
         };
         // One that was off is another thread afterwards.
         let policies = || -> Vec<i32> {
-            named(&NAMES).map(|thread| policy(thread.tid.0).unwrap().0).collect()
+            named(is_sampler).map(|thread| policy(thread.tid.0).unwrap().0).collect()
         };
         let before = (states(), policies());
         let quiet = Quiet::keep().unwrap();
@@ -167,7 +170,9 @@ mod tests {
     fn the_softirq_thread_of_a_core_goes_first_for_a_while() {
         let _lock = host_lock().unwrap();
         let policies = || -> Vec<(i32, i32)> {
-            named(&["ksoftirqd/0"]).map(|thread| policy(thread.tid.0).unwrap()).collect()
+            named(|comm| comm == "ksoftirqd/0")
+                .map(|thread| policy(thread.tid.0).unwrap())
+                .collect()
         };
         let before = policies();
         assert!(!before.is_empty());

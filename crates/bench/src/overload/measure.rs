@@ -112,19 +112,19 @@ impl<'a> Stage<'a> {
             let share = share.context("batch work's CPU time was not read during the load")?;
             put(&format!("batch_{name}_percent"), share * 100.0);
         }
-        let asked = requests(seen.service());
+        let (asked, stops) = (requests(seen.service()), seen.0.confirmed());
         if let Some(found) = recovery(&asked, times) {
             put("recovery_ms", found.time().0 as f64 / 1e6);
             put("recovered_share", f64::from(u8::from(matches!(found, Recovery::After(_)))));
         }
         let own: Vec<Request> = within(&asked, times[0], times[1]);
-        tail(&own, &seen.0.stops, 0.99, "p99_us_before", &mut put);
+        tail(&own, &stops, 0.99, "p99_us_before", &mut put);
         put("answered_share", answered_share(seen.service()));
         let neighbour = requests(seen.neighbour());
         let parts = [("before", 0), ("overload", 1), ("after", 2)];
         for (name, at) in parts {
             let part = within(&neighbour, times[at], times[at + 1]);
-            tail(&part, &seen.0.stops, 0.999, &format!("neighbour_p999_us_{name}"), &mut put);
+            tail(&part, &stops, 0.999, &format!("neighbour_p999_us_{name}"), &mut put);
         }
         put("neighbour_answered_share", answered_share(seen.neighbour()));
         Ok(values)
@@ -140,15 +140,15 @@ impl<'a> Stage<'a> {
             count.context("the daemon counts no role changes; use a quell of this commit")
         };
         let (seen, count) = self.under(System::Quell, steps, seed, changes)?;
-        let asked = requests(seen.service());
+        let (asked, stops) = (requests(seen.service()), seen.0.confirmed());
         let mut values = Values::new();
         let mut put = |name: &str, value: f64| _ = values.insert(name.to_owned(), value);
         // An upper bound: the daemon's total begins with its start and contains the warm-up.
         put("role_changes_per_s", count / length.as_secs_f64());
-        tail(&asked, &seen.0.stops, 0.99, "p99_us", &mut put);
+        tail(&asked, &stops, 0.99, "p99_us", &mut put);
         put("answered_share", answered_share(seen.service()));
         let neighbour = requests(seen.neighbour());
-        tail(&neighbour, &seen.0.stops, 0.999, "neighbour_p999_us", &mut put);
+        tail(&neighbour, &stops, 0.999, "neighbour_p999_us", &mut put);
         Ok(values)
     }
 

@@ -50,6 +50,7 @@ pub(super) fn ask(service: &Service, offer: &Offer) -> Result<Offered> {
     let requests: Vec<Request> = counted.map(|(due, done)| Request { due, done }).collect();
     let scheduled = (offer.rate_rps * offer.duration.as_secs_f64()) as u64;
     Ok(Offered {
+        answered: requests.len() as u64,
         requests,
         scheduled,
         start,

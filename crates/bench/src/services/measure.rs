@@ -165,7 +165,8 @@ pub fn measure(
     let passed = (after.at - before.at).as_secs_f64();
     let mut values = Values::new();
     let mut put = |name: &str, value: f64| _ = values.insert(name.to_owned(), value);
-    let Offered { requests, scheduled, start, end, late, client_stalls, client_sleep } = offered;
+    let Offered { requests, scheduled, answered, start, end, late, client_stalls, client_sleep } =
+        offered;
     let stops = confirmed(&seen, &requests);
     let on_client = |&(start, end): &(Nanos, Nanos)| CoreStop { core: offer.client, start, end };
     let stalls: Vec<CoreStop> = client_stalls.iter().map(on_client).collect();
@@ -178,7 +179,7 @@ pub fn measure(
         second_service(&second, &seen, &mut put);
     }
     put("offered_rps", scheduled as f64 / (end - start).0.max(1) as f64 * 1e9);
-    put("served_share", requests.len() as f64 / (scheduled as f64).max(1.0));
+    put("served_share", answered as f64 / (scheduled as f64).max(1.0));
     put("excluded_share", by_stops);
     put("client_excluded_share", by_client);
     if offer.rests.is_some() {
@@ -278,8 +279,10 @@ pub(crate) fn answered_share(report: &LoadReport) -> f64 {
 
 /// What a client reports.
 pub(super) struct Offered {
-    /// Those that were answered.
+    /// All of them; one without an answer ends with the run.
     pub requests: Vec<Request>,
+    /// How many were answered.
+    pub answered: u64,
     /// How many there were to be.
     pub scheduled: u64,
     pub start: Nanos,
@@ -321,7 +324,7 @@ pub fn load(service: &Service, offer: &Offer) -> Option<LoadSpec> {
     Some(load)
 }
 
-/// The requests of a run.
+/// The requests of a run; one without an answer ends with it.
 pub(crate) fn requests(report: &LoadReport) -> Vec<Request> {
     let request = |sample: &quell_load::Sample| Request {
         due: sample.sent_ns,
@@ -334,6 +337,7 @@ fn offered(report: &LoadReport) -> Offered {
     let stalls = report.stalls.windows.iter();
     Offered {
         requests: requests(report),
+        answered: report.overall.totals.answered,
         scheduled: report.overall.totals.scheduled,
         start: report.overall.start_ns,
         end: report.overall.end_ns,

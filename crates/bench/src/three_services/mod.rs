@@ -33,6 +33,7 @@ use crate::services::{
     Canaries, Definition, Offer, Service, System, answered_share, load, requests,
 };
 use crate::stage::{Place, Stage, nanos, share_between, tail};
+use crate::stops::Windows;
 
 /// The name of these reports.
 pub const BENCH: &str = "three-services";
@@ -41,7 +42,9 @@ const SERVICES: [&str; 3] = ["memcached", "redis", "go"];
 /// Load before a measurement begins.
 const WARMUP: Duration = Duration::from_millis(500);
 /// How long the cost of a request is measured.
-const CALIBRATION: Duration = Duration::from_secs(3);
+const CALIBRATION: Duration = Duration::from_secs(10);
+/// While the keys are stored.
+const PRELOAD: Duration = Duration::from_millis(100);
 
 /// An arm of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +68,14 @@ impl Arm {
 
 /// A measured value, by its metric.
 type Values = BTreeMap<String, f64>;
+
+/// What a service showed in an arm of a round.
+struct Measured {
+    values: Values,
+    /// Latencies, without what stops of the hypervisor met and all.
+    counted: Vec<Nanos>,
+    raw: Vec<Nanos>,
+}
 
 /// A run.
 #[derive(Clone, Debug)]
@@ -93,6 +104,8 @@ pub fn run(
 ) -> Result<BenchReport> {
     let _alone = host::alone(progress, stop)?;
     let mut quiet = host::Quiet::keep()?;
+    // As in `quell bench overload`; for all arms, and for clients in a group without a real-time budget.
+    quiet.allow_real_time()?;
     quiet.favour_softirqs(spec.place.client);
     let own = host::affinity(0).context("read the own affinity")?;
     host::pin(0, &CoreSet::of(spec.place.client)).context("leave the managed cores")?;
@@ -115,6 +128,9 @@ fn measure_all(
     let definitions = SERVICES.into_iter().map(definition).collect::<Result<Vec<_>>>()?;
     progress.note(&format!("starting {}", SERVICES.join(", ")));
     let mut stage = Stage::start(place, &definitions, &mut canaries, stop)?;
+    let silence = |_| vec![Step { rate_rps: 0.0, duration: nanos(PRELOAD) }];
+    let stored = loads(&stage, spec.seed, true, silence)?;
+    stage.under(System::AloneIdlePoll, stored, 0, |_| Ok(()))?;
     let mut costs = Vec::new();
     for (at, service) in SERVICES.into_iter().enumerate() {
         let cost = cost(&mut stage, at, spec.seed)?;
@@ -140,10 +156,14 @@ fn cost(stage: &mut Stage, at: usize, seed: u64) -> Result<Nanos> {
         let rate_rps = if index == at { rate_rps } else { 0.0 };
         vec![Step { rate_rps, duration: nanos(CALIBRATION) }]
     };
-    let loads = loads(stage, seed, at == 0, steps)?;
+    let loads = loads(stage, seed, false, steps)?;
+    // Snapshots come on top of it.
+    let during = std::mem::take(&mut stage.services[at].definition.during);
     let before = stage.services[at].group.cpu_time()?;
-    let (seen, ()) = stage.under(System::AloneIdlePoll, loads, at, |_| Ok(()))?;
+    let seen = stage.under(System::AloneIdlePoll, loads, at, |_| Ok(()));
     let used = stage.services[at].group.cpu_time()? - before;
+    stage.services[at].definition.during = during;
+    let (seen, ()) = seen?;
     // The CPU time contains the warm-up, which has the same rate.
     let measured = (CALIBRATION + WARMUP).as_secs_f64() / CALIBRATION.as_secs_f64();
     let requests = seen.reports[at].overall.totals.answered as f64 * measured;
@@ -200,30 +220,39 @@ fn one_round(
     Ok(round)
 }
 
-/// The values of each service in an arm; batch work's share of the core is among those of the first.
-fn measure(stage: &mut Stage, arm: Arm, loads: Vec<LoadSpec>) -> Result<Vec<Values>> {
+/// What each service shows in an arm; batch work's share of the core is among the values of the first.
+fn measure(stage: &mut Stage, arm: Arm, loads: Vec<LoadSpec>) -> Result<Vec<Measured>> {
+    let cpu = |stage: &Stage| -> Result<Vec<Nanos>> {
+        stage.services.iter().map(|service| service.group.cpu_time()).collect()
+    };
+    let before = cpu(stage)?;
     let (seen, ()) = match arm {
         Arm::AloneIdlePoll => stage.under(System::AloneIdlePoll, loads, 0, |_| Ok(()))?,
         Arm::QuellWithoutBatch => stage.without_batch(System::Quell, loads, 0, |_| Ok(()))?,
         Arm::Quell => stage.under(System::Quell, loads, 0, |_| Ok(()))?,
     };
+    let used: Vec<Nanos> =
+        cpu(stage)?.iter().zip(&before).map(|(after, before)| *after - *before).collect();
+    let stops = seen.confirmed();
     let mut all = Vec::new();
-    for report in &seen.reports {
+    for (report, used) in seen.reports.iter().zip(used) {
         let mut values = Values::new();
         let mut put = |name: &str, value: f64| _ = values.insert(name.to_owned(), value);
         let asked = requests(report);
-        tail(&asked, &seen.stops, 0.99, "p99_us", &mut put);
-        tail(&asked, &seen.stops, 0.999, "p999_us", &mut put);
+        tail(&asked, &stops, 0.99, "p99_us", &mut put);
+        tail(&asked, &stops, 0.999, "p999_us", &mut put);
         put("served_share", answered_share(report));
         let totals = report.overall.totals;
         put("late_share", totals.late as f64 / (totals.scheduled as f64).max(1.0));
-        put("client_cpu", report.generator.cpu_ns.0 as f64 / report.spec.measured().0 as f64);
-        all.push(values);
+        let whole = report.spec.warmup + report.spec.measured();
+        put("cpu_percent", used.0 as f64 / whole.0 as f64 * 100.0);
+        put("client_cpu_percent", report.generator.cpu_ns.0 as f64 / whole.0 as f64 * 100.0);
+        let latencies = Windows::of(&stops, &asked).sort(&asked);
+        all.push(Measured { values, counted: latencies.counted().to_vec(), raw: latencies.raw });
     }
     let window = &seen.reports[0].overall;
-    let (start, end): (Nanos, Nanos) = (window.start_ns, window.end_ns);
-    let share = share_between(&seen.readings, start, end);
+    let share = share_between(&seen.readings, window.start_ns, window.end_ns);
     let share = share.context("batch work's CPU time was not read during the load")?;
-    all[0].insert("batch_percent".to_owned(), share * 100.0);
+    all[0].values.insert("batch_percent".to_owned(), share * 100.0);
     Ok(all)
 }

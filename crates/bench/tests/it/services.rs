@@ -73,7 +73,7 @@ fn a_service_in_its_own_cgroup_runs_under_quell_beside_batch_work() {
         row.unwrap_or_else(|| panic!("no {metric}")).median
     };
     assert!(value("tail_us_raw") > 0.0 && value("batch_ops_per_s") > 0.0);
-    assert!(value("served_share") > 0.0 && value("cpu_of_quell-sched") >= 0.0);
+    assert!(value("served_share") > 0.5 && value("cpu_of_quell-sched") > 0.0);
 }
 
 #[test]

@@ -126,7 +126,7 @@ mod tests {
         let planned = |(&index, &role): (&u32, &u8)| ThreadPlan {
             thread: ThreadId { index, generation: 0 },
             task: TaskId { index: 0, generation: 0 },
-            role: Role::JUDGED[usize::from(role)],
+            role: Role::ALL[usize::from(role)],
             since: Nanos::ZERO,
             burst: Nanos::ZERO,
             needs: 0,

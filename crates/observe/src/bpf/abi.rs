@@ -317,7 +317,7 @@ impl Control {
     pub fn configure(&self, config: &BpfConfig, words: u32, tasks: u32) {
         self.wake_gap.store(config.wake_gap.0, Ordering::Relaxed);
         self.stall_min.store(config.stall_min.0, Ordering::Relaxed);
-        for (budget, role) in self.budgets.iter().zip(Role::JUDGED) {
+        for (budget, role) in self.budgets.iter().zip(Role::ALL) {
             budget.store(role.budget().map_or(0, |budget| budget.0), Ordering::Relaxed);
         }
         self.words.store(words, Ordering::Relaxed);

@@ -75,7 +75,7 @@ const MISSES_LOOK: Nanos = Nanos::from_millis(500);
 /// The sizes of the observer's tables, and what it reports.
 #[derive(Clone, Debug)]
 pub struct BpfConfig {
-    /// Threads that can be watched at once; 160 bytes each.
+    /// Threads that can be watched at once; 168 bytes each.
     pub max_threads: usize,
     /// Task places; 1.7 kB each, and 8 bytes more for each core.
     pub max_tasks: usize,

@@ -142,7 +142,7 @@ impl Views {
             waited: copy.waited,
             has_run: !copy.woken,
             burst_ran: copy.burst_ran,
-            role: Role::JUDGED.get(usize::from(copy.role)).copied().unwrap_or_default(),
+            role: Role::ALL.get(usize::from(copy.role)).copied().unwrap_or_default(),
             guest: copy.guest,
         };
         match self.at[slot as usize] {
@@ -339,7 +339,7 @@ impl Views {
         Some(Burst { state: BurstState::EndsSleep, ..burst(view) })
     }
 
-    /// The role by which the bursts of a thread are judged, as last read.
+    /// The role of a thread, as last read.
     pub fn role_of(&self, thread: ThreadId) -> Option<Role> {
         let index = *self.at.get(thread.index as usize)?;
         self.views.get(index as usize).filter(|view| view.id == thread)?;

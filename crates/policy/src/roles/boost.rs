@@ -49,27 +49,36 @@ impl Roles {
     /// [`LEND_TIME`] of [`LEND_PERIOD`], in turn. Returns when to look again.
     pub(super) fn boost_wakers(&mut self, now: Nanos, seen: &Snapshot, plan: &Plan) -> Nanos {
         self.boosted.retain(|(_, until)| now < *until);
+        self.forget_claims(now);
         let mut next = Nanos::MAX;
         for index in 0..self.demoted.len() {
-            let Some((core, until)) = self.demoted[index].ends_sleep else { continue };
-            let from = self.boosts_from(core).max(now);
-            if until <= from {
-                self.demoted[index].ends_sleep = None;
-            } else if !self.demoted[index].asks_for_boost(core) {
+            let Some((core, _)) = self.demoted[index].ends_sleep else { continue };
+            let from = self.boosts_from(core);
+            if !self.demoted[index].asks_for_boost(core) {
                 // Boosted, fair, or behind a guest: it is looked at again when that ends.
             } else if now < from {
                 next = next.min(from);
-            } else if !self.waits_behind_lc(index, core, seen, plan) {
-                next = next.min(now + LEND_PERIOD);
-            } else if self.is_next(index, core, seen, plan) {
+            } else if self.gains(index, core, seen, plan) && self.is_next(index, core, seen, plan) {
                 let thread = &mut self.demoted[index];
                 thread.boost(now);
                 thread.boosted_at = now;
                 self.boosted.push((core, now + LEND_PERIOD));
                 next = next.min(now + LEND_TIME);
+            } else {
+                next = next.min(now + LEND_PERIOD);
             }
         }
         next
+    }
+
+    /// Claims that no boost can meet any more.
+    fn forget_claims(&mut self, now: Nanos) {
+        for index in 0..self.demoted.len() {
+            let claim = self.demoted[index].ends_sleep;
+            if claim.is_some_and(|(core, until)| until <= self.boosts_from(core).max(now)) {
+                self.demoted[index].ends_sleep = None;
+            }
+        }
     }
 
     /// When the next boost on a core may begin.
@@ -84,20 +93,22 @@ impl Roles {
         let is_before = |at: usize| {
             self.demoted[at].asks_for_boost(core)
                 && since(at) < since(index)
-                && self.waits_behind_lc(at, core, seen, plan)
+                && self.gains(at, core, seen, plan)
         };
         !(0..self.demoted.len()).any(is_before)
     }
 
-    /// Whether an LC thread with a higher role runs on the core where it waits. Batch work is no reason for a boost:
-    /// background threads go before it.
-    fn waits_behind_lc(&self, index: usize, core: CoreId, seen: &Snapshot, plan: &Plan) -> bool {
-        let own = &self.demoted[index].planned;
-        let rung = rung_of(plan, own.task);
-        let core = seen.cores.iter().find(|view| view.id == core);
-        let running = core.and_then(|view| view.burst);
-        matches!(rung, Some(Rung::Lc | Rung::LcOverflow))
-            && running.is_some_and(|(other, _)| self.role(other) < Role::Background)
+    /// Whether a boost lets it go before, or next after, the LC thread above the fair class that runs on the core where it
+    /// waits. Batch work is no reason for a boost: background threads go before it. A guest gains nothing behind the core's owner.
+    fn gains(&self, index: usize, core: CoreId, seen: &Snapshot, plan: &Plan) -> bool {
+        let Some(own) = rung_of(plan, self.demoted[index].planned.task) else { return false };
+        let Some(view) = seen.cores.iter().find(|view| view.id == core) else { return false };
+        let (Some((thread, _)), Some(task)) = (view.burst, view.running) else { return false };
+        let role = self.role(thread);
+        let running = rung_of(plan, task).map(|rung| rung.of_role(role));
+        matches!(own, Rung::Lc | Rung::LcOverflow)
+            && !matches!(role, Role::Background | Role::Fair)
+            && running.is_some_and(|running| own.of_role(Role::Boosted) <= running)
     }
 }
 

@@ -11,9 +11,14 @@ const GUEST: TaskId = TaskId { index: 1, generation: 0 };
 const MAIN: ThreadId = ThreadId { index: 0, generation: 1 };
 const HELPER: ThreadId = ThreadId { index: 1, generation: 1 };
 const GUEST_THREAD: ThreadId = ThreadId { index: 2, generation: 1 };
+const OTHER_GUEST_THREAD: ThreadId = ThreadId { index: 4, generation: 1 };
 
 /// A thread of the owner without a record.
 const NEW: ThreadId = ThreadId { index: 3, generation: 1 };
+
+fn is_guest(thread: ThreadId) -> bool {
+    [GUEST_THREAD, OTHER_GUEST_THREAD].contains(&thread)
+}
 
 /// A host with one core, an LC task that owns it, and one that is a guest there.
 struct Bench {
@@ -59,7 +64,7 @@ impl Bench {
     }
 
     fn burst(&mut self, thread: ThreadId, length: Nanos, state: BurstState) {
-        let task = if thread == GUEST_THREAD { GUEST } else { OWNER };
+        let task = if is_guest(thread) { GUEST } else { OWNER };
         let has_record = thread != NEW;
         let core = CoreId(0);
         self.seen.bursts.push(Burst { thread, task, core, length, has_record, state });
@@ -82,6 +87,8 @@ impl Bench {
 
     /// The LC thread above the fair class that has the core.
     fn run(&mut self, thread: Option<ThreadId>) {
+        let task = |thread| if is_guest(thread) { GUEST } else { OWNER };
+        self.seen.cores[0].running = thread.map(task);
         self.seen.cores[0].burst = thread.map(|thread| (thread, Nanos::from_micros(20)));
     }
 
@@ -319,6 +326,19 @@ fn threads_that_end_sleeps_share_the_tenth_of_their_core() {
 }
 
 #[test]
+fn claim_that_has_expired_keeps_no_other_thread_from_a_boost() {
+    let mut bench = collector();
+    bench.overrun(MAIN, Nanos::from_millis(3), HELPER);
+    bench.overrun(MAIN, Nanos::from_millis(3), GUEST_THREAD);
+    let (first, second) = if MAIN < HELPER { (MAIN, HELPER) } else { (HELPER, MAIN) };
+    bench.ends_sleep(second, None);
+    bench.now += REPEAT_TIME;
+    bench.ends_sleep(first, Some(GUEST_THREAD));
+    assert_eq!(bench.plan.role(first), Role::Boosted);
+    assert_eq!(bench.plan.role(second), Role::Background);
+}
+
+#[test]
 fn boost_of_a_thread_that_ends_sleeps_repeats_for_a_while_without_reports() {
     let mut bench = collector();
     bench.ends_sleep(HELPER, Some(GUEST_THREAD));
@@ -371,6 +391,9 @@ fn boost_of_a_guest_that_ends_sleeps_is_to_the_rung_of_its_task() {
     let mut bench = Bench::new();
     bench.overrun(GUEST_THREAD, Nanos::from_millis(5), MAIN);
     bench.ends_sleep(GUEST_THREAD, Some(MAIN));
+    assert_eq!(bench.plan.role(GUEST_THREAD), Role::Background, "not before the core's owner");
+    bench.run(Some(OTHER_GUEST_THREAD));
+    bench.wait(LEND_PERIOD);
     assert_eq!(bench.plan.role(GUEST_THREAD), Role::Boosted);
     assert_eq!(Rung::LcOverflow.of_role(Role::Boosted), Rung::LcOverflow);
     bench.wait(LEND_TIME);
@@ -519,7 +542,7 @@ fn kernel_thread_has_the_long_burst_leave_and_not_its_neighbour() {
     bench.now += KERNEL_WAITS;
     let next = bench.decide();
     assert_eq!(bench.plan.role(MAIN), Role::Event, "it sleeps soon");
-    assert!(next < bench.now + Nanos::from_millis(1), "the other one may have the core now");
+    assert!(next <= bench.now + Nanos::from_millis(1), "the other one may have the core now");
     bench.seen.cores[0].running = Some(GUEST);
     bench.seen.cores[0].burst = Some((GUEST_THREAD, Nanos::from_millis(30)));
     bench.now = next;
@@ -557,7 +580,7 @@ fn any_state() -> impl Strategy<Value = BurstState> {
         3 => Just(BurstState::EndsSleep),
         1 => Just(BurstState::Exited),
         1 => proptest::option::of(0usize..3)
-            .prop_map(|role| BurstState::Assigned(role.map(|role| Role::JUDGED[role]))),
+            .prop_map(|role| BurstState::Assigned(role.map(|role| Role::ALL[role]))),
     ]
 }
 
