@@ -369,6 +369,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_request_without_an_answer_counts_as_asked_and_not_as_served() {
+        use quell_load::protocol::synthetic::{ServiceTime, SyntheticSpec};
+        use quell_load::serve::{ServeSpec, Server};
+        let server = Server::start(&ServeSpec::new("127.0.0.1:0".parse().unwrap())).unwrap();
+        let service = ServiceTime::Fixed { work_ns: 50_000_000 };
+        let protocol = quell_load::ProtocolSpec::Synthetic(SyntheticSpec { service });
+        let duration = Nanos::from_millis(300);
+        let mut load = LoadSpec::new(server.addr(), protocol, 500.0, duration);
+        (load.warmup, load.grace) = (Nanos::ZERO, Nanos::from_millis(1));
+        let offered = offered(&quell_load::run(&load, &mut quell_load::Silent).unwrap());
+        assert_eq!(offered.requests.len() as u64, offered.scheduled);
+        assert!(offered.answered < offered.scheduled / 2, "{}", offered.answered);
+    }
+
+    #[test]
     fn what_the_client_missed_is_left_out_and_counted_apart_from_stops() {
         let us = Nanos::from_micros;
         let request = |due, done| Request { due: us(due), done: us(done) };
