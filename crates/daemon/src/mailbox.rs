@@ -1,41 +1,57 @@
-//! Commands to the scheduler thread.
+//! Commands to the scheduler threads, and their answers.
 //!
 //! The scheduler thread owns observer, policy, executor and back end alone; everybody else asks it. A
-//! sender puts a command in a bounded channel and then rings an eventfd, on which the thread sleeps in
-//! the shared pattern; in the dedicated pattern it looks into the channel once a tick.
+//! sender puts a command in a ring of fixed size and then rings an eventfd, on which the thread sleeps in
+//! the shared pattern; in the dedicated pattern it looks into the ring once a tick. The scheduler of a lane takes
+//! its commands in the same way.
+//!
+//! Real-time threads never wait here for others. A sender may be preempted at any instruction, and stays so while a
+//! thread above it runs on its core: a queue whose receiver waits for a send under way would then stop both until the
+//! kernel's fair server lets the sender run, for most of a second. So the rings are wait-free at both ends, senders
+//! exclude each other by a lock that the receiver never takes, and an answer waits for nobody ([`oneshot`]).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Commands waiting at most; senders block beyond that.
+/// Commands waiting at most; senders wait beyond that.
 const COMMANDS_MAX: usize = 64;
 /// How long a command may take before its sender gives up. Restoring thousands of threads is one.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-
 /// How long a command that nobody waits for may wait for room.
 const POST_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a sender looks for room.
+const LOOK: Duration = Duration::from_millis(1);
 
-/// The receiving end, owned by the scheduler thread.
+/// The way back of an answer; sending takes no lock.
+pub type Reply<T> = oneshot::Sender<T>;
+
+/// The receiving end, owned by a scheduler thread.
 pub struct Mailbox<C> {
-    commands: Receiver<C>,
+    commands: Consumer<C>,
     bell: Arc<OwnedFd>,
 }
 
-/// The sending end.
+/// The sending end of threads that may wait for each other: none of them runs in real time while others depend on it.
 pub struct Postbox<C> {
-    commands: Sender<C>,
+    commands: Arc<Mutex<Producer<C>>>,
     bell: Arc<OwnedFd>,
 }
 
 impl<C> Clone for Postbox<C> {
     fn clone(&self) -> Self {
-        Postbox { commands: self.commands.clone(), bell: Arc::clone(&self.bell) }
+        Postbox { commands: Arc::clone(&self.commands), bell: Arc::clone(&self.bell) }
     }
+}
+
+/// The sending end of one thread, which waits for nobody.
+pub struct Line<C> {
+    commands: Producer<C>,
+    bell: Arc<OwnedFd>,
 }
 
 /// The scheduler thread is gone or does not answer.
@@ -48,18 +64,16 @@ pub struct NoAnswer;
 /// # Errors
 /// When the eventfd cannot be made.
 pub fn pair<C>() -> io::Result<(Postbox<C>, Mailbox<C>)> {
-    let (sender, receiver) = bounded(COMMANDS_MAX);
+    let (sender, commands) = RingBuffer::new(COMMANDS_MAX);
     let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-    Ok((
-        Postbox { commands: sender, bell: Arc::clone(&bell) },
-        Mailbox { commands: receiver, bell },
-    ))
+    let postbox = Postbox { commands: Arc::new(Mutex::new(sender)), bell: Arc::clone(&bell) };
+    Ok((postbox, Mailbox { commands, bell }))
 }
 
 impl<C> Mailbox<C> {
-    /// The next command, if one is there. No system call.
-    pub fn take(&self) -> Option<C> {
-        self.commands.try_recv().ok()
+    /// The next command, if one is there. No system call, no lock.
+    pub fn take(&mut self) -> Option<C> {
+        self.commands.pop().ok()
     }
 
     /// Readable when a command came, until [`hush`](Self::hush).
@@ -79,17 +93,15 @@ impl<C> Postbox<C> {
     /// Leaves a command that has time until the next tick: the thread is not woken for it, unless the box is
     /// full. One that finds no room, or nobody, is lost.
     pub fn post(&self, command: C) {
-        let Err(TrySendError::Full(command)) = self.commands.try_send(command) else { return };
-        // A bell that cannot be rung has been rung too often to be missed.
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
-        let _ = self.commands.send_timeout(command, POST_TIMEOUT);
+        let Err(command) = self.push(command) else { return };
+        ring(&self.bell);
+        let _ = self.send(command, POST_TIMEOUT);
     }
 
-    /// Leaves a command and wakes the thread for it, without waiting. `false` if there is no room, or nobody.
+    /// Leaves a command and wakes the thread for it, without waiting for room. `false` if there is none, or nobody.
     pub fn tell(&self, command: C) -> bool {
-        let sent = self.commands.try_send(command).is_ok();
-        // A bell that cannot be rung has been rung too often to be missed.
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        let sent = self.push(command).is_ok();
+        ring(&self.bell);
         sent
     }
 
@@ -97,12 +109,59 @@ impl<C> Postbox<C> {
     ///
     /// # Errors
     /// [`NoAnswer`] when the thread is gone or silent.
-    pub fn call<T>(&self, command: impl FnOnce(Sender<T>) -> C) -> Result<T, NoAnswer> {
-        let (reply, answer) = bounded(1);
-        self.commands.send_timeout(command(reply), REPLY_TIMEOUT).map_err(|_| NoAnswer)?;
-        rustix::io::write(&*self.bell, &1u64.to_ne_bytes()).map_err(|_| NoAnswer)?;
+    pub fn call<T>(&self, command: impl FnOnce(Reply<T>) -> C) -> Result<T, NoAnswer> {
+        let (reply, answer) = oneshot::channel();
+        self.send(command(reply), REPLY_TIMEOUT)?;
+        ring(&self.bell);
         answer.recv_timeout(REPLY_TIMEOUT).map_err(|_| NoAnswer)
     }
+
+    /// Another ring into the thread that sleeps on this bell, for one sender alone.
+    pub fn line<D>(&self, commands: Producer<D>) -> Line<D> {
+        Line { commands, bell: Arc::clone(&self.bell) }
+    }
+
+    fn send(&self, mut command: C, timeout: Duration) -> Result<(), NoAnswer> {
+        let until = Instant::now() + timeout;
+        while let Err(refused) = self.push(command) {
+            if self.lock().is_abandoned() || Instant::now() >= until {
+                return Err(NoAnswer);
+            }
+            command = refused;
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    fn push(&self, command: C) -> Result<(), C> {
+        push(&mut self.lock(), command)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Producer<C>> {
+        // A push does not panic halfway.
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C> Line<C> {
+    /// Leaves a command and wakes the thread for it. `false` if there is no room, or nobody.
+    pub fn tell(&mut self, command: C) -> bool {
+        let sent = push(&mut self.commands, command).is_ok();
+        ring(&self.bell);
+        sent
+    }
+}
+
+fn push<C>(ring: &mut Producer<C>, command: C) -> Result<(), C> {
+    if ring.is_abandoned() {
+        return Err(command);
+    }
+    ring.push(command).map_err(|PushError::Full(command)| command)
+}
+
+fn ring(bell: &OwnedFd) {
+    // A bell that cannot be rung has been rung too often to be missed.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
 #[cfg(test)]
@@ -113,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_call_is_answered_and_rings() {
-        let (postbox, mailbox) = pair::<Sender<u32>>().unwrap();
+        let (postbox, mut mailbox) = pair::<Reply<u32>>().unwrap();
         let asker = std::thread::spawn(move || postbox.call(|reply| reply));
         let reply = loop {
             if let Some(reply) = mailbox.take() {
@@ -127,31 +186,31 @@ mod tests {
 
     #[test]
     fn ring_that_comes_after_its_command_was_taken_ends_one_sleep_only() {
-        let (postbox, mailbox) = pair::<u32>().unwrap();
-        let rings = || {
+        let (postbox, mut mailbox) = pair::<u32>().unwrap();
+        let rings = |mailbox: &Mailbox<u32>| {
             let mut bell = [PollFd::from_borrowed_fd(mailbox.bell(), PollFlags::IN)];
             poll(&mut bell, Some(&Timespec::default())).unwrap() > 0
         };
-        postbox.commands.send(1).unwrap();
+        postbox.push(1).unwrap();
         assert_eq!(mailbox.take(), Some(1));
-        rustix::io::write(&*postbox.bell, &1u64.to_ne_bytes()).unwrap();
-        assert!(rings());
+        ring(&postbox.bell);
+        assert!(rings(&mailbox));
         mailbox.hush();
-        assert!(mailbox.take().is_none() && !rings());
+        assert!(mailbox.take().is_none() && !rings(&mailbox));
         // Silenced before it is taken, a command is not lost.
-        assert!(postbox.tell(2) && rings());
+        assert!(postbox.tell(2) && rings(&mailbox));
         mailbox.hush();
-        assert_eq!((rings(), mailbox.take()), (false, Some(2)));
+        assert_eq!((rings(&mailbox), mailbox.take()), (false, Some(2)));
     }
 
     #[test]
     fn posted_commands_wait_without_ringing_until_the_box_is_full() {
-        let (postbox, mailbox) = pair::<usize>().unwrap();
+        let (postbox, mut mailbox) = pair::<usize>().unwrap();
         (0..COMMANDS_MAX).for_each(|nth| postbox.post(nth));
-        let rings = || rustix::io::read(mailbox.bell(), &mut [0u8; 8]);
-        assert!(rings().is_err(), "nobody was woken");
+        let rings = |mailbox: &Mailbox<usize>| rustix::io::read(mailbox.bell(), &mut [0u8; 8]);
+        assert!(rings(&mailbox).is_err(), "nobody was woken");
         let poster = std::thread::spawn(move || postbox.post(COMMANDS_MAX));
-        while rings().is_err() {
+        while rings(&mailbox).is_err() {
             std::thread::yield_now();
         }
         for nth in 0..=COMMANDS_MAX {
@@ -163,8 +222,24 @@ mod tests {
 
     #[test]
     fn a_gone_receiver_is_an_error() {
-        let (postbox, mailbox) = pair::<Sender<u32>>().unwrap();
+        let (postbox, mailbox) = pair::<Reply<u32>>().unwrap();
         drop(mailbox);
         assert!(postbox.call(|reply| reply).is_err());
+    }
+
+    #[test]
+    fn sender_that_is_preempted_halfway_holds_nobody_up() {
+        let (postbox, mut mailbox) = pair::<u32>().unwrap();
+        let (sender, mut orders) = RingBuffer::new(1);
+        let mut line = postbox.line(sender);
+        assert!(postbox.tell(1));
+        let halfway = postbox.lock();
+        // The receiver gets what is there, and finds nothing more; another thread's line works as ever.
+        assert_eq!((mailbox.take(), mailbox.take()), (Some(1), None));
+        assert!(line.tell(2));
+        assert_eq!((orders.pop().ok(), orders.pop().ok()), (Some(2), None));
+        drop(halfway);
+        drop(orders);
+        assert!(!line.tell(3), "nobody is there");
     }
 }

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
 use quell_act::{ActError, Executor};
 use quell_control::config::LanePattern;
 use quell_control::protocol::LaneStatus;
@@ -16,15 +15,14 @@ use quell_observe::{Observer, ThreadView};
 use quell_os::sched::SchedAttr;
 use quell_os::{ThreadRef, clock};
 use quell_policy::lanes::Member;
+use rtrb::Consumer;
 
 use super::{Engine, Sight};
-use crate::lane::{Counters, Departure, NewThread, Order, Pulse, Seat};
-use crate::mailbox::Postbox;
+use crate::lane::{Counters, Departure, LaneOrder, NewThread, Pulse, Seat};
+use crate::mailbox::Line;
 
 /// Threads lent in one tick; at some 30 us each the tick stays within a millisecond or two.
 const LENT_MAX: usize = 64;
-/// Departures that wait for a tick; what finds no room the read-back finds.
-const DEPARTURES: usize = 256;
 /// When a thread that could not be lent is tried again.
 const AGAIN_AFTER: Nanos = Nanos::from_millis(1);
 
@@ -33,7 +31,9 @@ pub struct Link {
     /// The lane's task.
     pub task: TaskId,
     /// Orders to its scheduler.
-    pub scheduler: Postbox<Order>,
+    pub scheduler: Line<LaneOrder>,
+    /// Threads that its scheduler lets go.
+    pub departures: Consumer<Departure>,
     /// Whether that lives.
     pub pulse: Arc<Pulse>,
     /// What it counts.
@@ -84,14 +84,6 @@ impl Link {
     }
 }
 
-/// A task's ring, opened.
-pub struct Opened {
-    /// What the lane sees with.
-    pub reader: LaneReader,
-    /// Where it reports threads that it lets go.
-    pub departures: Sender<Departure>,
-}
-
 /// The lanes.
 pub struct Lanes {
     list: Vec<Link>,
@@ -99,22 +91,21 @@ pub struct Lanes {
     rungs: Option<[SchedAttr; 2]>,
     /// Threads may have to be lent, from this time on.
     pending: Option<Nanos>,
-    departed: Receiver<Departure>,
-    departures: Sender<Departure>,
+    /// Threads that could not be lent.
+    refused: Vec<Departure>,
 }
 
 impl Lanes {
     /// No lanes yet.
     pub fn new(rungs: Option<[SchedAttr; 2]>) -> Lanes {
-        let (departures, departed) = bounded(DEPARTURES);
-        Lanes { list: Vec::new(), rungs, pending: None, departed, departures }
+        Lanes { list: Vec::new(), rungs, pending: None, refused: Vec::new() }
     }
 
-    /// Opens a task's ring.
+    /// Opens a task's ring of events: what the lane sees with.
     ///
     /// # Errors
     /// In words: this host or its back end has no lanes.
-    pub fn open(&mut self, task: TaskId, sight: &mut Sight) -> Result<Opened, String> {
+    pub fn open(&mut self, task: TaskId, sight: &mut Sight) -> Result<LaneReader, String> {
         if self.rungs.is_none() {
             return Err(
                 "lanes need backend = \"elevation\": members are switched by priority".into()
@@ -123,8 +114,7 @@ impl Lanes {
         let Sight::Bpf(bpf) = sight else {
             return Err("lanes see who sleeps with BPF; `quell doctor` says what it takes".into());
         };
-        let reader = bpf.open_lane(task).map_err(|err| err.to_string())?;
-        Ok(Opened { reader, departures: self.departures.clone() })
+        bpf.open_lane(task).map_err(|err| err.to_string())
     }
 
     /// A lane's scheduler runs.
@@ -168,7 +158,7 @@ impl Lanes {
         for link in &mut self.list {
             if let Some(at) = link.lent.iter().position(|lent| lent == thread) {
                 link.lent.swap_remove(at);
-                link.scheduler.tell(Order::Remove(link.task, *thread));
+                link.scheduler.tell(LaneOrder::Remove(*thread));
             }
         }
     }
@@ -176,10 +166,10 @@ impl Lanes {
     /// Events were lost, so threads may have come and gone.
     pub fn lost_events(&mut self, seen: &[ThreadView]) {
         for link in &mut self.list {
-            let Link { lent, scheduler, task, .. } = link;
+            let Link { lent, scheduler, .. } = link;
             lent.retain(|thread| {
                 let is_there = seen.iter().any(|view| view.thread == *thread);
-                is_there || !scheduler.tell(Order::Remove(*task, *thread))
+                is_there || !scheduler.tell(LaneOrder::Remove(*thread))
             });
         }
         self.look_for_threads();
@@ -187,8 +177,8 @@ impl Lanes {
 
     /// A process became another program: its first thread may have the number of another one.
     pub fn execed(&mut self) {
-        for link in &self.list {
-            link.scheduler.tell(Order::Unsettle(link.task));
+        for link in &mut self.list {
+            link.scheduler.tell(LaneOrder::Unsettle);
         }
         if !self.list.is_empty() {
             self.look_for_threads();
@@ -212,8 +202,7 @@ impl Lanes {
             let waits = || plan.tasks.get(link.task.at())?.shared_cores.first();
             link.core = owned.or_else(waits);
             // A full postbox gets it in the next tick.
-            if seat != link.seat && meant(seat) && link.scheduler.tell(Order::Sit(link.task, seat))
-            {
+            if seat != link.seat && meant(seat) && link.scheduler.tell(LaneOrder::Sit(seat)) {
                 link.seat = seat;
             }
         }
@@ -235,7 +224,7 @@ impl Lanes {
                 }
                 lent += 1;
                 let done =
-                    lent <= LENT_MAX && link.lend(at, bpf, executor, rungs, &self.departures);
+                    lent <= LENT_MAX && link.lend(at, bpf, executor, rungs, &mut self.refused);
                 if !done {
                     self.pending = Some(now + AGAIN_AFTER);
                 }
@@ -244,8 +233,9 @@ impl Lanes {
     }
 
     /// The next thread that its scheduler lets go.
-    pub fn departure(&self) -> Option<Departure> {
-        self.departed.try_recv().ok()
+    pub fn departure(&mut self) -> Option<Departure> {
+        let by_scheduler = self.list.iter_mut().find_map(|link| link.departures.pop().ok());
+        by_scheduler.or_else(|| self.refused.pop())
     }
 
     /// A thread leaves its lane; whether it was on one.
@@ -253,7 +243,7 @@ impl Lanes {
         let Departure { task, thread, why } = departure;
         let Some(link) = self.list.iter_mut().find(|link| link.task == *task) else { return false };
         link.lent.retain(|lent| lent != thread);
-        link.scheduler.tell(Order::Remove(*task, *thread));
+        link.scheduler.tell(LaneOrder::Remove(*thread));
         link.counters.note(format!("thread {} left the lane: {why}", thread.tid));
         true
     }
@@ -267,7 +257,7 @@ impl Link {
         bpf: &BpfObserver,
         executor: &mut Executor,
         rungs: [SchedAttr; 2],
-        departures: &Sender<Departure>,
+        refused: &mut Vec<Departure>,
     ) -> bool {
         let view = &bpf.threads()[position];
         let (thread, member) = (view.thread, Member(view.member));
@@ -276,7 +266,7 @@ impl Link {
         match executor.lend(&thread, rungs) {
             Ok(handle) => {
                 let new = NewThread { member, slot, handle };
-                let sent = self.scheduler.tell(Order::Join(self.task, new));
+                let sent = self.scheduler.tell(LaneOrder::Join(new));
                 match sent {
                     true => self.lent.push(thread),
                     false => executor.revoke(&thread),
@@ -292,7 +282,8 @@ impl Link {
             Err(err) => {
                 tracing::warn!("{err}");
                 let why = "the host refuses to change its scheduling";
-                departures.try_send(Departure { task: self.task, thread, why }).is_ok()
+                refused.push(Departure { task: self.task, thread, why });
+                true
             }
         }
     }

@@ -41,7 +41,7 @@ use crate::memory::Gauge;
 use congestion::Congestion;
 use hints::Pages;
 use lanes::Lanes;
-pub use lanes::{Link, Opened};
+pub use lanes::Link;
 use members::Members;
 pub use run::{EngineThread, Pace, Settings};
 use runtimes::Runtimes;

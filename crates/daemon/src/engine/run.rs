@@ -84,7 +84,7 @@ impl EngineThread {
             let failed = placed.is_err();
             let _ = ready.send(placed);
             if !failed {
-                Engine::new(parts, settings, lost).run(&mailbox);
+                Engine::new(parts, settings, lost).run(mailbox);
             }
         })?;
         match started.recv() {
@@ -102,7 +102,7 @@ impl EngineThread {
 
 impl Engine {
     /// Ticks until a command ends it.
-    fn run(mut self, mailbox: &Mailbox<Command>) {
+    fn run(mut self, mut mailbox: Mailbox<Command>) {
         let mut due = clock::now();
         let mut by_event = false;
         loop {
@@ -123,7 +123,7 @@ impl Engine {
                     std::hint::spin_loop();
                     false
                 }
-                Pace::Shared => self.sleep(mailbox, due),
+                Pace::Shared => self.sleep(&mailbox, due),
             };
         }
     }

@@ -27,7 +27,7 @@ mod wait;
 pub use counters::Counters;
 pub use request::{LaneRequest, MemberSource};
 pub use scheduler::{Companion, Order, Place, Pulse, Scheduler};
-pub use slices::{Departure, Lane, NewThread, Seat};
+pub use slices::{Departure, Lane, LaneOrder, NewThread, Seat};
 
 /// Index of the rung of members whose slice it is not, in what the executor lends.
 pub const PARKED: usize = 0;

@@ -5,32 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use crossbeam_channel::Sender;
 use quell_control::protocol::LaneSchedulerStatus;
 use quell_model::{CoreId, CoreSet, Nanos, TaskId};
 use quell_os::own::place_scheduler;
 use quell_os::sched::SchedAttr;
-use quell_os::{ThreadRef, Tid, clock};
+use quell_os::{Tid, clock};
 
-use super::slices::{Lane, NewThread, Seat};
+use super::slices::Lane;
 use super::wait;
-use crate::mailbox::{Mailbox, Postbox, pair};
+use crate::mailbox::{Mailbox, Postbox, Reply, pair};
 
-/// An order to a scheduler thread.
+/// The manager's order to a scheduler thread; the engine's go to each lane ([`super::LaneOrder`]).
 pub enum Order {
     /// Schedules one lane more.
     Open(Box<Lane>),
-    /// A thread joins a lane.
-    Join(TaskId, NewThread),
-    /// A thread ended or was restored.
-    Remove(TaskId, ThreadRef),
-    /// What the Plan gives a lane from now on.
-    Sit(TaskId, Seat),
-    /// A thread of a lane became another program.
-    Unsettle(TaskId),
     /// Forgets a lane, with every thread on the rung that it has. The thread ends with its last lane; whether it does is
     /// the answer.
-    Close(TaskId, Sender<bool>),
+    Close(TaskId, Reply<bool>),
 }
 
 /// What others may see of a scheduler thread.
@@ -107,12 +98,13 @@ impl Scheduler {
         let handle = std::thread::Builder::new().name(name).spawn(move || {
             own.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
             let placed = place_scheduler(&CoreSet::of(place.core), &place.rung);
+            let mut mailbox = mailbox;
             if placed.is_ok() {
                 let lanes = Lanes(first().into_iter().collect());
                 let _ = ready.send(placed);
                 match place.spins {
-                    true => wait::spin(lanes, &mailbox, &own, companion),
-                    false => wait::sleep(lanes, &mailbox, &own),
+                    true => wait::spin(lanes, &mut mailbox, &own, companion),
+                    false => wait::sleep(lanes, &mut mailbox, &own),
                 }
             } else {
                 let _ = ready.send(placed);
@@ -146,34 +138,24 @@ pub(super) struct Lanes(pub Vec<Lane>);
 
 impl Lanes {
     /// Carries out orders. False once the thread has to end.
-    pub fn take_orders(&mut self, mailbox: &Mailbox<Order>) -> bool {
+    pub fn take_orders(&mut self, mailbox: &mut Mailbox<Order>) -> bool {
         while let Some(order) = mailbox.take() {
-            let of = match &order {
-                Order::Open(lane) => lane.task(),
-                Order::Join(task, _) | Order::Remove(task, _) | Order::Sit(task, _) => *task,
-                Order::Unsettle(task) | Order::Close(task, _) => *task,
-            };
-            let known = self.0.iter().position(|lane| lane.task() == of);
-            match (order, known) {
-                (Order::Open(lane), known) => {
-                    debug_assert!(known.is_none(), "lane {of} is opened twice");
+            match order {
+                Order::Open(lane) => {
+                    let known = self.0.iter().any(|known| known.task() == lane.task());
+                    debug_assert!(!known, "lane {} is opened twice", lane.task());
                     self.0.push(*lane);
                 }
-                (Order::Close(_, reply), known) => {
-                    known.map(|at| self.0.swap_remove(at));
+                Order::Close(task, reply) => {
+                    self.0.retain(|lane| lane.task() != task);
                     let _ = reply.send(self.0.is_empty());
                     if self.0.is_empty() {
                         return false;
                     }
                 }
-                (Order::Join(_, new), Some(at)) => self.0[at].join(new),
-                (Order::Remove(_, thread), Some(at)) => self.0[at].remove(&thread),
-                (Order::Sit(_, seat), Some(at)) => self.0[at].sit(seat),
-                (Order::Unsettle(_), Some(at)) => self.0[at].unsettle(),
-                // It was closed meanwhile.
-                (_, None) => {}
             }
         }
+        self.0.iter_mut().for_each(Lane::take_orders);
         true
     }
 }

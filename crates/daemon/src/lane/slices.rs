@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
 use quell_act::{ActError, SwitchHandle};
 use quell_model::{CoreId, Nanos, TaskId};
 use quell_observe::bpf::{LaneReader, LaneThread, SlotPlace};
 use quell_os::{ThreadRef, clock};
 use quell_policy::lanes::{LanePolicy, Look, Member, Members, Seen};
+use rtrb::{Consumer, Producer};
 
 use super::counters::Counters;
 use super::lead::Lead;
@@ -45,6 +45,18 @@ pub struct NewThread {
     pub handle: SwitchHandle,
 }
 
+/// The engine's order to a lane.
+pub enum LaneOrder {
+    /// A thread joins.
+    Join(NewThread),
+    /// A thread ended or was restored.
+    Remove(ThreadRef),
+    /// What the Plan gives the lane from now on.
+    Sit(Seat),
+    /// A thread became another program.
+    Unsettle,
+}
+
 /// A thread that its lane lets go.
 #[derive(Clone, Copy, Debug)]
 pub struct Departure {
@@ -68,7 +80,8 @@ pub struct Lane {
     reader: LaneReader,
     policy: Box<dyn LanePolicy>,
     counters: Arc<Counters>,
-    departures: Sender<Departure>,
+    orders: Consumer<LaneOrder>,
+    departures: Producer<Departure>,
     threads: Vec<Thread>,
     seat: Seat,
     /// Whose slice it is, since when.
@@ -99,13 +112,15 @@ impl Lane {
         reader: LaneReader,
         policy: Box<dyn LanePolicy>,
         counters: Arc<Counters>,
-        departures: Sender<Departure>,
+        orders: Consumer<LaneOrder>,
+        departures: Producer<Departure>,
     ) -> Lane {
         Lane {
             task,
             reader,
             policy,
             counters,
+            orders,
             departures,
             threads: Vec::new(),
             seat: Seat::Waits,
@@ -155,8 +170,20 @@ impl Lane {
         self.look.at().into_iter().chain(self.unsettled).min()
     }
 
+    /// Carries out the engine's orders.
+    pub fn take_orders(&mut self) {
+        while let Ok(order) = self.orders.pop() {
+            match order {
+                LaneOrder::Join(new) => self.join(new),
+                LaneOrder::Remove(thread) => self.remove(&thread),
+                LaneOrder::Sit(seat) => self.sit(seat),
+                LaneOrder::Unsettle => self.unsettle(),
+            }
+        }
+    }
+
     /// Takes a thread in.
-    pub fn join(&mut self, new: NewThread) {
+    fn join(&mut self, new: NewThread) {
         let NewThread { member, slot, mut handle } = new;
         debug_assert_eq!(handle.shown(), PARKED, "threads join parked");
         if self.raised == Some(member) && handle.switch_to(RUNS).is_err() {
@@ -169,7 +196,7 @@ impl Lane {
     }
 
     /// Forgets a thread that ended or was restored.
-    pub fn remove(&mut self, thread: &ThreadRef) {
+    fn remove(&mut self, thread: &ThreadRef) {
         self.threads.retain(|it| it.known.thread != *thread);
         self.changed();
     }
@@ -182,12 +209,12 @@ impl Lane {
     }
 
     /// Rungs have to be looked at one by one: a thread became another program.
-    pub fn unsettle(&mut self) {
+    fn unsettle(&mut self) {
         self.unsettled = Some(Nanos::ZERO);
     }
 
     /// Gets a core of its own, or loses it: its members then step down, and no time is waited for.
-    pub fn sit(&mut self, seat: Seat) {
+    fn sit(&mut self, seat: Seat) {
         self.seat = seat;
         self.news = true;
         if seat != Seat::Waits {
@@ -334,8 +361,8 @@ impl Lane {
                 }
             };
             let of = thread.known.thread;
-            // A full channel has the engine's read-back find it.
-            let _ = why.map(|why| departures.try_send(Departure { task: *task, thread: of, why }));
+            // A full ring has the engine's read-back find it.
+            let _ = why.map(|why| departures.push(Departure { task: *task, thread: of, why }));
             // Gone from the list below.
             (thread.member, left) = (GONE, true);
         }

@@ -20,7 +20,7 @@ const ORDERS_EVERY: Nanos = Nanos::from_micros(20);
 const SLICE_MIN: Nanos = Nanos::from_micros(5);
 
 /// The shared pattern: one lane.
-pub(super) fn sleep(mut lanes: Lanes, mailbox: &Mailbox<Order>, pulse: &Pulse) {
+pub(super) fn sleep(mut lanes: Lanes, mailbox: &mut Mailbox<Order>, pulse: &Pulse) {
     let mut due = None;
     let mut core = None;
     while lanes.take_orders(mailbox) {
@@ -92,7 +92,7 @@ fn rest(mailbox: &Mailbox<Order>, lane: Option<&mut Lane>, at: Option<Nanos>, le
 /// The dedicated pattern: several lanes.
 pub(super) fn spin(
     mut lanes: Lanes,
-    mailbox: &Mailbox<Order>,
+    mailbox: &mut Mailbox<Order>,
     pulse: &Pulse,
     companion: Option<Companion>,
 ) {

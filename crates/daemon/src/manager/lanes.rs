@@ -7,10 +7,11 @@ use quell_model::{CoreId, CoreSet, TaskId};
 use quell_observe::procs;
 use quell_os::sched::SchedAttr;
 use quell_os::{ThreadRef, own};
+use rtrb::RingBuffer;
 
 use super::no_answer;
 use crate::command::Command;
-use crate::engine::{Link, Opened};
+use crate::engine::Link;
 use crate::lane::{
     Companion, Counters, Lane, LaneRequest, MemberSource, Order, Place, Scheduler, Seat, probe,
 };
@@ -20,6 +21,11 @@ use crate::mailbox::Postbox;
 /// How often a process is looked through for threads that are born while the others are put on a lane; later ones are
 /// followed where they are created.
 const LOOKS: usize = 4;
+
+/// Orders of the engine that wait for a lane's scheduler; what finds no room is told again.
+const ORDERS: usize = 64;
+/// Departures that wait for a tick of the engine; what finds no room its read-back finds.
+const DEPARTURES: usize = 256;
 
 /// The rungs of lanes on this host.
 #[derive(Clone, Copy, Debug)]
@@ -74,18 +80,20 @@ impl Schedulers {
         allowed: &CoreSet,
         engine: &Postbox<Command>,
     ) -> Result<Option<String>, String> {
-        let Opened { reader, departures } =
-            engine.call(|reply| Command::OpenLane(id, reply)).map_err(no_answer)??;
+        let reader = engine.call(|reply| Command::OpenLane(id, reply)).map_err(no_answer)??;
+        let (sender, orders) = RingBuffer::new(ORDERS);
+        let (departures, departed) = RingBuffer::new(DEPARTURES);
         let counters = Arc::new(Counters::new(request.members.len()));
         let policy = request.policy.build(request.members.len()).map_err(|err| err.to_string())?;
-        let lane = Lane::new(id, reader, policy, Arc::clone(&counters), departures);
+        let lane = Lane::new(id, reader, policy, Arc::clone(&counters), orders, departures);
         let scheduler = match config.pattern {
             LanePattern::Shared => self.open_shared(id, lane, allowed, engine)?,
             LanePattern::Dedicated => self.open_dedicated(id, lane, self.spins_on(config)?)?,
         };
         let link = Link {
             task: id,
-            scheduler: scheduler.postbox.clone(),
+            scheduler: scheduler.postbox.line(sender),
+            departures: departed,
             pulse: Arc::clone(&scheduler.pulse),
             counters,
             names: request.names(),
