@@ -23,7 +23,7 @@ pub use process::{Program, Usage};
 pub use quiet::Quiet;
 pub use sched::{
     Inherit, Policy, affinity, comm, lc_priority, nice, pin, policy, set_budget, set_deadline,
-    set_nice, set_policy, set_policy_with, set_slice, this_thread,
+    set_nice, set_own_nice, set_policy, set_policy_with, set_slice, this_thread,
 };
 pub use snapshot::{Difference, HostSnapshot};
 pub use spinner::PauseLoop;

@@ -75,6 +75,21 @@ pub fn set_policy_with(tid: i32, policy: Policy, inherit: Inherit) -> io::Result
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Gives a thread of the fair class a nice value that its children do not inherit: a negative one becomes 0 (sched(7)).
+///
+/// # Errors
+/// The kernel's: no such thread, not allowed.
+pub fn set_own_nice(tid: i32, nice: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    let policy = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the pointer is valid for the call, which only reads through it.
+    let done = unsafe { libc::sched_setscheduler(tid, policy, &parameters) };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    set_nice(tid, nice)
+}
+
 /// What sched_setattr(2) takes (include/uapi/linux/sched/types.h), the first version of it.
 #[repr(C)]
 #[derive(Default)]

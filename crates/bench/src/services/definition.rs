@@ -57,6 +57,8 @@ pub struct Definition {
     pub during: Vec<During>,
     /// Names of threads that are in no request's way; `*` stands for anything.
     pub background: Vec<String>,
+    /// Its child processes are in no request's way, a snapshot for instance: priorities set by hand leave them out.
+    pub forks_background: bool,
     /// The client.
     pub client: Client,
     /// How much is asked, and what counts.
@@ -154,6 +156,8 @@ struct Raw {
     during: Vec<RawDuring>,
     #[serde(default)]
     background: Vec<String>,
+    #[serde(default)]
+    forks_background: bool,
     client: toml::Table,
     #[serde(default)]
     load: RawLoad,
@@ -268,6 +272,7 @@ impl Definition {
             fill: raw.fill,
             during: raw.during.into_iter().map(during).collect(),
             background: raw.background,
+            forks_background: raw.forks_background,
             client,
             load: Load {
                 connections: load.connections,

@@ -15,8 +15,8 @@ use super::pause::PauseProgram;
 use super::service::Service;
 use crate::daemon::{Adopted, Adoptee, Daemon, DaemonSpec, Status};
 use crate::host::{
-    Cpuset, Group, HostSnapshot, Inherit, Policy, Quiet, Weight, comm, set_budget, set_policy_with,
-    set_slice,
+    Cpuset, Group, HostSnapshot, Inherit, Policy, Quiet, Weight, comm, set_budget, set_own_nice,
+    set_policy_with, set_slice,
 };
 
 /// Real-time priority of the threads in a request's way, and of all others of the service.
@@ -208,7 +208,10 @@ pub fn enter(system: System, scene: &Scene, stop: &Stop) -> Result<Entered> {
         }
         System::Nice => {
             for service in &scene.services {
-                service.group.set_policy(Policy::Other, -20)?;
+                match service.definition.forks_background {
+                    true => service.group.each_thread(|tid| set_own_nice(tid, -20))?,
+                    false => service.group.set_policy(Policy::Other, -20)?,
+                }
                 service.group.set_weight(Weight::Times(NICE_MOST))?;
             }
             batch.set_policy(Policy::Other, 19)?;
@@ -249,7 +252,8 @@ pub fn enter(system: System, scene: &Scene, stop: &Stop) -> Result<Entered> {
 }
 
 /// A service's threads by their role; of several services each below the ones before it. As `chrt` sets it: children
-/// inherit, so that those of a server that forks for each client have it too.
+/// inherit, so that those of a server that forks for each client have it too; with its option `-R` where children are
+/// background work.
 fn by_role(scene: &Scene, policy: fn(i32) -> Policy) -> Result<Quiet> {
     let mut quiet = Quiet::keep()?;
     quiet.allow_real_time()?;
@@ -264,12 +268,13 @@ fn by_role(scene: &Scene, policy: fn(i32) -> Policy) -> Result<Quiet> {
 /// # Errors
 /// When the kernel refuses.
 pub(crate) fn set_roles(service: &Service, policy: fn(i32) -> Policy, rank: i32) -> Result<()> {
+    let inherit = if service.definition.forks_background { Inherit::No } else { Inherit::Yes };
     service.group.each_thread(|tid| {
         let priority = match is_background(&service.definition, tid) {
             true => BACKGROUND_PRIORITY - rank,
             false => PRIORITY - rank,
         };
-        set_policy_with(tid, policy(priority), Inherit::Yes)
+        set_policy_with(tid, policy(priority), inherit)
     })
 }
 
