@@ -1,0 +1,300 @@
+//! What an application does with sockets.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use quell_model::Nanos;
+
+use super::peer::Listener;
+use super::stream::{Due, Phase, Route, Stream};
+use super::{Engine, StreamFailure};
+use crate::flow::Reading;
+use crate::ids::{ResetReason, StreamId};
+use crate::table::Key;
+use crate::vns::{ReceiveHalf, SendHalf};
+use crate::wire::Open;
+
+/// Why no stream could be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// No channel ever led to it, or it is gone.
+    #[error("the peer is not connected")]
+    NoPeer,
+    /// It accepts no further streams.
+    #[error("the peer is closing")]
+    Closing,
+    /// As many streams as are allowed are there.
+    #[error("{0} streams are open, the most that are allowed")]
+    TooMany(usize),
+    /// The memory for what it would receive is spoken for.
+    #[error("the memory limit of received data is reached")]
+    Memory,
+}
+
+/// Why an address cannot be listened on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is in use by another listener of this endpoint")]
+pub struct ListenError(pub SocketAddr);
+
+/// What a socket can do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketStatus {
+    /// The peer has accepted it.
+    pub is_connected: bool,
+    /// Bytes that can be read.
+    pub readable: u64,
+    /// All was read, and nothing follows.
+    pub is_at_end: bool,
+    /// Bytes that can be written.
+    pub writable: u64,
+    /// Written bytes that no channel has taken.
+    pub unsent: u64,
+    /// Written bytes that the peer's process has not received.
+    pub unacknowledged: u64,
+    /// It is over before its time.
+    pub failure: Option<StreamFailure>,
+}
+
+impl Engine {
+    /// Listens on an address, that of all interfaces included.
+    ///
+    /// # Errors
+    /// When another listener has it.
+    pub fn listen(&mut self, address: SocketAddr, backlog: usize) -> Result<Key, ListenError> {
+        if self.addresses.contains_key(&address) {
+            return Err(ListenError(address));
+        }
+        let listener = Listener { backlog: backlog.max(1), waiting: VecDeque::new() };
+        let key = self.listeners.insert(listener);
+        self.addresses.insert(address, key);
+        Ok(key)
+    }
+
+    /// Listens no more; streams that were not accepted are reset.
+    pub fn close_listener(&mut self, key: Key, now: Nanos) {
+        let Some(listener) = self.listeners.remove(key) else { return };
+        self.addresses.retain(|_, listener| *listener != key);
+        for waiting in listener.waiting {
+            self.fail(waiting, StreamFailure::Aborted(ResetReason::Closed), now);
+        }
+    }
+
+    /// The listener of an address: the exact one before that of all interfaces.
+    pub(super) fn listener_of(&self, address: SocketAddr) -> Option<Key> {
+        let any = match address.ip() {
+            IpAddr::V4(_) => {
+                vec![IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()]
+            }
+            IpAddr::V6(_) => vec![Ipv6Addr::UNSPECIFIED.into()],
+        };
+        let all = std::iter::once(address.ip()).chain(any);
+        all.map(|ip| SocketAddr::new(ip, address.port()))
+            .find_map(|address| self.addresses.get(&address).copied())
+    }
+
+    /// The next stream of a listener's backlog; its other end's address comes with it.
+    pub fn accept(&mut self, listener: Key) -> Option<(Key, Open)> {
+        let key = self.listeners.get_mut(listener)?.waiting.pop_front()?;
+        let stream = self.streams.get_mut(key)?;
+        debug_assert!(matches!(stream.phase, Phase::Incoming { .. }));
+        stream.phase = Phase::Established;
+        stream.is_attached = true;
+        let open = stream.open;
+        self.tell_readable(key);
+        Some((key, open))
+    }
+
+    /// Opens a stream to a peer. [`Notice::Connected`](super::Notice::Connected) or a failure follows; it can be written before.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn open(&mut self, peer: Key, open: Open, now: Nanos) -> Result<Key, ConnectError> {
+        let max = self.config.streams_max;
+        if self.streams.len() >= max {
+            return Err(ConnectError::TooMany(max));
+        }
+        let it = self.peers.get_mut(peer).ok_or(ConnectError::NoPeer)?;
+        let id = it.next.filter(|_| !it.said_goodbye).ok_or(ConnectError::Closing)?;
+        let window = self.policies.flow.admit(&mut it.reserved, now);
+        let window = window.ok_or(ConnectError::Memory)?;
+        let first_window = u64::from(it.first_window);
+        it.next = id.next();
+        let until = Nanos(now.0.saturating_add(self.config.open_timeout.0));
+        let mut stream = Stream::new(id, peer, open, Phase::Opening { until }, window);
+        stream.is_attached = true;
+        stream.must_open = true;
+        stream.receive.raise_limit(window.size());
+        stream.send.set_limit(first_window);
+        let key = self.streams.insert(stream);
+        if let Some(it) = self.peers.get_mut(peer) {
+            it.streams.insert(id, key);
+        }
+        self.wake_at(until);
+        self.route(key);
+        Ok(key)
+    }
+
+    /// What a socket can do; `None` for one that was closed.
+    pub fn status(&self, key: Key) -> Option<SocketStatus> {
+        let stream = self.streams.get(key).filter(|stream| stream.is_attached)?;
+        let failure = stream.failure();
+        // What arrived before the peer reset the stream is lost with it, as in TCP.
+        let readable = if failure.is_some() { 0 } else { stream.receive.readable() };
+        Some(SocketStatus {
+            is_connected: stream.phase == Phase::Established,
+            readable,
+            is_at_end: stream.receive.is_at_end(),
+            writable: self.room(stream),
+            unsent: stream.send.unsent(),
+            unacknowledged: stream.send.outstanding(),
+            failure,
+        })
+    }
+
+    fn room(&self, stream: &Stream) -> u64 {
+        if stream.send.is_ended() || stream.failure().is_some() {
+            return 0;
+        }
+        let own = self.config.send_buffer.saturating_sub(stream.send.outstanding());
+        // A socket that has nothing in memory may have a little of it whatever others have.
+        let shared = self.config.send_memory.saturating_sub(self.send_used);
+        let least = if stream.send.outstanding() == 0 { SEND_LEAST } else { 0 };
+        own.min(shared.max(least))
+    }
+
+    /// The first byte of a socket's memory that is still needed, and the end of what was written.
+    pub fn send_range(&self, key: Key) -> Option<(u64, u64)> {
+        let stream = self.streams.get(key)?;
+        Some((stream.send.acked(), stream.send.written()))
+    }
+
+    /// The range of a socket's received bytes that can be read.
+    pub fn receive_range(&self, key: Key) -> Option<(u64, u64)> {
+        let stream = self.streams.get(key)?;
+        Some((stream.receive.read_offset(), stream.receive.arrived()))
+    }
+
+    /// The application has written so many bytes, which are in the socket's memory.
+    pub fn written(&mut self, key: Key, bytes: u64, now: Nanos) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        if stream.failure().is_some() {
+            return;
+        }
+        stream.send.write(bytes);
+        stream.told_writable = false;
+        self.send_used += bytes;
+        self.note_waiting(key, now);
+        self.route(key);
+    }
+
+    /// The application found no room: a notice follows when there is some.
+    pub fn wants_room(&mut self, key: Key) {
+        if let Some(stream) = self.streams.get_mut(key) {
+            stream.told_writable = false;
+        }
+    }
+
+    /// The application has read so many bytes, or looked and found none.
+    pub fn read(&mut self, key: Key, bytes: u64, now: Nanos) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        stream.told_readable = false;
+        if bytes == 0 || stream.failure().is_some() {
+            return;
+        }
+        stream.receive.read(bytes);
+        self.raise_limit(key, now);
+        self.relieve(key);
+        self.tell_readable(key);
+    }
+
+    /// Lets the peer send more if there is room, and says so if it is enough to say.
+    pub(super) fn raise_limit(&mut self, key: Key, now: Nanos) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        let Some(peer) = self.peers.get_mut(stream.peer) else { return };
+        let receive = &mut stream.receive;
+        let reading = Reading {
+            arrived: receive.arrived(),
+            read: receive.read_offset(),
+            limit: receive.limit(),
+            now,
+        };
+        if !receive.is_finished() {
+            let flow = &mut self.policies.flow;
+            receive.raise_limit(flow.limit(&mut peer.reserved, &mut stream.window, &reading));
+        }
+        let is_due = receive.is_report_due(stream.window.size());
+        if is_due && stream.failure().is_none() && !stream.must_open {
+            stream.due.report = true;
+            self.queue_control(key);
+        }
+    }
+
+    /// The application writes no more; what it has written is sent.
+    pub fn end_writing(&mut self, key: Key, now: Nanos) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        if !stream.send.is_ended() && stream.failure().is_none() {
+            stream.send.end();
+            self.note_waiting(key, now);
+            self.route(key);
+        }
+    }
+
+    /// The application gives a socket up. What it has written is still sent; unread data resets the stream, as in TCP
+    /// (RFC 2525, 2.17).
+    pub fn close(&mut self, key: Key, now: Nanos) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        stream.is_attached = false;
+        let has_unread = stream.receive.readable() > 0;
+        if has_unread {
+            return self.abort(key, now);
+        }
+        self.end_writing(key, now);
+        self.reap(key, now);
+    }
+
+    /// The application gives a socket up with all that it has written.
+    pub fn abort(&mut self, key: Key, now: Nanos) {
+        if let Some(stream) = self.streams.get_mut(key) {
+            stream.is_attached = false;
+        }
+        self.fail(key, StreamFailure::Aborted(ResetReason::Closed), now);
+        self.reap(key, now);
+    }
+}
+
+/// What a socket may write whatever others have in memory.
+const SEND_LEAST: u64 = 16 << 10;
+
+impl Stream {
+    pub(super) fn new(
+        id: StreamId,
+        peer: Key,
+        open: Open,
+        phase: Phase,
+        window: crate::flow::Window,
+    ) -> Stream {
+        Stream {
+            id,
+            peer,
+            class: open.class,
+            open,
+            phase,
+            send: SendHalf::default(),
+            receive: ReceiveHalf::default(),
+            window,
+            due: Due::default(),
+            is_control_queued: false,
+            must_open: false,
+            is_confirmed: false,
+            is_ours: matches!(phase, Phase::Opening { .. }),
+            route: Route::default(),
+            is_attached: false,
+            told_readable: false,
+            told_writable: true,
+            waiting_since: None,
+            must_probe: false,
+            repaired: None,
+            response: None,
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! How much memory of this endpoint its peers may fill: flow control of streams.
+
+use quell_model::Nanos;
+
+/// Memory of an endpoint for what it receives, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Of all streams together.
+    pub endpoint: u64,
+    /// Of the streams of one peer.
+    pub peer: u64,
+    /// Of one stream at most.
+    pub stream_max: u64,
+    /// Of one stream at least: it has this whatever others use.
+    pub stream_min: u64,
+}
+
+impl Default for MemoryLimits {
+    fn default() -> MemoryLimits {
+        MemoryLimits {
+            endpoint: 256 << 20,
+            peer: 128 << 20,
+            stream_max: 4 << 20,
+            stream_min: 16 << 10,
+        }
+    }
+}
+
+/// What a stream may fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Bytes that may be unread.
+    size: u64,
+    /// Bytes that are spoken for: the window, or what was promised beyond it before it shrank.
+    reserved: u64,
+    /// What was read, and when, the last time that the window was looked at.
+    mark: (u64, Nanos),
+}
+
+impl Window {
+    /// Bytes that may be unread.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+}
+
+/// What a stream has received and its application has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Bytes that have arrived in order.
+    pub arrived: u64,
+    /// Bytes that were read.
+    pub read: u64,
+    /// The limit that the peer has.
+    pub limit: u64,
+    /// Now.
+    pub now: Nanos,
+}
+
+/// Bytes of all streams of a peer, and of all peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserved(u64);
+
+impl Reserved {
+    /// Bytes.
+    pub fn bytes(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Decides how much each stream may receive.
+pub trait FlowControl: Send {
+    /// Makes room for a stream. `None` where the memory is spoken for.
+    fn admit(&mut self, peer: &mut Reserved, now: Nanos) -> Option<Window>;
+    /// The limit that a stream's peer is to have now; never below the one that it has.
+    fn limit(&mut self, peer: &mut Reserved, window: &mut Window, reading: &Reading) -> u64;
+    /// A stream is over.
+    fn release(&mut self, peer: &mut Reserved, window: Window);
+    /// Memory of this endpoint that is spoken for.
+    fn reserved(&self) -> Reserved;
+    /// Whether streams are stopped and resumed, rather than given credit.
+    fn relief(&self) -> Option<Relief> {
+        None
+    }
+}
+
+/// Figure 5 of the paper: what arrives moves at once to the socket's response queue and is charged to its channel, until
+/// the socket's buffer has room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relief {
+    /// Bytes of a socket's buffer.
+    pub buffer: u64,
+    /// Bytes that may be charged to a channel: beyond that it is not read, so that its transport's window closes.
+    pub channel_budget: u64,
+    /// How long a response queue may hold bytes before the peer is asked to stop.
+    pub stop_after: Nanos,
+}
+
+/// Byte credit: each stream has a window beyond what was read. The windows of all streams stay below the memory limit, so
+/// that whatever arrives has its place.
+///
+/// A window begins at the least. It doubles when the application reads it in less than 10 ms, and halves when the memory
+/// is mostly spoken for and it reads nothing.
+#[derive(Clone, Debug)]
+pub struct Credit {
+    limits: MemoryLimits,
+    total: Reserved,
+}
+
+/// A window that is read within this time limits the peer: twenty round trips of a slow local network.
+const GROW_WITHIN: Nanos = Nanos::from_millis(10);
+
+impl Credit {
+    /// With these limits.
+    pub fn new(limits: MemoryLimits) -> Credit {
+        Credit { limits, total: Reserved(0) }
+    }
+
+    fn fits(&self, peer: &Reserved, more: u64) -> bool {
+        self.total.0 + more <= self.limits.endpoint && peer.0 + more <= self.limits.peer
+    }
+
+    fn reserve(&mut self, peer: &mut Reserved, window: &mut Window, bytes: u64) {
+        self.total.0 = self.total.0 - window.reserved + bytes;
+        peer.0 = peer.0 - window.reserved + bytes;
+        window.reserved = bytes;
+    }
+}
+
+impl FlowControl for Credit {
+    fn admit(&mut self, peer: &mut Reserved, now: Nanos) -> Option<Window> {
+        let size = self.limits.stream_min;
+        if !self.fits(peer, size) {
+            return None;
+        }
+        let mut window = Window { size, reserved: 0, mark: (0, now) };
+        self.reserve(peer, &mut window, size);
+        Some(window)
+    }
+
+    fn limit(&mut self, peer: &mut Reserved, window: &mut Window, reading: &Reading) -> u64 {
+        let Reading { arrived, read, limit, now } = *reading;
+        let (read_then, then) = window.mark;
+        let is_tight = self.total.0 > self.limits.endpoint / 4 * 3;
+        if read - read_then >= window.size {
+            let doubled = (window.size * 2).min(self.limits.stream_max);
+            let more = doubled - window.size;
+            let is_fast = now.since(then) <= GROW_WITHIN && arrived - read <= window.size / 2;
+            if is_fast && !is_tight && self.fits(peer, more) {
+                window.size = doubled;
+            }
+            window.mark = (read, now);
+        } else if is_tight && now.since(then) > GROW_WITHIN {
+            window.size = (window.size / 2).max(self.limits.stream_min);
+            window.mark = (read, now);
+        }
+        let limit = limit.max(read + window.size);
+        self.reserve(peer, window, limit - read);
+        limit
+    }
+
+    fn release(&mut self, peer: &mut Reserved, mut window: Window) {
+        self.reserve(peer, &mut window, 0);
+    }
+
+    fn reserved(&self) -> Reserved {
+        self.total
+    }
+}
+
+/// Figure 5 as published: no credit, but [`Relief`].
+#[derive(Clone, Debug)]
+pub struct StopResume {
+    relief: Relief,
+    streams_max: u64,
+    total: Reserved,
+}
+
+/// Far beyond what is ever sent.
+const NO_LIMIT: u64 = u64::MAX / 2;
+
+impl StopResume {
+    /// With these constants, for at most so many streams.
+    pub fn new(relief: Relief, streams_max: u64) -> StopResume {
+        StopResume { relief, streams_max, total: Reserved(0) }
+    }
+}
+
+impl FlowControl for StopResume {
+    fn admit(&mut self, peer: &mut Reserved, now: Nanos) -> Option<Window> {
+        let size = self.relief.buffer;
+        if self.total.0 >= self.streams_max.saturating_mul(size) {
+            return None;
+        }
+        self.total.0 += size;
+        peer.0 += size;
+        Some(Window { size, reserved: size, mark: (0, now) })
+    }
+
+    fn limit(&mut self, _peer: &mut Reserved, _window: &mut Window, _reading: &Reading) -> u64 {
+        NO_LIMIT
+    }
+
+    fn release(&mut self, peer: &mut Reserved, window: Window) {
+        self.total.0 -= window.reserved;
+        peer.0 -= window.reserved;
+    }
+
+    fn reserved(&self) -> Reserved {
+        self.total
+    }
+
+    fn relief(&self) -> Option<Relief> {
+        Some(self.relief)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIMITS: MemoryLimits =
+        MemoryLimits { endpoint: 10_000, peer: 6_000, stream_max: 3_000, stream_min: 500 };
+
+    /// A stream of a test, with what it has received.
+    struct Stream {
+        peer: usize,
+        window: Window,
+        reading: Reading,
+    }
+
+    #[test]
+    fn window_of_a_fast_reader_grows_and_of_a_slow_one_does_not() {
+        let mut credit = Credit::new(LIMITS);
+        let mut peer = Reserved::default();
+        let mut window = credit.admit(&mut peer, Nanos::ZERO).expect("room");
+        let mut reading = Reading { arrived: 0, read: 0, limit: 500, now: Nanos::ZERO };
+        for step in 1..20 {
+            reading = Reading {
+                arrived: reading.limit,
+                read: reading.limit,
+                now: Nanos::from_millis(step),
+                ..reading
+            };
+            reading.limit = credit.limit(&mut peer, &mut window, &reading);
+        }
+        assert_eq!(window.size(), 3_000);
+        let mut slow = credit.admit(&mut peer, Nanos::ZERO).expect("room");
+        let reading = Reading { arrived: 500, read: 500, limit: 500, now: Nanos::from_secs(1) };
+        assert_eq!(credit.limit(&mut peer, &mut slow, &reading), 1_000);
+    }
+
+    proptest! {
+        #[test]
+        fn credit_never_exceeds_the_limits_and_comes_back(
+            steps in proptest::collection::vec((0u8..4, any::<u16>(), any::<u16>()), 1..200),
+        ) {
+            let mut credit = Credit::new(LIMITS);
+            let mut peers = [Reserved::default(); 3];
+            let mut streams: Vec<Stream> = Vec::new();
+            let mut now = Nanos::ZERO;
+            for (step, which, amount) in steps {
+                now = Nanos(now.0 + u64::from(amount) * 1_000);
+                let peer = usize::from(which) % 3;
+                let index = usize::from(which) % streams.len().max(1);
+                match (step, streams.get_mut(index)) {
+                    (0, _) => {
+                        let room = LIMITS.endpoint - credit.reserved().bytes() >= 500
+                            && LIMITS.peer - peers[peer].bytes() >= 500;
+                        let window = credit.admit(&mut peers[peer], now);
+                        prop_assert_eq!(window.is_some(), room);
+                        let reading = Reading { arrived: 0, read: 0, limit: 500, now };
+                        streams.extend(window.map(|window| Stream { peer, window, reading }));
+                    }
+                    (1, Some(_)) => {
+                        let gone = streams.swap_remove(index);
+                        credit.release(&mut peers[gone.peer], gone.window);
+                    }
+                    (_, Some(stream)) => {
+                        let reading = &mut stream.reading;
+                        let room = reading.limit - reading.arrived;
+                        reading.arrived += u64::from(amount) % (room + 1);
+                        let unread = reading.arrived - reading.read;
+                        reading.read += if step == 2 { unread } else { unread / 3 };
+                        reading.now = now;
+                        let before = reading.limit;
+                        let peer = &mut peers[stream.peer];
+                        reading.limit = credit.limit(peer, &mut stream.window, reading);
+                        prop_assert!(reading.limit >= before);
+                        // It can always receive its least beyond what was read.
+                        prop_assert!(reading.limit >= reading.read + LIMITS.stream_min);
+                    }
+                    _ => {}
+                }
+                prop_assert!(credit.reserved().bytes() <= LIMITS.endpoint);
+                prop_assert!(peers.iter().all(|peer| peer.bytes() <= LIMITS.peer));
+                let promised = streams.iter().map(|it| it.reading.limit - it.reading.read).sum::<u64>();
+                prop_assert_eq!(promised, credit.reserved().bytes());
+            }
+            for stream in streams {
+                credit.release(&mut peers[stream.peer], stream.window);
+            }
+            prop_assert_eq!(credit.reserved().bytes(), 0);
+            prop_assert!(peers.iter().all(|peer| peer.bytes() == 0));
+        }
+    }
+}

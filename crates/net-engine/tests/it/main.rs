@@ -1,0 +1,9 @@
+//! Tests of the engine by simulation: endpoints, channels and peers that misbehave, in virtual time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+mod host;
+mod lifecycle;
+mod link;
+mod random;
+mod world;

@@ -1,0 +1,385 @@
+//! Endpoints, the channels between them, virtual time, and the applications' oracle.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use quell_model::Nanos;
+use quell_net_engine::wire::Open;
+use quell_net_engine::{
+    ChannelCaps, ChannelId, Class, EndpointId, EngineConfig, Key, Notice, Policies,
+};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::host::{Host, byte_of};
+use super::link::{Link, LinkSpec};
+
+/// A channel as the simulation has it: the key at each end, and a link each way.
+pub struct Wire {
+    pub ends: [(usize, Key); 2],
+    pub links: [Link; 2],
+    pub class: Class,
+}
+
+/// A socket as the oracle has it.
+#[derive(Clone, Debug)]
+pub struct End {
+    pub host: usize,
+    pub key: Key,
+    /// Decides what is written here, and what is expected.
+    pub writer: u64,
+    /// That of the other end, once known.
+    pub peer_writer: u64,
+    pub written: u64,
+    pub to_write: u64,
+    pub read: u64,
+    pub is_closed: bool,
+    pub saw_end: bool,
+    pub failed: bool,
+    /// It reads nothing before.
+    pub idle_until: Nanos,
+}
+
+/// See the module.
+pub struct World {
+    pub rng: ChaCha8Rng,
+    pub now: Nanos,
+    pub hosts: Vec<Host>,
+    pub wires: Vec<Wire>,
+    pub ends: Vec<End>,
+    pub spec: LinkSpec,
+    pub listeners: BTreeMap<Key, usize>,
+    next_number: u32,
+    next_endpoint: u128,
+    /// Ends of the opener by its address: how the acceptor's end finds its peer.
+    openers: BTreeMap<SocketAddr, usize>,
+    /// What the acceptor is to write, by the same.
+    answers: BTreeMap<SocketAddr, u64>,
+}
+
+pub fn address(host: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, host as u8 + 1], 80))
+}
+
+impl World {
+    pub fn new(seed: u64, spec: LinkSpec) -> World {
+        World {
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            now: Nanos::from_millis(1),
+            hosts: Vec::new(),
+            wires: Vec::new(),
+            ends: Vec::new(),
+            spec,
+            listeners: BTreeMap::new(),
+            next_number: 1,
+            next_endpoint: 1,
+            openers: BTreeMap::new(),
+            answers: BTreeMap::new(),
+        }
+    }
+
+    pub fn add_host(&mut self, configure: impl FnOnce(&mut EngineConfig) -> Policies) -> usize {
+        let host = self.hosts.len();
+        let fresh = self.fresh_host(configure);
+        self.hosts.push(fresh);
+        self.listen(host);
+        host
+    }
+
+    fn fresh_host(&mut self, configure: impl FnOnce(&mut EngineConfig) -> Policies) -> Host {
+        // Not in the order of the hosts: which side has odd streams is to vary.
+        let mixed = self.next_endpoint.wrapping_mul(0x9e37_79b9_7f4a_7c15_9e37_79b9_7f4a_7c15);
+        self.next_endpoint += 1;
+        let mut config = EngineConfig::new(EndpointId(mixed));
+        let policies = configure(&mut config);
+        Host::new(config, policies)
+    }
+
+    pub fn listen(&mut self, host: usize) {
+        let listener = self.hosts[host].engine.listen(address(host), 16).expect("free");
+        self.listeners.insert(listener, host);
+    }
+
+    /// Opens a channel between two hosts.
+    pub fn connect(&mut self, from: usize, to: usize, class: Class) {
+        let number = ChannelId(self.next_number);
+        self.next_number += 1;
+        let caps = ChannelCaps { is_lossy: self.spec.lossy.is_some(), max_frame: 4_096 };
+        let hellos = [from, to].map(|host| self.hosts[host].engine.hello(number, class));
+        let now = self.now;
+        let first = self.hosts[from].engine.channel_up(&hellos[1], true, caps, now);
+        let second = self.hosts[to].engine.channel_up(&hellos[0], false, caps, now);
+        let (first, second) = (first.expect("taken"), second.expect("taken"));
+        self.wires.push(Wire {
+            ends: [(from, first), (to, second)],
+            links: [Link::new(self.spec), Link::new(self.spec)],
+            class,
+        });
+    }
+
+    /// Ends a channel with all that is on its way.
+    pub fn cut(&mut self, index: usize) {
+        let wire = self.wires.swap_remove(index);
+        for (host, key) in wire.ends {
+            let now = self.now;
+            self.hosts[host].lose(key, now);
+        }
+    }
+
+    /// A host restarts under another id: its sockets are gone, its channels break.
+    pub fn restart(&mut self, host: usize, configure: impl FnOnce(&mut EngineConfig) -> Policies) {
+        while let Some(index) =
+            self.wires.iter().position(|wire| wire.ends.iter().any(|(end, _)| *end == host))
+        {
+            self.cut(index);
+        }
+        let old = self.hosts[host].id;
+        self.hosts[host] = self.fresh_host(configure);
+        self.listeners.retain(|_, of| *of != host);
+        self.listen(host);
+        for end in self.ends.iter_mut().filter(|end| end.host == host) {
+            (end.is_closed, end.failed) = (true, true);
+        }
+        for other in 0..self.hosts.len() {
+            let now = self.now;
+            if let Some(peer) = self.hosts[other].engine.peer(old) {
+                self.hosts[other].engine.peer_gone(peer, now);
+            }
+        }
+    }
+
+    /// Opens a stream; both sides write so much.
+    pub fn open(&mut self, from: usize, to: usize, class: Class, bytes: [u64; 2]) -> Option<usize> {
+        let id = self.hosts[to].id;
+        let index = self.ends.len();
+        let source = SocketAddr::from(([10, 9, (index >> 8) as u8, index as u8], 1_000));
+        let open = Open { source, destination: address(to), class };
+        let now = self.now;
+        let host = &mut self.hosts[from];
+        let key = host.engine.open(host.engine.peer(id)?, open, now).ok()?;
+        let writer = 2 * index as u64 + 1;
+        host.writers.insert(key, writer);
+        self.openers.insert(source, index);
+        self.ends.push(End {
+            host: from,
+            key,
+            writer,
+            peer_writer: writer + 1,
+            written: 0,
+            to_write: bytes[0],
+            read: 0,
+            is_closed: false,
+            saw_end: false,
+            failed: false,
+            idle_until: Nanos::ZERO,
+        });
+        self.answers.insert(source, bytes[1]);
+        Some(index)
+    }
+}
+
+impl World {
+    /// Everything that can happen at this time: applications, notices, frames.
+    pub fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let mut is_quiet = true;
+            for host in 0..self.hosts.len() {
+                let now = self.now;
+                self.hosts[host].engine.timers(now);
+                is_quiet &= !self.handle_notices(host);
+            }
+            is_quiet &= !self.apply();
+            is_quiet &= !self.transmit();
+            is_quiet &= !self.deliver();
+            if is_quiet {
+                return;
+            }
+        }
+        panic!("the world does not come to rest at {:?}", self.now);
+    }
+
+    fn handle_notices(&mut self, host: usize) -> bool {
+        let notices = self.hosts[host].notices();
+        for notice in &notices {
+            match notice {
+                Notice::Acceptable(listener) => self.accept(host, *listener),
+                Notice::Gone(socket) => self.hosts[host].forget(*socket),
+                Notice::Close(channel) => {
+                    let of = |wire: &Wire| wire.ends.contains(&(host, *channel));
+                    if let Some(index) = self.wires.iter().position(of) {
+                        self.cut(index);
+                    }
+                }
+                _ => {}
+            }
+        }
+        !notices.is_empty()
+    }
+
+    fn accept(&mut self, host: usize, listener: Key) {
+        while let Some((key, open)) = self.hosts[host].engine.accept(listener) {
+            let opener = self.openers[&open.source];
+            let writer = self.ends[opener].peer_writer;
+            let to_write = self.answers[&open.source];
+            self.hosts[host].writers.insert(key, writer);
+            self.ends.push(End {
+                host,
+                key,
+                writer,
+                peer_writer: self.ends[opener].writer,
+                written: 0,
+                to_write,
+                read: 0,
+                is_closed: false,
+                saw_end: false,
+                failed: false,
+                idle_until: Nanos::ZERO,
+            });
+        }
+    }
+
+    /// Applications read and write what they can. Whether any did.
+    fn apply(&mut self) -> bool {
+        let mut has_acted = false;
+        for index in 0..self.ends.len() {
+            has_acted |= self.act(index);
+        }
+        has_acted
+    }
+
+    fn act(&mut self, index: usize) -> bool {
+        let now = self.now;
+        let end = &mut self.ends[index];
+        if end.is_closed {
+            return false;
+        }
+        let host = &mut self.hosts[end.host];
+        let Some(status) = host.engine.status(end.key) else {
+            panic!("an open socket has no status")
+        };
+        if status.failure.is_some() {
+            (end.failed, end.is_closed) = (true, true);
+            host.engine.close(end.key, now);
+            host.forget(end.key);
+            return true;
+        }
+        let mut has_acted = false;
+        if end.idle_until <= now && status.readable > 0 {
+            let most = self.rng.random_range(1..=status.readable);
+            let (start, bytes) = host.read(end.key, most, now);
+            assert_eq!(start, end.read, "bytes are skipped or come twice");
+            for (at, byte) in bytes.iter().enumerate() {
+                let expected = byte_of(end.peer_writer, start + at as u64);
+                assert_eq!(
+                    *byte,
+                    expected,
+                    "stream of {} at {}",
+                    end.peer_writer,
+                    start + at as u64
+                );
+            }
+            end.read += bytes.len() as u64;
+            has_acted = true;
+        }
+        let left = end.to_write - end.written;
+        if left > 0 && status.writable > 0 {
+            let bytes = self.rng.random_range(1..=left.min(status.writable));
+            host.engine.written(end.key, bytes, now);
+            end.written += bytes;
+            has_acted = true;
+        }
+        if end.written == end.to_write {
+            host.engine.end_writing(end.key, now);
+        }
+        let status = host.engine.status(end.key).expect("open");
+        if status.is_at_end && end.written == end.to_write && !end.is_closed {
+            (end.saw_end, end.is_closed) = (true, true);
+            host.engine.end_writing(end.key, now);
+            host.engine.close(end.key, now);
+            host.forget(end.key);
+            has_acted = true;
+        }
+        has_acted
+    }
+
+    fn transmit(&mut self) -> bool {
+        let mut has_sent = false;
+        let now = self.now;
+        for index in 0..self.wires.len() {
+            for side in 0..2 {
+                let (host, key) = self.wires[index].ends[side];
+                while self.wires[index].links[side].room() > 0 {
+                    let Some(frame) = self.hosts[host].transmit(key, 4_096, now) else { break };
+                    self.wires[index].links[side].send(&frame, now, &mut self.rng);
+                    has_sent = true;
+                }
+                let backlog = self.wires[index].links[side].backlog() as u64;
+                let is_full = self.wires[index].links[side].room() == 0;
+                self.hosts[host].engine.channel_load(key, backlog, is_full, Nanos::ZERO);
+            }
+        }
+        has_sent
+    }
+
+    fn deliver(&mut self) -> bool {
+        let now = self.now;
+        let mut has_come = false;
+        let mut broken = Vec::new();
+        for index in 0..self.wires.len() {
+            for side in 0..2 {
+                let (host, key) = self.wires[index].ends[1 - side];
+                while let Some(bytes) = self.wires[index].links[side].arrive(now) {
+                    has_come = true;
+                    if !self.hosts[host].receive(key, &bytes, now) {
+                        broken.push(index);
+                        break;
+                    }
+                }
+            }
+        }
+        broken.sort_unstable();
+        broken.dedup();
+        broken.into_iter().rev().for_each(|index| self.cut(index));
+        has_come
+    }
+
+    /// Goes on to the next event, at most to `until`. False once it is there.
+    pub fn step(&mut self, until: Nanos) -> bool {
+        self.settle();
+        let links = self.wires.iter().flat_map(|wire| &wire.links).filter_map(Link::next);
+        let timers = self.hosts.iter().filter_map(|host| host.engine.next_timer());
+        let idle = self.ends.iter().filter(|end| !end.is_closed).map(|end| end.idle_until);
+        let next = links.chain(timers).chain(idle).filter(|at| *at > self.now).min();
+        match next.filter(|at| *at < until) {
+            Some(at) => {
+                self.now = at;
+                true
+            }
+            None => {
+                self.now = until;
+                self.settle();
+                false
+            }
+        }
+    }
+
+    pub fn run(&mut self, until: Nanos) {
+        while self.step(until) {}
+    }
+
+    /// Whether every application is done.
+    pub fn is_done(&self) -> bool {
+        self.ends.iter().all(|end| end.is_closed)
+    }
+
+    /// Memory and credit balance, once all is closed and the grace time is over.
+    pub fn assert_balanced(&self) {
+        for host in &self.hosts {
+            let engine = &host.engine;
+            assert_eq!(engine.stream_count(), 0, "streams are left");
+            assert_eq!(engine.receive_reserved(), 0, "credit is left");
+            assert_eq!(engine.send_used(), 0, "send memory is left");
+            assert_eq!(host.held(), 0, "bytes are left");
+        }
+    }
+}
