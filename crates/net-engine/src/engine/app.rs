@@ -158,7 +158,7 @@ impl Engine {
         let own = self.config.send_buffer.saturating_sub(stream.send.outstanding());
         // A socket that has nothing in memory may have a little of it whatever others have.
         let shared = self.config.send_memory.saturating_sub(self.send_used);
-        let least = if stream.send.outstanding() == 0 { SEND_LEAST } else { 0 };
+        let least = SEND_LEAST.saturating_sub(stream.send.outstanding());
         own.min(shared.max(least))
     }
 
@@ -180,8 +180,11 @@ impl Engine {
         if stream.failure().is_some() {
             return;
         }
+        debug_assert!(!stream.send.is_ended(), "written after the end");
+        if stream.send.is_ended() {
+            return;
+        }
         stream.send.write(bytes);
-        stream.told_writable = false;
         self.send_used += bytes;
         self.note_waiting(key, now);
         self.route(key);
@@ -191,6 +194,7 @@ impl Engine {
     pub fn wants_room(&mut self, key: Key) {
         if let Some(stream) = self.streams.get_mut(key) {
             stream.told_writable = false;
+            self.short_of_room.push(key);
         }
     }
 
@@ -222,10 +226,18 @@ impl Engine {
             let flow = &mut self.policies.flow;
             receive.raise_limit(flow.limit(&mut peer.reserved, &mut stream.window, &reading));
         }
-        let is_due = receive.is_report_due(stream.window.size());
-        if is_due && stream.failure().is_none() && !stream.must_open {
+        // Before it is accepted the open frame says all.
+        let may_report = match stream.phase {
+            Phase::Opening { .. } | Phase::Failed(_) => false,
+            Phase::Incoming { .. } | Phase::Established => true,
+        };
+        if may_report && receive.is_report_due(stream.window.size()) {
             stream.due.report = true;
             self.queue_control(key);
+        } else if may_report && receive.has_news() && !stream.has_late_report {
+            stream.has_late_report = true;
+            self.late_reports.push(key);
+            self.wake_at(Nanos(now.0.saturating_add(REPORT_WITHIN.0)));
         }
     }
 
@@ -262,6 +274,8 @@ impl Engine {
     }
 }
 
+/// How long a report waits that says little: what it acknowledges keeps memory of the sender.
+const REPORT_WITHIN: Nanos = Nanos::from_millis(5);
 /// What a socket may write whatever others have in memory.
 const SEND_LEAST: u64 = 16 << 10;
 
@@ -293,6 +307,7 @@ impl Stream {
             told_writable: true,
             waiting_since: None,
             must_probe: false,
+            has_late_report: false,
             repaired: None,
             response: None,
         }

@@ -89,14 +89,17 @@ impl Engine {
         if self.peers.len() >= self.config.peers_max {
             return Err(Refusal::TooManyPeers(self.config.peers_max));
         }
+        // Numbers are never used again, whatever was forgotten meanwhile.
+        let first = (Some(StreamId::first(self.config.id, hello.endpoint)), RangeSet::new());
+        let (next, seen) = self.forgotten.remove(&hello.endpoint).unwrap_or(first);
         let peer = self.peers.insert(Peer {
             endpoint: hello.endpoint,
             features: self.config.features().common(hello.features),
             first_window: hello.first_window,
             max_frame: hello.max_frame.min(self.config.max_frame),
             streams: BTreeMap::new(),
-            next: Some(StreamId::first(self.config.id, hello.endpoint)),
-            seen: RangeSet::new(),
+            next,
+            seen,
             channels: Vec::new(),
             control: VecDeque::new(),
             answers: VecDeque::new(),
@@ -191,7 +194,10 @@ impl Engine {
         let was_accepted = matches!(stream.phase, Phase::Established | Phase::Incoming { .. });
         stream.due.accept |= was_accepted && !stream.is_ours && !stream.is_confirmed;
         stream.receive.report_again();
-        stream.due.report |= stream.receive.has_news();
+        let is_opening = matches!(stream.phase, Phase::Opening { .. });
+        stream.due.report |= !is_opening && stream.receive.has_news();
+        stream.receive.ask_again();
+        stream.due.resend |= stream.receive.must_ask();
         if let Some(response) = &stream.response {
             stream.due.stop |= response.stop_sent;
             stream.due.resume |= !response.stop_sent;
@@ -236,6 +242,11 @@ impl Engine {
         }
         debug_assert_eq!(peer.reserved.bytes(), 0, "a peer's memory is not balanced");
         self.endpoints.remove(&peer.endpoint);
+        while self.forgotten.len() >= self.config.peers_max {
+            // One that comes back after so many others finds its old numbers answered by resets.
+            self.forgotten.pop_first();
+        }
+        self.forgotten.insert(peer.endpoint, (peer.next, peer.seen));
         self.notices.push_back(Notice::PeerGone(key));
     }
 

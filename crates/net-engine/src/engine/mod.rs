@@ -28,6 +28,7 @@ use quell_model::Nanos;
 use crate::ids::{Class, EndpointId, ResetReason, StreamId};
 use crate::scheduler::{ChannelLoad, Demand};
 use crate::table::{Key, Table};
+use crate::vns::RangeSet;
 use crate::wire::Kind;
 use peer::{Answer, Channel, Closed, Listener, Peer};
 use stream::{Phase, Stream};
@@ -81,6 +82,12 @@ pub struct Engine {
     next_channel: u32,
     /// When [`Engine::timers`] has something to do.
     timer: Option<Nanos>,
+    /// Streams with a report that waits a little.
+    late_reports: Vec<Key>,
+    /// Sockets that found no room.
+    short_of_room: Vec<Key>,
+    /// Of peers that were forgotten: the next number to them, and the numbers of theirs that were seen.
+    forgotten: BTreeMap<EndpointId, (Option<StreamId>, RangeSet)>,
     /// For [`Engine::choose`].
     usable: Vec<Key>,
     loads: Vec<ChannelLoad>,
@@ -102,6 +109,9 @@ impl Engine {
             send_used: 0,
             next_channel: 1,
             timer: None,
+            late_reports: Vec::new(),
+            short_of_room: Vec::new(),
+            forgotten: BTreeMap::new(),
             usable: Vec::new(),
             loads: Vec::new(),
         }
@@ -235,6 +245,18 @@ impl Engine {
         usable.get(index).or(usable.first()).copied()
     }
 
+    /// Memory of written bytes is free: sockets that found none may look again.
+    fn free_send(&mut self, bytes: u64) {
+        debug_assert!(self.send_used >= bytes, "more is freed than was used");
+        self.send_used -= bytes;
+        let waiting = std::mem::take(&mut self.short_of_room);
+        if bytes == 0 {
+            self.short_of_room = waiting;
+            return;
+        }
+        waiting.into_iter().for_each(|key| self.tell_writable(key));
+    }
+
     /// Takes a stream out of the queue of its channel.
     fn unroute(&mut self, key: Key) {
         let Some(stream) = self.streams.get_mut(key) else { return };
@@ -277,7 +299,7 @@ impl Engine {
         };
         let (id, peer) = (stream.id, stream.peer);
         let freed = stream.send.outstanding();
-        self.send_used -= freed;
+        self.free_send(freed);
         self.unroute(key);
         self.discharge(key);
         let until = Nanos(now.0.saturating_add(self.config.grace.0));
@@ -315,7 +337,7 @@ impl Engine {
         self.notices.push_back(Notice::Gone(key));
         let (ack, has_failed) = (stream.receive.ack(), stream.failure().is_some());
         let until = Nanos(now.0.saturating_add(self.config.grace.0));
-        self.send_used -= if has_failed { 0 } else { stream.send.outstanding() };
+        self.free_send(if has_failed { 0 } else { stream.send.outstanding() });
         if let Some(peer) = self.peers.get_mut(stream.peer) {
             if !has_failed {
                 peer.streams.remove(&stream.id);

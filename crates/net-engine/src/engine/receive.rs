@@ -85,7 +85,10 @@ impl Engine {
             }
             (Kind::Closed, None) => self.confirmed_closed(peer, id),
             (Kind::Reset, None) => self.reset_of_unknown(peer, id),
-            (_, None) => self.of_unknown(peer, header),
+            (kind, None) => {
+                self.of_unknown(peer, header);
+                return Ok(if kind.is_data() { Delivery::Nowhere } else { Delivery::Done });
+            }
             (Kind::Data, Some(stream)) => return Ok(self.data(stream, header, now)),
             (kind, Some(stream)) => self.control(stream, kind, offset, control, now)?,
         }
@@ -102,6 +105,12 @@ impl Engine {
     ) -> Result<(), FrameRefused> {
         let Some(stream) = self.streams.get_mut(key) else { return Ok(()) };
         stream.is_confirmed = true;
+        let is_open =
+            matches!(kind, Kind::Update | Kind::Resend | Kind::Stop | Kind::Stopped | Kind::Resume);
+        if is_open && matches!(stream.phase, Phase::Opening { .. }) {
+            // It was accepted: the frame that says so is on another channel, or lost with it.
+            self.accepted(key, 0, now);
+        }
         match kind {
             Kind::Accept => self.accepted(key, offset, now),
             Kind::Refuse => {
@@ -158,7 +167,7 @@ impl Engine {
                 let until = Nanos(now.0.saturating_add(self.config.grace.0));
                 let answer = Answer { kind: Kind::Refuse, stream: id, offset: refusal.code() };
                 if let Some(it) = self.peers.get_mut(peer) {
-                    it.remember(super::Closed { answer, until, is_owed: false });
+                    it.remember(super::Closed { answer, until, is_owed: true });
                 }
                 self.wake_at(until);
                 self.answer(peer, Kind::Refuse, id, refusal.code());
@@ -223,8 +232,8 @@ impl Engine {
             match stream.send.ack(ack, update.beyond) {
                 Ok(0) => {}
                 Ok(freed) => {
-                    self.send_used -= freed;
                     stream.waiting_since = None;
+                    self.free_send(freed);
                 }
                 Err(_) => {
                     let failure = StreamFailure::Aborted(ResetReason::Protocol);
@@ -293,8 +302,15 @@ impl Engine {
     /// A channel is done with the payload of a frame, whether all of it has come or not.
     pub fn finished(&mut self, key: Key, start: u64, end: u64) {
         let Some(stream) = self.streams.get_mut(key) else { return };
-        if let Some(missing) = stream.receive.unclaim(start, end) {
-            stream.due.resend = Some(missing);
+        stream.receive.unclaim(start, end);
+        self.ask(key);
+    }
+
+    /// Asks for bytes that were dropped, if it is time.
+    pub(super) fn ask(&mut self, key: Key) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        if stream.failure().is_none() && stream.receive.must_ask() {
+            stream.due.resend = true;
             self.queue_control(key);
         }
     }
@@ -306,6 +322,7 @@ impl Engine {
             // Its application has closed it: this is never read, and the peer has to learn that.
             return self.fail(key, StreamFailure::Aborted(ResetReason::Closed), now);
         }
+        self.ask(key);
         self.tell_readable(key);
         self.raise_limit(key, now);
         self.reap(key, now);

@@ -43,8 +43,8 @@ pub(crate) enum Phase {
 pub(crate) struct Due {
     pub accept: bool,
     pub report: bool,
-    /// Bytes that have to be asked for: from, to.
-    pub resend: Option<(u64, u64)>,
+    /// Bytes that were dropped have to be asked for.
+    pub resend: bool,
     pub stop: bool,
     pub stopped: bool,
     pub resume: bool,
@@ -112,6 +112,8 @@ pub(crate) struct Stream {
     pub waiting_since: Option<Nanos>,
     /// A limit that blocks it has to be asked for.
     pub must_probe: bool,
+    /// It is among those whose report may be late.
+    pub has_late_report: bool,
     /// When a gap that the peer reported was last sent again.
     pub repaired: Option<Nanos>,
     /// Boxed: only streams that are stopped and resumed have one.

@@ -23,6 +23,13 @@ impl Engine {
         self.timer = None;
         self.end_openings(now);
         self.check_channels(now);
+        for key in std::mem::take(&mut self.late_reports) {
+            if let Some(stream) = self.streams.get_mut(key) {
+                stream.has_late_report = false;
+                stream.due.report |= stream.failure().is_none() && stream.receive.has_news();
+                self.queue_control(key);
+            }
+        }
         self.resend(now);
         if let Some(at) = self.stop_peers(now) {
             self.wake_at(at);

@@ -114,6 +114,9 @@ impl Engine {
             let (queued, allowance) = channel.ready.front()?;
             let peer = self.peers.get(channel.peer)?;
             let max = max.min(peer.max_frame).min(channel.caps.max_frame);
+            if max == 0 {
+                return None;
+            }
             let id = channel.id;
             let keeps = self.has_recovery(queued);
             let sendable = self.streams.get_mut(queued).filter(|stream| stream.has_data());
@@ -146,7 +149,7 @@ impl Engine {
             };
             let before = stream.send.outstanding();
             stream.send.sent(chunk, id, keeps);
-            self.send_used -= before - stream.send.outstanding();
+            let freed = before - stream.send.outstanding();
             debug_assert!(stream.send.is_consistent());
             stream.route.run_bytes = match stream.route.last == Some(id) {
                 true => stream.route.run_bytes + u64::from(chunk.length),
@@ -162,6 +165,7 @@ impl Engine {
                 offset: chunk.start,
             };
             let body = if chunk.length > 0 { Body::Data(queued) } else { Body::Empty };
+            self.free_send(freed);
             self.note_waiting(queued, now);
             self.after_sending(key, queued, chunk.length);
             return Some(Frame { header, body });
@@ -233,7 +237,9 @@ fn due_frame(stream: &mut Stream) -> Option<Frame> {
     if std::mem::take(&mut due.resume) {
         return Some(Frame::control(Kind::Resume, id, stream.receive.limit()));
     }
-    if let Some((start, end)) = due.resend.take() {
+    if std::mem::take(&mut due.resend)
+        && let Some((start, end)) = stream.receive.wanted()
+    {
         let update = Update { limit: end - start, beyond: None };
         return Some(Frame::update(Kind::Resend, id, start, &update));
     }

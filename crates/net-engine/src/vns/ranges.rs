@@ -41,6 +41,13 @@ impl RangeSet {
         self.0.get(index).is_some_and(|(start, _)| *start <= offset)
     }
 
+    /// Whether some offset of a range is not in the set.
+    pub fn has_gap(&self, start: u64, end: u64) -> bool {
+        let index = self.0.partition_point(|(_, known)| *known <= start);
+        let covers = |(from, to): &(u64, u64)| *from <= start && end <= *to;
+        start < end && !self.0.get(index).is_some_and(covers)
+    }
+
     /// Whether inserting a range would make more than `max` of them: a peer that sends every other byte must not make the
     /// set grow without bound.
     pub fn would_exceed(&self, start: u64, end: u64, max: usize) -> bool {

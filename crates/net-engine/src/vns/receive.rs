@@ -2,7 +2,7 @@
 
 use super::ranges::RangeSet;
 
-/// Ranges beyond the first gap that are remembered; data that would make one more is dropped, and sent again.
+/// Ranges beyond the first gap that are remembered; data that would make one more is dropped, and asked for later.
 const GAPS_MAX: usize = 64;
 
 /// A stream whose peer broke the protocol: it is reset.
@@ -38,8 +38,10 @@ pub struct ReceiveHalf {
     beyond: RangeSet,
     /// Ranges whose bytes a channel is bringing: nothing else writes there meanwhile.
     claims: Vec<(u64, u64)>,
-    /// A frame was dropped because its bytes were claimed.
-    is_contested: bool,
+    /// Bytes of frames that were dropped, from the first to the last: their sender counts them as on their way.
+    wanted: Option<(u64, u64)>,
+    /// They may be asked for (again): something has changed since.
+    may_ask: bool,
     /// Bytes that the application has read.
     read: u64,
     /// The peer may send bytes below this offset.
@@ -109,7 +111,8 @@ impl ReceiveHalf {
         if end > self.limit {
             return Err(StreamError::Limit { end, limit: self.limit });
         }
-        let highest = self.beyond.iter().last().map_or(self.arrived, |(_, end)| end);
+        let claimed = self.claims.iter().map(|(_, end)| *end).max().unwrap_or_default();
+        let highest = self.beyond.iter().last().map_or(self.arrived, |(_, end)| end).max(claimed);
         match self.end {
             Some(known) if end > known || (is_last && end != known) => {
                 return Err(StreamError::End { known, end });
@@ -122,11 +125,55 @@ impl ReceiveHalf {
         }
         // A repeated frame means that the peer has not seen the last report; an empty one asks for it.
         self.must_report |= is_last || end <= self.arrived;
-        let start = offset.max(self.arrived).min(end);
-        if start > self.arrived && self.beyond.would_exceed(start, end, GAPS_MAX) {
-            return Ok((end, end));
+        let (start, until) = self.fresh(offset.max(self.arrived).min(end), end);
+        if until < end && self.beyond.has_gap(until, end) {
+            self.want(until, end);
         }
-        Ok((start, end))
+        // Each claim may become a range of its own.
+        let most = GAPS_MAX.saturating_sub(self.claims.len());
+        if start > self.arrived && start < until && self.beyond.would_exceed(start, until, most) {
+            self.want(start, until);
+            return Ok((until, until));
+        }
+        Ok((start, until))
+    }
+
+    /// The first part of a range that has not arrived: what has may be read at any time, so nothing writes there again.
+    fn fresh(&self, mut start: u64, end: u64) -> (u64, u64) {
+        for (from, to) in self.beyond.iter() {
+            if to <= start {
+                continue;
+            }
+            if from > start {
+                return (start, end.min(from).max(start));
+            }
+            start = to.min(end);
+        }
+        (start, end)
+    }
+
+    fn want(&mut self, start: u64, end: u64) {
+        let (from, to) = self.wanted.unwrap_or((start, end));
+        self.wanted = Some((from.min(start), to.max(end)));
+    }
+
+    /// Bytes that have to be asked for, if some are: from, to.
+    pub fn wanted(&self) -> Option<(u64, u64)> {
+        let (start, end) = self.wanted?;
+        (self.arrived < end).then_some((start.max(self.arrived), end))
+    }
+
+    /// Whether to ask for them now. No channel is bringing anything, and something has changed since they were last asked for.
+    pub fn must_ask(&mut self) -> bool {
+        if self.wanted().is_none() {
+            self.wanted = None;
+        }
+        self.wanted.is_some() && self.claims.is_empty() && std::mem::take(&mut self.may_ask)
+    }
+
+    /// What was asked for may be lost.
+    pub fn ask_again(&mut self) {
+        self.may_ask = true;
     }
 
     /// Lets one channel bring the bytes of a checked range, piece by piece. False where another one is at it: the frame is
@@ -134,32 +181,30 @@ impl ReceiveHalf {
     pub fn claim(&mut self, start: u64, end: u64) -> bool {
         let overlaps = |&(from, to): &(u64, u64)| start < to && from < end;
         if self.claims.iter().any(overlaps) {
-            self.is_contested = true;
+            self.want(start, end);
             return false;
         }
         self.claims.push((start, end));
         true
     }
 
-    /// The channel is done with a range, or gone. Returns bytes that have to be asked for: from, to.
-    pub fn unclaim(&mut self, start: u64, end: u64) -> Option<(u64, u64)> {
+    /// The channel is done with a range, or gone.
+    pub fn unclaim(&mut self, start: u64, end: u64) {
         self.claims.retain(|claim| *claim != (start, end));
         if self.claims.is_empty() {
             self.claims = Vec::new();
         }
-        if !self.is_contested {
-            return None;
+        // The sender may count its bytes as brought by the channel whose frame was dropped.
+        if self.wanted.is_some() {
+            self.want(start, end);
         }
-        self.is_contested = !self.claims.is_empty();
-        let missing = self.arrived.max(start);
-        let known = self.beyond.iter().find(|(_, known)| *known > missing);
-        let until = known.map_or(end, |(from, _)| from.max(missing));
-        (missing < end && missing < until).then_some((missing, until.min(end)))
+        self.may_ask = true;
     }
 
     /// Bytes of a checked range are in their places.
     pub fn arrive(&mut self, start: u64, end: u64) {
         debug_assert!(start <= end && end <= self.limit);
+        let before = self.arrived;
         self.beyond.insert(start, end);
         match self.beyond.first() {
             Some((first, end)) if first <= self.arrived => {
@@ -173,6 +218,9 @@ impl ReceiveHalf {
         if self.beyond.is_empty() {
             self.beyond.shrink();
         }
+        self.may_ask |= self.arrived > before;
+        // The peer waits for the last report, which its last frame has asked for: that may have been long ago.
+        self.must_report |= self.is_finished();
     }
 
     /// The application has read bytes.
@@ -231,7 +279,7 @@ impl ReceiveHalf {
         self.read <= self.arrived
             && self.arrived <= self.limit.max(self.arrived)
             && self.beyond.first().is_none_or(|(start, _)| start > self.arrived)
-            && self.beyond.len() <= GAPS_MAX + 1
+            && self.beyond.len() <= GAPS_MAX
             && self.end.is_none_or(|end| end >= self.arrived)
     }
 }
@@ -267,7 +315,7 @@ mod tests {
         assert!(half.is_report_due(1_000), "a gap is reported at once");
         half.reported();
         // Overlaps both.
-        assert_eq!(take(&mut half, 0, 55), Ok((0, 55)));
+        assert_eq!(take(&mut half, 0, 55), Ok((0, 50)));
         assert_eq!((half.readable(), half.gap()), (60, None));
         half.read(60);
         // Repeated: nothing new, but the peer is answered.
@@ -308,11 +356,38 @@ mod tests {
         assert!(half.claim(0, 50));
         half.arrive(0, 10);
         assert_eq!(half.check(5, 50, false), Ok((10, 55)));
-        assert!(!half.claim(10, 55));
-        assert_eq!(half.unclaim(0, 50), Some((10, 50)));
+        assert!(!half.claim(10, 55) && !half.must_ask());
+        half.unclaim(0, 50);
+        // Once, until something changes.
+        assert!(half.must_ask() && !half.must_ask());
+        assert_eq!(half.wanted(), Some((10, 55)));
         assert!(half.claim(10, 55));
         half.arrive(10, 55);
-        assert_eq!(half.unclaim(10, 55), None);
+        half.unclaim(10, 55);
+        assert!(!half.must_ask() && half.wanted().is_none());
+    }
+
+    #[test]
+    fn bytes_that_have_arrived_are_not_written_again() {
+        let mut half = half(100);
+        take(&mut half, 50, 10).unwrap();
+        assert_eq!(half.check(0, 70, false), Ok((0, 50)));
+        half.arrive(0, 50);
+        assert!(half.must_ask());
+        assert_eq!(half.wanted(), Some((60, 70)));
+        assert_eq!(half.check(55, 15, false), Ok((60, 70)));
+    }
+
+    #[test]
+    fn last_report_is_due_when_the_end_came_before_the_rest() {
+        let mut half = half(100);
+        half.check(50, 50, true).unwrap();
+        half.arrive(50, 60);
+        half.reported();
+        half.arrive(0, 50);
+        half.reported();
+        half.arrive(60, 100);
+        assert!(half.is_report_due(1_000_000));
     }
 
     #[test]
@@ -322,8 +397,11 @@ mod tests {
             take(&mut half, index * 2 + 1, 1).unwrap();
         }
         assert!(half.beyond.len() <= GAPS_MAX);
-        // What was dropped is missing, and can be sent again.
-        take(&mut half, 0, 2_000).unwrap();
+        // What was dropped is asked for; the sender cuts it as it likes.
+        while let (Some((start, end)), true) = (half.wanted(), half.readable() < 2_000) {
+            take(&mut half, 0, start as u32).unwrap();
+            take(&mut half, start, (end - start) as u32).unwrap();
+        }
         assert_eq!(half.readable(), 2_000);
     }
 
