@@ -45,6 +45,8 @@ pub struct SocketStatus {
     pub readable: u64,
     /// All was read, and nothing follows.
     pub is_at_end: bool,
+    /// This side writes no more.
+    pub is_ended: bool,
     /// Bytes that can be written.
     pub writable: u64,
     /// Written bytes that no channel has taken.
@@ -139,16 +141,22 @@ impl Engine {
         let stream = self.streams.get(key).filter(|stream| stream.is_attached)?;
         let failure = stream.failure();
         // What arrived before the peer reset the stream is lost with it, as in TCP.
-        let readable = if failure.is_some() { 0 } else { stream.receive.readable() };
+        let can_read = failure.is_none() || stream.drains();
         Some(SocketStatus {
             is_connected: stream.phase == Phase::Established,
-            readable,
-            is_at_end: stream.receive.is_at_end(),
+            readable: if can_read { stream.receive.readable() } else { 0 },
+            is_at_end: can_read && stream.receive.is_at_end(),
+            is_ended: stream.send.is_ended(),
             writable: self.room(stream),
             unsent: stream.send.unsent(),
             unacknowledged: stream.send.outstanding(),
             failure,
         })
+    }
+
+    /// The peer of a socket.
+    pub fn peer_of(&self, key: Key) -> Option<Key> {
+        Some(self.streams.get(key)?.peer)
     }
 
     fn room(&self, stream: &Stream) -> u64 {
@@ -202,7 +210,7 @@ impl Engine {
     pub fn read(&mut self, key: Key, bytes: u64, now: Nanos) {
         let Some(stream) = self.streams.get_mut(key) else { return };
         stream.told_readable = false;
-        if bytes == 0 || stream.failure().is_some() {
+        if bytes == 0 || (stream.failure().is_some() && !stream.drains()) {
             return;
         }
         stream.receive.read(bytes);

@@ -47,6 +47,8 @@ pub enum Notice {
     Readable(Key),
     /// The socket can be written again, or has failed.
     Writable(Key),
+    /// Written bytes of the socket are needed no more: the driver frees their memory below [`Engine::send_range`].
+    Freed(Key),
     /// The peer has accepted the socket.
     Connected(Key),
     /// A listener has a socket to accept.
@@ -122,6 +124,11 @@ impl Engine {
         self.notices.pop_front()
     }
 
+    /// Whether something happened that [`Engine::notice`] would tell.
+    pub fn has_notice(&self) -> bool {
+        !self.notices.is_empty()
+    }
+
     /// Its constants.
     pub fn config(&self) -> &EngineConfig {
         &self.config
@@ -140,6 +147,14 @@ impl Engine {
     /// Sockets, those in backlogs and those that only the peer has to learn of included.
     pub fn stream_count(&self) -> usize {
         self.streams.len()
+    }
+
+    /// Whether something that was written, or has to be said of a socket, has not arrived at a peer that may still be there.
+    pub fn has_unsettled(&self) -> bool {
+        let mut streams = self.streams.iter().map(|(_, stream)| stream);
+        let mut peers = self.peers.iter().map(|(_, peer)| peer);
+        streams.any(|stream| stream.failure().is_none() && !stream.send.is_finished())
+            || peers.any(Peer::has_control)
     }
 
     /// Has [`Engine::timers`] called at this time.
@@ -319,6 +334,10 @@ impl Engine {
             && let Some(listener) = self.listeners.get_mut(listener)
         {
             listener.waiting.retain(|waiting| *waiting != key);
+        }
+        if let Some(stream) = self.streams.get_mut(key) {
+            // A waiter for the other direction has to learn it as well, whatever notice it had before.
+            (stream.told_readable, stream.told_writable) = (false, false);
         }
         self.tell_readable(key);
         self.tell_writable(key);

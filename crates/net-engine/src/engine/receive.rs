@@ -233,6 +233,7 @@ impl Engine {
                 Ok(0) => {}
                 Ok(freed) => {
                     stream.waiting_since = None;
+                    self.notices.push_back(Notice::Freed(key));
                     self.free_send(freed);
                 }
                 Err(_) => {
@@ -336,7 +337,11 @@ impl Engine {
         let was_own = is_own && it.next.is_none_or(|next| id < next);
         let answer = match it.closed.get_mut(&id) {
             // The peer's last report: it has what it waited for.
-            Some(closed) if header.kind == Kind::Update && closed.answer.kind == Kind::Update => {
+            Some(closed)
+                if header.kind == Kind::Update
+                    && header.is_last()
+                    && closed.answer.kind == Kind::Update =>
+            {
                 closed.is_owed = false;
                 Answer { kind: Kind::Closed, stream: id, offset: 0 }
             }

@@ -137,6 +137,12 @@ impl Stream {
         }
     }
 
+    /// Its peer is gone, but had sent everything, and said so: that can be read to its end.
+    pub fn drains(&self) -> bool {
+        self.phase == Phase::Failed(StreamFailure::Reset(ResetReason::PeerLost))
+            && self.receive.is_finished()
+    }
+
     /// Whether a channel has something to carry for it.
     pub fn has_data(&self) -> bool {
         match self.phase {

@@ -2,9 +2,9 @@
 
 use quell_model::Nanos;
 
-use super::Engine;
 use super::peer::Answer;
 use super::stream::Stream;
+use super::{Engine, Notice};
 use crate::ids::StreamId;
 use crate::table::Key;
 use crate::wire::{Header, Kind, OPEN_BYTES, UPDATE_BYTES, Update};
@@ -45,7 +45,7 @@ impl Frame {
 
 impl Engine {
     /// The next frame of a channel, with at most `max` bytes of payload; `None` once it has nothing to send:
-    /// [`Notice::Send`](super::Notice::Send) comes when it has.
+    /// [`Notice::Send`] comes when it has.
     pub fn transmit(&mut self, key: Key, max: u32, now: Nanos) -> Option<Frame> {
         let frame = self
             .link_frame(key)
@@ -59,16 +59,20 @@ impl Engine {
         frame
     }
 
-    /// Whether a channel has a frame to send.
-    pub fn has_frame(&self, key: Key) -> bool {
+    /// Whether a channel has a frame to send. If not, [`Notice::Send`] comes when it has.
+    pub fn has_frame(&mut self, key: Key) -> bool {
         let Some(channel) = self.channels.get(key) else { return false };
         let peer = self.peers.get(channel.peer);
         let carries_control = self.control_channel(channel.peer) == Some(key);
-        channel.ping_due
+        let has_frame = channel.ping_due
             || channel.pong_due.is_some()
             || channel.goodbye_due
             || (carries_control && peer.is_some_and(|peer| peer.has_control()))
-            || !channel.ready.is_empty()
+            || !channel.ready.is_empty();
+        if let Some(channel) = self.channels.get_mut(key) {
+            channel.is_told = has_frame;
+        }
+        has_frame
     }
 
     /// Frames of the channel itself.
@@ -205,6 +209,9 @@ impl Engine {
         if has_room {
             self.tell_writable(key);
         }
+        if !self.has_recovery(key) {
+            self.notices.push_back(Notice::Freed(key));
+        }
         self.reap(key, now);
         Some(acked)
     }
@@ -214,7 +221,10 @@ fn answer_frame(answer: &Answer) -> Frame {
     let Answer { kind, stream, offset } = *answer;
     match kind {
         Kind::Update => {
-            Frame::update(kind, stream, offset, &Update { limit: offset, beyond: None })
+            let update = Update { limit: offset, beyond: None };
+            let mut frame = Frame::update(kind, stream, offset, &update);
+            frame.header.flags = Header::FIN;
+            frame
         }
         _ => Frame::control(kind, stream, offset),
     }

@@ -166,7 +166,8 @@ pub enum FrameError {
 }
 
 impl Header {
-    /// The payload is the last of its stream in this direction: the final offset is `offset + length`.
+    /// The payload is the last of its stream in this direction: the final offset is `offset + length`. In an update frame:
+    /// it is the last report, the sender is done with the stream.
     pub const FIN: u8 = 1;
 
     /// A control frame without payload.
@@ -175,7 +176,7 @@ impl Header {
         Header { kind, flags: 0, length: 0, stream, offset }
     }
 
-    /// Whether the stream ends with this frame's payload.
+    /// Whether the stream ends with this frame.
     pub fn is_last(&self) -> bool {
         self.flags & Header::FIN != 0
     }
@@ -223,7 +224,8 @@ impl Header {
 
     fn validate(&self, max_frame: u32) -> Result<(), FrameError> {
         let Header { kind, flags, length, stream, offset } = *self;
-        let known = if kind.is_data() { Header::FIN } else { 0 };
+        let may_be_last = matches!(kind, Kind::Data | Kind::Update);
+        let known = if may_be_last { Header::FIN } else { 0 };
         if flags & !known != 0 {
             return Err(FrameError::Flags { kind, flags });
         }

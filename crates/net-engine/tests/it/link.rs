@@ -65,11 +65,12 @@ impl Link {
         }
     }
 
-    fn send_cut(&mut self, frame: &[u8], at: Nanos, rng: &mut ChaCha8Rng) {
-        let at = at.max(self.last);
-        self.last = at;
+    /// In pieces, each later than the one before.
+    fn send_cut(&mut self, frame: &[u8], mut at: Nanos, rng: &mut ChaCha8Rng) {
         let mut rest = frame;
         while !rest.is_empty() {
+            at = at.max(self.last);
+            self.last = at;
             let cut = if rng.random_range(0..4) == 0 {
                 rng.random_range(1..=rest.len())
             } else {
@@ -77,6 +78,7 @@ impl Link {
             };
             self.push(at, &rest[..cut]);
             rest = &rest[cut..];
+            at = Nanos(at.0 + rng.random_range(0..=self.spec.jitter.0));
         }
     }
 
@@ -96,6 +98,12 @@ impl Link {
         self.bytes += bytes.len();
         let index = self.on_way.partition_point(|(other, _)| *other <= at);
         self.on_way.insert(index, (at, bytes.to_vec()));
+    }
+
+    /// All that is on its way is lost.
+    pub fn lose_all(&mut self) {
+        self.on_way.clear();
+        self.bytes = 0;
     }
 
     /// When something arrives next.

@@ -97,7 +97,7 @@ fn live(seed: u64) {
 fn reconnect(world: &mut World, from: usize, to: usize, class: Class) {
     let is_there = world.wires.iter().any(|wire| {
         let hosts = wire.ends.map(|(host, _)| host);
-        wire.class == class && (hosts == [from, to] || hosts == [to, from])
+        wire.class == class && wire.dead.is_none() && (hosts == [from, to] || hosts == [to, from])
     });
     if !is_there {
         world.connect(from, to, class);
@@ -115,7 +115,14 @@ fn disturb(world: &mut World, hosts: usize, kind: u32) {
         }
         16..=19 if !world.wires.is_empty() => {
             let index = world.rng.random_range(0..world.wires.len());
-            world.cut(index);
+            match world.rng.random_range(0..3) {
+                0 => world.cut(index),
+                _ => {
+                    let delay = Nanos(world.rng.random_range(0..5_000_000));
+                    let side = world.rng.random_range(0..2);
+                    world.cut_one_side(index, side, delay);
+                }
+            }
         }
         20..=24 if from != to => reconnect(world, from.min(to), from.max(to), class),
         25..=28 if !world.wires.is_empty() => {

@@ -19,6 +19,12 @@ pub struct Wire {
     pub ends: [(usize, Key); 2],
     pub links: [Link; 2],
     pub class: Class,
+    /// One end has lost it: the other, by its side, learns that then.
+    pub dead: Option<(usize, Nanos)>,
+    /// The end has something to send, by its last notice.
+    sendable: [bool; 2],
+    /// The end has paused it.
+    paused: [bool; 2],
 }
 
 /// A socket as the oracle has it.
@@ -38,6 +44,8 @@ pub struct End {
     pub failed: bool,
     /// It reads nothing before.
     pub idle_until: Nanos,
+    /// It got a notice that something may be possible. Applications look only then.
+    is_awake: bool,
 }
 
 /// See the module.
@@ -114,15 +122,43 @@ impl World {
             ends: [(from, first), (to, second)],
             links: [Link::new(self.spec), Link::new(self.spec)],
             class,
+            dead: None,
+            sendable: [false; 2],
+            paused: [false; 2],
         });
     }
 
-    /// Ends a channel with all that is on its way.
+    /// Ends a channel with all that is on its way, for both ends at once.
     pub fn cut(&mut self, index: usize) {
         let wire = self.wires.swap_remove(index);
-        for (host, key) in wire.ends {
-            let now = self.now;
-            self.hosts[host].lose(key, now);
+        let now = self.now;
+        for (side, (host, key)) in wire.ends.into_iter().enumerate() {
+            let knows = wire.dead.is_some_and(|(late, _)| late != side);
+            if !knows {
+                self.hosts[host].lose(key, now);
+            }
+        }
+    }
+
+    /// The same, but one end learns it later and goes on sending until then.
+    pub fn cut_one_side(&mut self, index: usize, side: usize, delay: Nanos) {
+        let wire = &mut self.wires[index];
+        if wire.dead.is_some() {
+            return;
+        }
+        wire.dead = Some((1 - side, Nanos(self.now.0 + delay.0)));
+        wire.links.iter_mut().for_each(Link::lose_all);
+        let (host, key) = wire.ends[side];
+        let now = self.now;
+        self.hosts[host].lose(key, now);
+    }
+
+    /// Ends learn of channels that the other has lost.
+    fn end_cuts(&mut self) {
+        let now = self.now;
+        let is_due = |wire: &Wire| wire.dead.is_some_and(|(_, at)| at <= now);
+        while let Some(index) = self.wires.iter().position(is_due) {
+            self.cut(index);
         }
     }
 
@@ -172,6 +208,7 @@ impl World {
             saw_end: false,
             failed: false,
             idle_until: Nanos::ZERO,
+            is_awake: true,
         });
         self.answers.insert(source, bytes[1]);
         Some(index)
@@ -181,6 +218,7 @@ impl World {
 impl World {
     /// Everything that can happen at this time: applications, notices, frames.
     pub fn settle(&mut self) {
+        self.end_cuts();
         for _ in 0..10_000 {
             let mut is_quiet = true;
             for host in 0..self.hosts.len() {
@@ -204,16 +242,34 @@ impl World {
             match notice {
                 Notice::Acceptable(listener) => self.accept(host, *listener),
                 Notice::Gone(socket) => self.hosts[host].forget(*socket),
+                Notice::Readable(socket) | Notice::Writable(socket) | Notice::Connected(socket) => {
+                    let of = |end: &&mut End| (end.host, end.key) == (host, *socket);
+                    self.ends.iter_mut().filter(of).for_each(|end| end.is_awake = true);
+                }
+                Notice::Send(channel) => {
+                    self.with_end(host, *channel, |wire, side| wire.sendable[side] = true);
+                }
+                Notice::Pause(channel, pause) => {
+                    self.with_end(host, *channel, |wire, side| wire.paused[side] = *pause);
+                }
                 Notice::Close(channel) => {
                     let of = |wire: &Wire| wire.ends.contains(&(host, *channel));
                     if let Some(index) = self.wires.iter().position(of) {
                         self.cut(index);
                     }
                 }
-                _ => {}
+                Notice::Freed(_) | Notice::Missing(..) | Notice::PeerGone(_) => {}
             }
         }
         !notices.is_empty()
+    }
+
+    fn with_end(&mut self, host: usize, channel: Key, act: impl FnOnce(&mut Wire, usize)) {
+        for wire in &mut self.wires {
+            if let Some(side) = wire.ends.iter().position(|end| *end == (host, channel)) {
+                return act(wire, side);
+            }
+        }
     }
 
     fn accept(&mut self, host: usize, listener: Key) {
@@ -234,6 +290,7 @@ impl World {
                 saw_end: false,
                 failed: false,
                 idle_until: Nanos::ZERO,
+                is_awake: true,
             });
         }
     }
@@ -250,7 +307,8 @@ impl World {
     fn act(&mut self, index: usize) -> bool {
         let now = self.now;
         let end = &mut self.ends[index];
-        if end.is_closed {
+        let is_up = end.idle_until <= now;
+        if end.is_closed || !std::mem::take(&mut end.is_awake) {
             return false;
         }
         let host = &mut self.hosts[end.host];
@@ -264,7 +322,14 @@ impl World {
             return true;
         }
         let mut has_acted = false;
-        if end.idle_until <= now && status.readable > 0 {
+        if !is_up {
+            // It looks when it is up again, whatever notices it got meanwhile.
+            end.is_awake = true;
+        }
+        if is_up && status.readable == 0 {
+            host.engine.read(end.key, 0, now);
+        }
+        if is_up && status.readable > 0 {
             let most = self.rng.random_range(1..=status.readable);
             let (start, bytes) = host.read(end.key, most, now);
             assert_eq!(start, end.read, "bytes are skipped or come twice");
@@ -286,7 +351,11 @@ impl World {
             let bytes = self.rng.random_range(1..=left.min(status.writable));
             host.engine.written(end.key, bytes, now);
             end.written += bytes;
+            // There may be room for more.
+            end.is_awake = true;
             has_acted = true;
+        } else if left > 0 {
+            host.engine.wants_room(end.key);
         }
         if end.written == end.to_write {
             host.engine.end_writing(end.key, now);
@@ -305,17 +374,24 @@ impl World {
     fn transmit(&mut self) -> bool {
         let mut has_sent = false;
         let now = self.now;
-        for index in 0..self.wires.len() {
+        for wire in &mut self.wires {
             for side in 0..2 {
-                let (host, key) = self.wires[index].ends[side];
-                while self.wires[index].links[side].room() > 0 {
-                    let Some(frame) = self.hosts[host].transmit(key, 4_096, now) else { break };
-                    self.wires[index].links[side].send(&frame, now, &mut self.rng);
+                let (host, key) = wire.ends[side];
+                let host = &mut self.hosts[host];
+                let link = &mut wire.links[side];
+                while wire.sendable[side] && link.room() > 0 {
+                    let Some(frame) = host.transmit(key, 4_096, now) else {
+                        wire.sendable[side] = false;
+                        break;
+                    };
+                    // The other end has lost it: nothing arrives.
+                    if wire.dead.is_none() {
+                        link.send(&frame, now, &mut self.rng);
+                    }
                     has_sent = true;
                 }
-                let backlog = self.wires[index].links[side].backlog() as u64;
-                let is_full = self.wires[index].links[side].room() == 0;
-                self.hosts[host].engine.channel_load(key, backlog, is_full, Nanos::ZERO);
+                let (backlog, is_full) = (link.backlog() as u64, link.room() == 0);
+                host.engine.channel_load(key, backlog, is_full, Nanos::ZERO);
             }
         }
         has_sent
@@ -325,19 +401,23 @@ impl World {
         let now = self.now;
         let mut has_come = false;
         let mut broken = Vec::new();
-        for index in 0..self.wires.len() {
+        for (index, wire) in self.wires.iter_mut().enumerate() {
             for side in 0..2 {
-                let (host, key) = self.wires[index].ends[1 - side];
-                while let Some(bytes) = self.wires[index].links[side].arrive(now) {
+                let (host, key) = wire.ends[1 - side];
+                while !wire.paused[1 - side] {
+                    let Some(bytes) = wire.links[side].arrive(now) else { break };
                     has_come = true;
                     if !self.hosts[host].receive(key, &bytes, now) {
                         broken.push(index);
                         break;
                     }
+                    // A pause counts at once.
+                    if self.hosts[host].engine.has_notice() {
+                        break;
+                    }
                 }
             }
         }
-        broken.sort_unstable();
         broken.dedup();
         broken.into_iter().rev().for_each(|index| self.cut(index));
         has_come
@@ -346,10 +426,15 @@ impl World {
     /// Goes on to the next event, at most to `until`. False once it is there.
     pub fn step(&mut self, until: Nanos) -> bool {
         self.settle();
-        let links = self.wires.iter().flat_map(|wire| &wire.links).filter_map(Link::next);
+        let read = |wire: &Wire| {
+            let sides = [0, 1].into_iter().filter(|side| !wire.paused[1 - side]);
+            sides.filter_map(|side| wire.links[side].next()).min()
+        };
+        let links = self.wires.iter().filter_map(read);
+        let cuts = self.wires.iter().filter_map(|wire| wire.dead).map(|(_, at)| at);
         let timers = self.hosts.iter().filter_map(|host| host.engine.next_timer());
         let idle = self.ends.iter().filter(|end| !end.is_closed).map(|end| end.idle_until);
-        let next = links.chain(timers).chain(idle).filter(|at| *at > self.now).min();
+        let next = links.chain(cuts).chain(timers).chain(idle).filter(|at| *at > self.now).min();
         match next.filter(|at| *at < until) {
             Some(at) => {
                 self.now = at;
