@@ -1,0 +1,42 @@
+//! How an endpoint is set up.
+
+use quell_net_engine::{EndpointId, EngineConfig, Policies};
+
+/// The settings of an [`Endpoint`](crate::Endpoint).
+pub struct EndpointConfig {
+    /// Constants of the engine: buffers, times, limits. Its id is drawn anew at each start.
+    pub engine: EngineConfig,
+    /// The replaceable decisions.
+    pub policies: Policies,
+    /// TCP's congestion control on all channels, whatever the host's default is.
+    pub congestion: String,
+    /// What carries channels to peers of this host.
+    pub same_host: SameHost,
+    /// Channels of the throughput class that are opened to a peer.
+    pub throughput_channels: usize,
+    /// Lets channels leave this host, where any host on the network may read and change what is sent.
+    pub insecure: bool,
+}
+
+/// What carries channels between two processes of one host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SameHost {
+    /// Shared memory where the other side has it and is of the same user, else TCP.
+    #[default]
+    SharedMemory,
+    /// TCP over loopback.
+    Tcp,
+}
+
+impl Default for EndpointConfig {
+    fn default() -> EndpointConfig {
+        EndpointConfig {
+            engine: EngineConfig::new(EndpointId(rand::random())),
+            policies: Policies::default(),
+            congestion: "cubic".to_owned(),
+            same_host: SameHost::default(),
+            throughput_channels: 1,
+            insecure: false,
+        }
+    }
+}

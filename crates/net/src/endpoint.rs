@@ -1,0 +1,285 @@
+//! An endpoint: its peers, and how sockets come to be.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use quell_net_engine::wire::Open;
+use quell_net_engine::{Class, Engine, Key};
+
+use crate::config::{EndpointConfig, SameHost};
+use crate::core::{Core, Route};
+use crate::error::Error;
+use crate::handshake::Port;
+use crate::helper::{self, Helper, Settings};
+use crate::shared::Shared;
+use crate::stream::Stream;
+use crate::waiter::Waiter;
+
+/// Streams of a listener that were not accepted; further ones are refused.
+const BACKLOG: usize = 1_024;
+
+/// One process's end of all its channels. Clones are the same endpoint; it ends with the last of them and of its sockets.
+#[derive(Clone)]
+pub struct Endpoint(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub shared: Arc<Shared>,
+    waiter: Arc<Waiter>,
+    settings: Arc<Settings>,
+    ports: Sender<Port>,
+    helper: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Another endpoint, to which there are channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub(crate) Key);
+
+impl Endpoint {
+    /// Starts an endpoint, and the thread that works for it while the program does not.
+    ///
+    /// # Errors
+    /// When the system has no descriptors or threads left, or the settings cannot work.
+    pub fn new(config: EndpointConfig) -> Result<Endpoint, Error> {
+        if config.throughput_channels == 0 {
+            return Err(Error::Config("`throughput_channels` has to be at least 1".to_owned()));
+        }
+        let waiter = Waiter::new().map_err(|source| Error::io("create an eventfd", source))?;
+        let waiter = Arc::new(waiter);
+        let engine = Engine::new(config.engine, config.policies);
+        let shared = Arc::new(Shared::new(Core::new(engine, Arc::clone(&waiter))));
+        let settings = Arc::new(Settings {
+            congestion: config.congestion,
+            same_host: config.same_host,
+            throughput_channels: config.throughput_channels,
+            is_insecure: config.insecure,
+        });
+        let (ports, new_ports) = channel();
+        let helper = Helper::new(
+            Arc::clone(&shared),
+            Arc::clone(&waiter),
+            Arc::clone(&settings),
+            new_ports,
+        )?;
+        let thread = std::thread::Builder::new().name("quell-net".to_owned());
+        let helper = thread
+            .spawn(move || helper.run())
+            .map_err(|source| Error::io("start the endpoint's thread", source))?;
+        Ok(Endpoint(Arc::new(Inner {
+            shared,
+            waiter,
+            settings,
+            ports,
+            helper: Mutex::new(Some(helper)),
+        })))
+    }
+
+    /// Takes channels of other endpoints on a TCP port, and beside it through shared memory. Returns its address, with the port that the system chose for port
+    /// zero.
+    ///
+    /// # Errors
+    /// When the port cannot be had, or the address leaves the host without `insecure`.
+    pub fn take_channels(&self, address: SocketAddr) -> Result<SocketAddr, Error> {
+        if !self.0.settings.is_insecure && crate::tcp::leaves_host(address.ip()) {
+            return Err(Error::Insecure(address));
+        }
+        let at = |what| move |source| Error::Peer { address, what, source };
+        let port = TcpListener::bind(address).map_err(at("listen on the channel port"))?;
+        port.set_nonblocking(true).map_err(at("listen on the channel port"))?;
+        let own = port.local_addr().map_err(at("read the channel port's address"))?;
+        // The helper lives as long as the endpoint.
+        self.0.ports.send(Port::Tcp(port)).map_err(|_| Error::Closed)?;
+        if self.0.settings.same_host == SameHost::SharedMemory {
+            match crate::shm::listen(own) {
+                Ok(beside) => {
+                    let port = Port::SharedMemory(beside, own);
+                    self.0.ports.send(port).map_err(|_| Error::Closed)?;
+                }
+                // Anybody can have taken the name.
+                Err(error) => tracing::warn!("peers of this host will use TCP: {error}"),
+            }
+        }
+        Waker::from(Arc::clone(&self.0.waiter)).wake();
+        Ok(own)
+    }
+
+    /// Opens channels to the endpoint that takes them at an address.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or speaks something else.
+    pub fn connect_peer(&self, rendezvous: SocketAddr) -> Result<Peer, Error> {
+        let open =
+            |class| helper::open_channel(&self.0.shared, &self.0.settings, rendezvous, class);
+        let peer = open(Class::Latency)?;
+        for _ in 0..self.0.settings.throughput_channels {
+            open(Class::Throughput)?;
+        }
+        Ok(Peer(peer))
+    }
+
+    /// Listens for streams to an address of this endpoint. That of all interfaces takes those to any address of the port.
+    ///
+    /// # Errors
+    /// When another listener has the address.
+    pub fn listen(&self, address: SocketAddr) -> Result<Listener, Error> {
+        let key = self.0.shared.act(|core, _| {
+            let key = core.engine.listen(address, BACKLOG)?;
+            core.listeners.insert(key, Default::default());
+            Ok::<Key, Error>(key)
+        })?;
+        Ok(Listener { endpoint: self.clone(), key, address })
+    }
+
+    /// Opens a stream to an address of a peer that is connected, or has connected to this endpoint, and waits until it is
+    /// accepted.
+    ///
+    /// # Errors
+    /// When no peer has the address, or it refuses the stream.
+    pub fn connect(&self, address: SocketAddr, class: Class) -> Result<Stream, Error> {
+        let (route, _) = self.0.shared.with(|core, _| core.route(address));
+        self.open(route.ok_or(Error::NoRoute(address))?, address, class)
+    }
+
+    /// The same, to a certain peer: several on one host may have the same addresses.
+    ///
+    /// # Errors
+    /// When the peer is gone, or refuses the stream.
+    pub fn connect_via(
+        &self,
+        peer: Peer,
+        address: SocketAddr,
+        class: Class,
+    ) -> Result<Stream, Error> {
+        let (route, _) = self.0.shared.with(|core, _| {
+            core.routes.values().flatten().find(|route| route.peer == peer.0).copied()
+        });
+        self.open(route.ok_or(Error::NoRoute(address))?, address, class)
+    }
+
+    fn open(&self, route: Route, destination: SocketAddr, class: Class) -> Result<Stream, Error> {
+        let (key, open) = self.0.shared.act(|core, now| {
+            let source = SocketAddr::new(route.own, core.port());
+            let open = Open { source, destination, class };
+            let key = core.engine.open(route.peer, open, now)?;
+            core.sockets.of(key);
+            Ok::<_, Error>((key, open))
+        })?;
+        let stream =
+            Stream::new(self.clone(), key, route.peer, class, open.source, open.destination);
+        stream.wait_connected()?;
+        Ok(stream)
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.0.shared
+    }
+
+    /// Ends all channels as if their connections had broken, after a change of the network, say. Streams go on over new
+    /// ones: the side that opened the old ones opens them at once.
+    pub fn reset_channels(&self) {
+        self.0.shared.close_channels();
+    }
+
+    /// The channels that are up: of which class, and over what.
+    pub fn channels(&self) -> Vec<(Class, &'static str)> {
+        let all = |core: &Core| {
+            let keys: Vec<Key> = core.channels.keys().collect();
+            let found = keys.into_iter().filter_map(|key| core.channels.get(key));
+            found.map(|channel| (channel.class, channel.name)).collect()
+        };
+        self.0.shared.with(|core, _| all(core)).0
+    }
+
+    /// Streams that are open, those in backlogs included.
+    pub fn stream_count(&self) -> usize {
+        self.0.shared.with(|core, _| core.engine.stream_count()).0
+    }
+}
+
+/// How long an endpoint that is dropped waits until what its closed sockets have written has arrived.
+const LINGER: Duration = Duration::from_secs(1);
+/// See [`LINGER`].
+const LINGER_LOOK: Duration = Duration::from_micros(200);
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let helper = self.helper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The helper itself may drop the last socket, with a task that it wakes: it cannot wait for itself.
+        let helper = helper.filter(|it| it.thread().id() != std::thread::current().id());
+        let until = Instant::now() + LINGER;
+        while helper.is_some()
+            && self.shared.act(|core, _| core.engine.has_unsettled())
+            && Instant::now() < until
+        {
+            std::thread::sleep(LINGER_LOOK);
+        }
+        self.shared.act(|core, _| core.engine.say_goodbye());
+        helper::stop(&self.shared, &self.waiter);
+        if let Some(helper) = helper {
+            // A panic of the helper was reported by the panic hook already.
+            let _ = helper.join();
+        }
+        self.shared.close_channels();
+    }
+}
+
+/// Takes streams that peers open to an address.
+pub struct Listener {
+    endpoint: Endpoint,
+    key: Key,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// The address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The next stream, once there is one.
+    ///
+    /// # Errors
+    /// When the thread cannot wait.
+    pub fn accept(&self) -> Result<Stream, Error> {
+        self.accept_until(None)
+    }
+
+    /// The same, up to a time.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if none has come.
+    pub fn accept_until(&self, until: Option<Instant>) -> Result<Stream, Error> {
+        let key = self.key;
+        let found = self.endpoint.shared().wait(
+            &[],
+            until,
+            |core, _| {
+                let (key, open) = core.engine.accept(key)?;
+                core.sockets.of(key);
+                Some((key, open, core.engine.peer_of(key)?))
+            },
+            |core, waker, waits| {
+                let Some(waiting) = core.listeners.get_mut(&key) else { return };
+                match waits {
+                    true => waiting.add(waker),
+                    false => waiting.remove(waker),
+                }
+            },
+        )?;
+        let (key, open, peer) = found;
+        Ok(Stream::new(self.endpoint.clone(), key, peer, open.class, open.destination, open.source))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let key = self.key;
+        self.endpoint.shared().act(|core, now| {
+            core.engine.close_listener(key, now);
+            core.listeners.remove(&key);
+        });
+    }
+}

@@ -1,0 +1,520 @@
+//! The endpoint's own thread: what no thread of the program does, because none waits.
+//!
+//! It reads channels without a leader, sends what a program wrote and left, runs the engine's timers, takes new channels,
+//! and opens lost ones again. While channels are in use it looks at them twice a millisecond; once they are quiet it
+//! sleeps until one can be read.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use quell_model::Nanos;
+use quell_net_engine::wire::Hello;
+use quell_net_engine::{Class, Key};
+use rustix::event::{PollFlags, epoll};
+
+use crate::config::SameHost;
+use crate::core::{Armed, Core, Led};
+use crate::error::Error;
+use crate::handshake::{HANDSHAKES_MAX, Handshake, Port};
+use crate::inbox::Input;
+use crate::shared::Shared;
+use crate::shm;
+use crate::tcp;
+use crate::transport::Readiness;
+use crate::waiter::Waiter;
+
+/// The interval of looks at channels that are in use.
+pub(crate) const LOOK: Nanos = Nanos::from_micros(500);
+
+/// Pause after a connection that could not be taken.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(1);
+/// Reads of one channel in a row before others are looked at.
+const READS_MAX: usize = 16;
+/// Pause before a lost channel is opened again, doubled up to [`RETRY_MAX`].
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+/// Channels that have been up for so long are taken to stay.
+const SETTLED: Duration = Duration::from_secs(1);
+/// See [`RETRY_FIRST`].
+const RETRY_MAX: Duration = Duration::from_millis(500);
+
+/// Ports are reported once, and again after they were looked at.
+const PORT_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
+
+/// What an epoll event is about.
+#[derive(Clone, Copy, Debug)]
+enum Token {
+    Wake,
+    Port(usize),
+    Handshake(u64),
+    Channel(Key),
+}
+
+/// What channels are opened and taken with.
+pub(crate) struct Settings {
+    pub congestion: String,
+    pub same_host: SameHost,
+    pub throughput_channels: usize,
+    pub is_insecure: bool,
+}
+
+/// See the module.
+pub(crate) struct Helper {
+    shared: Arc<Shared>,
+    waiter: Arc<Waiter>,
+    settings: Arc<Settings>,
+    epoll: OwnedFd,
+    tokens: BTreeMap<u64, Token>,
+    next_token: u64,
+    ports: Vec<(Port, u64)>,
+    /// Ports that epoll is to report again once there is a place for a handshake.
+    is_full: bool,
+    new_ports: std::sync::mpsc::Receiver<Port>,
+    handshakes: BTreeMap<u64, Handshake>,
+    /// Channels that epoll knows.
+    known: BTreeMap<Key, (u64, Arc<dyn Readiness>)>,
+}
+
+/// A channel of which epoll is to tell once.
+struct Arm {
+    key: Key,
+    readiness: Arc<dyn Readiness>,
+    /// When something arrives.
+    for_data: bool,
+    /// When it has room.
+    for_room: bool,
+}
+
+/// What a look found.
+#[derive(Default)]
+struct Look {
+    is_closed: bool,
+    /// Channels to read.
+    led: Vec<Led>,
+    /// Channels to arm.
+    arm: Vec<Arm>,
+    gone: Vec<Key>,
+    missing: Vec<Key>,
+    is_busy: bool,
+}
+
+impl Helper {
+    pub fn new(
+        shared: Arc<Shared>,
+        waiter: Arc<Waiter>,
+        settings: Arc<Settings>,
+        new_ports: std::sync::mpsc::Receiver<Port>,
+    ) -> Result<Helper, Error> {
+        let failed =
+            |source: rustix::io::Errno| Error::io("create an epoll instance", source.into());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&epoll, waiter.as_fd(), data, epoll::EventFlags::IN).map_err(failed)?;
+        Ok(Helper {
+            shared,
+            waiter,
+            settings,
+            epoll,
+            tokens: BTreeMap::from([(0, Token::Wake)]),
+            next_token: 1,
+            ports: Vec::new(),
+            is_full: false,
+            new_ports,
+            handshakes: BTreeMap::new(),
+            known: BTreeMap::new(),
+        })
+    }
+
+    /// Works until the endpoint is closed.
+    pub fn run(mut self) {
+        loop {
+            self.waiter.reset();
+            self.add_ports();
+            let mut look = self.shared.act(|core, now| self.look(core, now));
+            if look.is_closed {
+                return;
+            }
+            self.read(std::mem::take(&mut look.led));
+            look.is_busy |= self.arm(&look);
+            look.missing.drain(..).for_each(|peer| self.reopen(peer));
+            let until = self.plan(look.is_busy);
+            self.sleep(until);
+        }
+    }
+
+    /// Looks at all channels under the lock.
+    fn look(&self, core: &mut Core, now: Nanos) -> Look {
+        core.engine.timers(now);
+        // Until it has planned its sleep, whatever changes wakes it, and no thread counts on its next look.
+        core.is_helper_idle = true;
+        core.helper_until = Nanos::ZERO;
+        let mut look = Look { is_closed: core.is_closed, ..Look::default() };
+        look.missing = std::mem::take(&mut core.missing);
+        look.gone =
+            self.known.keys().copied().filter(|key| core.channels.get(*key).is_none()).collect();
+        let has_tasks = core.has_tasks;
+        for (key, channel) in core.channels.iter_mut() {
+            let is_new = !self.known.contains_key(&key);
+            let was_led = std::mem::take(&mut channel.was_led);
+            let was_live = std::mem::take(&mut channel.is_live);
+            look.is_busy |= was_led || was_live || std::mem::take(&mut channel.was_sent_on);
+            let is_free = channel.inbox.is_some() && !channel.is_paused;
+            // Tasks have no thread that looks for them: they are woken at once.
+            let for_data = is_free && ((!was_led && !was_live) || has_tasks);
+            let for_room = channel.is_blocked && channel.outbox.is_some();
+            let armed = channel.armed;
+            if is_new || (for_data && !armed.for_data) || (for_room && !armed.for_room) {
+                channel.armed = Armed { for_data, for_room };
+                let readiness = Arc::clone(&channel.readiness);
+                look.arm.push(Arm { key, readiness, for_data, for_room });
+            }
+            // A thread that has just read it will read it again.
+            let is_left = is_free && (!was_led || has_tasks);
+            if is_left && let Some(inbox) = channel.inbox.take() {
+                let readiness = Arc::clone(&channel.readiness);
+                look.led.push(Led { key, inbox, readiness, input: Input::default() });
+            }
+        }
+        look
+    }
+
+    /// Reads channels without a leader.
+    fn read(&self, mut led: Vec<Led>) {
+        led.iter_mut().for_each(|it| it.inbox.woken());
+        for _ in 0..READS_MAX {
+            led.iter_mut().for_each(|it| it.input = it.inbox.read());
+            if led.iter().all(|it| it.input.is_empty()) {
+                break;
+            }
+            self.shared.act(|core, now| {
+                core.note_live(&led);
+                core.parse(&mut led, now);
+            });
+        }
+        self.shared.act(|core, _| core.give_back_to_followers(&mut led));
+    }
+
+    /// Has epoll report channels once. Whether one has something already.
+    fn arm(&mut self, look: &Look) -> bool {
+        for key in &look.gone {
+            if let Some((token, readiness)) = self.known.remove(key) {
+                self.tokens.remove(&token);
+                // The channel's descriptors may be closed already.
+                let _ = epoll::delete(&self.epoll, readiness.readable().0);
+                let _ = epoll::delete(&self.epoll, readiness.writable().0);
+            }
+        }
+        let mut has_some = false;
+        for arm in &look.arm {
+            has_some |= arm.for_data && arm.readiness.arm_readable();
+            has_some |= arm.for_room && arm.readiness.arm_writable();
+            if let Err(error) = self.watch(arm) {
+                tracing::warn!("channel {:?} cannot be watched: {error}", arm.key);
+            }
+        }
+        has_some
+    }
+
+    fn watch(&mut self, arm: &Arm) -> rustix::io::Result<()> {
+        let is_new = !self.known.contains_key(&arm.key);
+        if is_new {
+            let token = self.token(Token::Channel(arm.key));
+            self.known.insert(arm.key, (token, Arc::clone(&arm.readiness)));
+        }
+        let token = self.known.get(&arm.key).map_or(0, |(token, _)| *token);
+        let data = epoll::EventData::new_u64(token);
+        let once = epoll::EventFlags::ONESHOT;
+        let (readable, writable) = (arm.readiness.readable(), arm.readiness.writable());
+        let flags = |wanted: bool, flags: PollFlags| match wanted {
+            false => epoll::EventFlags::empty(),
+            true if flags.contains(PollFlags::OUT) => epoll::EventFlags::OUT,
+            true => epoll::EventFlags::IN,
+        };
+        let for_data = flags(arm.for_data, readable.1);
+        let for_room = flags(arm.for_room, writable.1);
+        let is_one = readable.0.as_raw_fd() == writable.0.as_raw_fd();
+        let first = if is_one { for_data | for_room } else { for_data };
+        let set = |fd: BorrowedFd<'_>, flags| match is_new {
+            true => epoll::add(&self.epoll, fd, data, flags | once),
+            false => epoll::modify(&self.epoll, fd, data, flags | once),
+        };
+        set(readable.0, first)?;
+        if is_one { Ok(()) } else { set(writable.0, for_room) }
+    }
+
+    fn token(&mut self, token: Token) -> u64 {
+        let number = self.next_token;
+        self.next_token += 1;
+        self.tokens.insert(number, token);
+        number
+    }
+
+    /// Decides when to look again.
+    fn plan(&self, is_busy: bool) -> Option<Nanos> {
+        let handshake = self.handshakes.values().map(|it| it.until).min();
+        let (until, has_frames) = self.shared.with(|core, now| {
+            let look = is_busy.then(|| Nanos(now.0 + LOOK.0));
+            let times = core.engine.next_timer().into_iter().chain(look).chain(handshake);
+            let until = times.min();
+            core.helper_until = until.unwrap_or(Nanos::MAX);
+            // A thread that has used a channel meanwhile has woken it already.
+            core.is_helper_idle &= !is_busy;
+            until
+        });
+        if has_frames {
+            self.shared.flush();
+        }
+        until
+    }
+
+    fn sleep(&mut self, until: Option<Nanos>) {
+        let now = self.shared.now();
+        let left = until.map(|until| Duration::from_nanos(until.since(now).0));
+        let left = left.map(|left| rustix::event::Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let mut events = Vec::with_capacity(64);
+        let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let timeout = if self.waiter.begin_sleep() { left.as_ref() } else { Some(&zero) };
+        let buffer = rustix::buffer::spare_capacity(&mut events);
+        let result = epoll::wait(&self.epoll, buffer, timeout);
+        let tokens: Vec<Token> = events
+            .iter()
+            .filter_map(|event: &epoll::Event| self.tokens.get(&event.data.u64()).copied())
+            .collect();
+        let is_signalled = tokens.iter().any(|token| matches!(token, Token::Wake));
+        self.waiter.end_sleep(is_signalled);
+        if let Err(error) = result.filter_interrupted() {
+            tracing::error!("the helper thread cannot wait: {error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for token in tokens {
+            self.handle(token);
+        }
+        self.end_handshakes();
+    }
+
+    fn handle(&mut self, token: Token) {
+        match token {
+            Token::Wake => {}
+            Token::Port(index) => self.accept(index),
+            Token::Handshake(number) => self.handshake(number),
+            Token::Channel(key) => self.shared.act(|core, _| core.told(key)),
+        }
+    }
+}
+
+/// Errors of a wait without those that only mean that a signal came.
+trait FilterInterrupted {
+    fn filter_interrupted(self) -> io::Result<()>;
+}
+
+impl<T> FilterInterrupted for Result<T, rustix::io::Errno> {
+    fn filter_interrupted(self) -> io::Result<()> {
+        match self {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Helper {
+    /// Ports on which the endpoint takes channels from now on.
+    fn add_ports(&mut self) {
+        while let Ok(port) = self.new_ports.try_recv() {
+            let token = self.token(Token::Port(self.ports.len()));
+            let data = epoll::EventData::new_u64(token);
+            match epoll::add(&self.epoll, port.as_fd(), data, PORT_EVENTS) {
+                Ok(()) => self.ports.push((port, token)),
+                Err(error) => tracing::error!("a channel port cannot be watched: {error}"),
+            }
+        }
+    }
+
+    /// Takes the connections that wait, as long as there are places for them.
+    fn accept(&mut self, index: usize) {
+        self.take_connections(index);
+        self.is_full = self.handshakes.len() >= HANDSHAKES_MAX;
+        if !self.is_full {
+            self.watch_ports();
+        }
+    }
+
+    fn watch_ports(&mut self) {
+        for (port, token) in &self.ports {
+            let data = epoll::EventData::new_u64(*token);
+            if let Err(error) = epoll::modify(&self.epoll, port.as_fd(), data, PORT_EVENTS) {
+                tracing::error!("a channel port cannot be watched: {error}");
+            }
+        }
+    }
+
+    fn take_connections(&mut self, index: usize) {
+        while self.handshakes.len() < HANDSHAKES_MAX {
+            let until = Nanos(self.shared.now().0 + tcp::HANDSHAKE_TIME.as_nanos() as u64);
+            let accepted = self.ports.get(index).map(|it| it.0.accept(until, &self.settings));
+            let accepted = match accepted {
+                None | Some(Ok(None)) => return,
+                Some(Ok(Some(accepted))) => accepted,
+                Some(Err(error)) => {
+                    // Descriptors may be used up: epoll reports the connection again.
+                    tracing::warn!("{error}");
+                    std::thread::sleep(ACCEPT_PAUSE);
+                    return;
+                }
+            };
+            let number = self.next_token;
+            let token = self.token(Token::Handshake(number));
+            let data = epoll::EventData::new_u64(token);
+            match epoll::add(&self.epoll, accepted.as_fd(), data, epoll::EventFlags::IN) {
+                Ok(()) => _ = self.handshakes.insert(number, accepted),
+                Err(error) => tracing::error!("a new channel cannot be watched: {error}"),
+            }
+        }
+    }
+
+    /// More of a hello.
+    fn handshake(&mut self, number: u64) {
+        let Some(it) = self.handshakes.get_mut(&number) else { return };
+        let progress = it.proceed();
+        if matches!(progress, Ok(false)) {
+            return;
+        }
+        let Some(it) = self.handshakes.remove(&number) else { return };
+        self.tokens.remove(&number);
+        // Its descriptor stays open as the channel's.
+        let _ = epoll::delete(&self.epoll, it.as_fd());
+        let from = it.from();
+        if let Err(error) = progress.and_then(|_| it.answer(&self.shared)) {
+            tracing::warn!("channel of {from}: {error}");
+        }
+    }
+
+    /// Gives up those whose time is over, and takes others in their places.
+    fn end_handshakes(&mut self) {
+        let now = self.shared.now();
+        let is_over = |it: &Handshake| it.until <= now;
+        let over = self.handshakes.iter().filter(|(_, it)| is_over(it)).map(|(number, _)| *number);
+        for number in over.collect::<Vec<u64>>() {
+            if let Some(it) = self.handshakes.remove(&number) {
+                tracing::debug!("channel of {}: it did not say hello", it.from());
+            }
+            self.tokens.remove(&number);
+        }
+        if self.is_full && self.handshakes.len() < HANDSHAKES_MAX {
+            self.is_full = false;
+            self.watch_ports();
+        }
+    }
+
+    /// Opens lost channels again, if this side opened them, on a thread of its own: that takes as long as the peer lets it.
+    fn reopen(&self, peer: Key) {
+        let (address, _) = self.shared.with(|core, _| {
+            let known = core.routes.values().flatten().find(|route| route.peer == peer);
+            let address = known.and_then(|route| route.rendezvous)?;
+            core.reopening.insert(peer).then_some(address)
+        });
+        let Some(address) = address else { return };
+        let shared = Arc::downgrade(&self.shared);
+        let settings = Arc::clone(&self.settings);
+        let thread = std::thread::Builder::new().name("quell-net-open".to_owned());
+        let spawned = thread.spawn(move || reopen(&shared, &settings, peer, address));
+        if let Err(error) = spawned {
+            tracing::error!("a lost channel to {address} cannot be opened again: {error}");
+            self.shared.with(|core, _| core.reopening.remove(&peer));
+        }
+    }
+}
+
+/// Opens channels until there are as many as there should be, and have been for a while.
+fn reopen(shared: &Weak<Shared>, settings: &Settings, mut peer: Key, address: SocketAddr) {
+    let mut pause = RETRY_FIRST;
+    let mut whole_since: Option<Instant> = None;
+    loop {
+        std::thread::sleep(pause);
+        let Some(shared) = shared.upgrade() else { return };
+        let wanted = [(Class::Latency, 1), (Class::Throughput, settings.throughput_channels)];
+        let (missing, _) = shared.with(|core, _| {
+            let is_known = !core.is_closed && core.engine.endpoint(peer).is_some();
+            let missing = wanted.into_iter().find(|(class, count)| {
+                core.engine.channels(peer).filter(|(_, of)| of == class).count() < *count
+            });
+            let is_settled = whole_since.is_some_and(|since| since.elapsed() >= SETTLED);
+            if !is_known || (missing.is_none() && is_settled) {
+                core.reopening.remove(&peer);
+                return None;
+            }
+            Some(missing)
+        });
+        let Some(missing) = missing else { return };
+        let Some((class, _)) = missing else {
+            // It may be refused as soon as it is used: then the next try waits longer.
+            whole_since.get_or_insert_with(Instant::now);
+            pause = (pause * 2).min(RETRY_MAX);
+            continue;
+        };
+        whole_since = None;
+        match open_channel(&shared, settings, address, class) {
+            Ok(found) if found == peer => pause = (pause / 2).max(RETRY_FIRST),
+            Ok(found) => {
+                // Another endpoint has its port: it has restarted, and knows nothing of its streams.
+                shared.act(|core, now| {
+                    core.engine.peer_gone(peer, now);
+                    core.reopening.remove(&peer);
+                    core.reopening.insert(found);
+                });
+                peer = found;
+            }
+            Err(error) => {
+                tracing::debug!("a lost channel is not back yet: {error}");
+                pause = (pause * 2).min(RETRY_MAX);
+            }
+        }
+    }
+}
+
+/// Opens a channel to a peer's port. Returns the peer.
+pub(crate) fn open_channel(
+    shared: &Shared,
+    settings: &Settings,
+    address: SocketAddr,
+    class: Class,
+) -> Result<Key, Error> {
+    if !settings.is_insecure && tcp::leaves_host(address.ip()) {
+        return Err(Error::Insecure(address));
+    }
+    let (hello, _) = shared.with(|core, _| {
+        let number = core.channel_number();
+        core.engine.hello(number, class)
+    });
+    let shared_memory = match settings.same_host {
+        SameHost::SharedMemory if !tcp::leaves_host(address.ip()) => shm::connect(address, &hello)?,
+        SameHost::SharedMemory | SameHost::Tcp => None,
+    };
+    let (transport, theirs, own) = match shared_memory {
+        Some((transport, theirs)) => (transport, theirs, address.ip()),
+        None => {
+            let (connection, theirs) = tcp::connect(address, &settings.congestion, &hello)?;
+            let failed = |source| Error::io("set a new channel up", source);
+            let own = connection.local_addr().map_err(failed)?.ip();
+            (tcp::transport(connection).map_err(failed)?, theirs, own)
+        }
+    };
+    // The class and the number are what this side asked for, whatever the peer says.
+    let theirs = Hello { class, channel: hello.channel, ..theirs };
+    shared.act(|core, now| {
+        core.add_channel(&theirs, true, transport, (address, own), now)?;
+        core.engine.peer(theirs.endpoint).ok_or(Error::Closed)
+    })
+}
+
+/// Wakes the helper of an endpoint that is closed.
+pub(crate) fn stop(shared: &Shared, waiter: &Arc<Waiter>) {
+    shared.act(|core, _| core.is_closed = true);
+    Waker::from(Arc::clone(waiter)).wake();
+}

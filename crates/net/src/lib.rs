@@ -1,0 +1,48 @@
+//! NetChannel for programs: virtual sockets of two classes over a few channels between endpoints.
+//!
+//! ```no_run
+//! use quell_net::{Class, Endpoint, EndpointConfig};
+//!
+//! # fn main() -> Result<(), quell_net::Error> {
+//! let endpoint = Endpoint::new(EndpointConfig::default())?;
+//! endpoint.connect_peer("127.0.0.1:7117".parse().expect("an address"))?;
+//! let stream = endpoint.connect("127.0.0.1:80".parse().expect("an address"), Class::Latency)?;
+//! stream.write_all(b"hello")?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An endpoint is one process's end of all its channels. Each pair of endpoints has a channel for latency and one or more
+//! for throughput, whatever the number of sockets; [`quell_net_engine`] decides what travels where, this crate moves it.
+
+mod batch;
+mod config;
+mod core;
+mod endpoint;
+mod error;
+mod handshake;
+mod helper;
+mod inbox;
+mod memory;
+pub mod messages;
+mod outbox;
+mod selector;
+mod shared;
+mod shm;
+mod socket;
+mod store;
+mod stream;
+mod table;
+mod tcp;
+pub mod transport;
+mod waiter;
+
+pub use config::{EndpointConfig, SameHost};
+pub use endpoint::{Endpoint, Listener, Peer};
+pub use error::Error;
+pub use quell_net_engine::{
+    Class, EngineConfig, OpenRefusal, Policies, ResetReason, SocketStatus, StreamFailure, flow,
+    scheduler,
+};
+pub use selector::Selector;
+pub use stream::{Chunks, Reservation, Stream};

@@ -1,0 +1,167 @@
+//! Frames on their way out of a channel: gathered under the endpoint's lock, sent without it.
+
+use std::io::{self, IoSlice};
+use std::ops::Range;
+
+use quell_model::Nanos;
+use quell_net_engine::{Body, Engine, Key};
+
+use crate::memory::Span;
+use crate::socket::Sockets;
+use crate::transport::Outgoing;
+
+/// Bytes that are gathered at once.
+const GATHER_BYTES: usize = 256 << 10;
+/// Payload up to this is copied behind its header: one piece for the kernel instead of two.
+const STAGE_BELOW: usize = 4 << 10;
+/// Bytes of headers and small payloads that are gathered at once.
+const STAGED_MAX: usize = 64 << 10;
+/// Pieces of one system call: few enough for the stack.
+const SLICES: usize = 64;
+/// Pieces that are gathered at once.
+const PIECES_MAX: usize = 4 * SLICES;
+
+#[derive(Debug)]
+enum Piece {
+    Staged(Range<usize>),
+    Shared(Span),
+}
+
+/// See the module.
+pub(crate) struct Outbox {
+    outgoing: Box<dyn Outgoing>,
+    staged: Vec<u8>,
+    pieces: Vec<Piece>,
+    /// Bytes of all pieces.
+    bytes: usize,
+    /// How many of them are sent.
+    sent: usize,
+    /// The first piece that is not sent whole, and how much of it is.
+    next: (usize, usize),
+}
+
+/// How far sending came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    All,
+    /// The transport has no room for the rest.
+    Part,
+}
+
+impl Outbox {
+    pub fn new(outgoing: Box<dyn Outgoing>) -> Outbox {
+        Outbox { outgoing, staged: Vec::new(), pieces: Vec::new(), bytes: 0, sent: 0, next: (0, 0) }
+    }
+
+    /// Whether all that was gathered is sent.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Bytes that were gathered and not sent.
+    pub fn backlog(&self) -> u64 {
+        (self.bytes - self.sent) as u64
+    }
+
+    /// Gathers the channel's next frames, once all before are sent.
+    pub fn gather(&mut self, engine: &mut Engine, key: Key, sockets: &Sockets, now: Nanos) {
+        if !self.is_empty() {
+            return;
+        }
+        let max = engine.config().max_frame;
+        while self.bytes < GATHER_BYTES
+            && self.staged.len() < STAGED_MAX
+            && self.pieces.len() < PIECES_MAX
+        {
+            let Some(frame) = engine.transmit(key, max, now) else { break };
+            self.stage(&frame.header.encode());
+            match frame.body {
+                Body::Empty => {}
+                Body::Open(open) => self.stage(&open),
+                Body::Update(update) => self.stage(&update),
+                Body::Data(socket) => {
+                    let (start, end) = (frame.header.offset, frame.header.end());
+                    self.add(sockets, socket, start, end);
+                    engine.taken(socket, now);
+                }
+            }
+        }
+    }
+
+    fn stage(&mut self, bytes: &[u8]) {
+        let start = self.staged.len();
+        self.staged.extend_from_slice(bytes);
+        let end = self.staged.len();
+        self.bytes += bytes.len();
+        match self.pieces.last_mut() {
+            Some(Piece::Staged(last)) if last.end == start => last.end = end,
+            _ => self.pieces.push(Piece::Staged(start..end)),
+        }
+    }
+
+    fn add(&mut self, sockets: &Sockets, socket: Key, start: u64, end: u64) {
+        let Some(socket) = sockets.get(socket) else {
+            debug_assert!(false, "a frame of a socket without memory");
+            return;
+        };
+        let is_small = end - start <= STAGE_BELOW as u64;
+        socket.written.for_each(start, end, |span, from, to| {
+            if is_small {
+                return self.stage(&span.bytes()[from..to]);
+            }
+            self.bytes += to - from;
+            self.pieces.push(Piece::Shared(span.slice(from, to)));
+        });
+    }
+
+    /// Sends what was gathered, as far as there is room.
+    pub fn send(&mut self) -> io::Result<Sent> {
+        while self.sent < self.bytes {
+            match self.send_some() {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => self.advance(sent),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Part),
+                Err(error) => return Err(error),
+            }
+        }
+        self.staged.clear();
+        self.pieces.clear();
+        (self.bytes, self.sent, self.next) = (0, 0, (0, 0));
+        Ok(Sent::All)
+    }
+
+    fn send_some(&mut self) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let (first, done) = self.next;
+        let mut count = 0;
+        for (slice, piece) in slices.iter_mut().zip(&self.pieces[first..]) {
+            let bytes = piece_bytes(&self.staged, piece);
+            *slice = IoSlice::new(if count == 0 { &bytes[done..] } else { bytes });
+            count += 1;
+        }
+        self.outgoing.enqueue(&slices[..count])
+    }
+
+    fn advance(&mut self, sent: usize) {
+        self.sent += sent;
+        let (mut piece, mut done) = (self.next.0, self.next.1 + sent);
+        while let Some(it) = self.pieces.get(piece) {
+            let length = piece_bytes(&self.staged, it).len();
+            if done < length {
+                break;
+            }
+            done -= length;
+            piece += 1;
+        }
+        debug_assert!(done == 0 || piece < self.pieces.len(), "more is sent than was gathered");
+        self.next = (piece, done);
+    }
+}
+
+fn piece_bytes<'a>(staged: &'a [u8], piece: &'a Piece) -> &'a [u8] {
+    match piece {
+        Piece::Staged(range) => &staged[range.clone()],
+        Piece::Shared(span) => span.bytes(),
+    }
+}

@@ -1,0 +1,155 @@
+//! Waiting for many sockets at once.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::Instant;
+
+use quell_net_engine::Key;
+
+use crate::batch;
+use crate::core::Interest;
+use crate::endpoint::Endpoint;
+use crate::error::Error;
+use crate::stream::{Stream, register_reader};
+use crate::waiter::Waiter;
+
+/// Finds which of many sockets of an endpoint can be read, or have ended, for one thread that serves them all. As long as a
+/// socket can be read, each wait returns it again.
+pub struct Selector {
+    endpoint: Endpoint,
+    ready: Arc<Ready>,
+    sockets: BTreeMap<u64, Watched>,
+    interests: Vec<Interest>,
+    /// Returned by the last wait, and new ones: they are looked at before the next.
+    unknown: Vec<u64>,
+}
+
+struct Watched {
+    key: Key,
+    waker: Waker,
+    mark: Arc<Mark>,
+}
+
+/// Sockets that were woken.
+struct Ready {
+    tokens: Mutex<Vec<u64>>,
+    /// The thread that waits for them.
+    waiter: Mutex<Option<Waker>>,
+}
+
+/// Wakes the thread for one socket.
+struct Mark {
+    token: u64,
+    is_listed: AtomicBool,
+    ready: Arc<Ready>,
+}
+
+impl Wake for Mark {
+    fn wake(self: Arc<Self>) {
+        // AcqRel: pairs with the store in `Selector::wait`, which comes before it looks at the socket.
+        if self.is_listed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.ready.tokens.lock().unwrap_or_else(PoisonError::into_inner).push(self.token);
+        let waiter = self.ready.waiter.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(waiter) = waiter {
+            waiter.wake();
+        }
+    }
+}
+
+impl Selector {
+    /// Waits for sockets of this endpoint.
+    pub fn new(endpoint: &Endpoint) -> Selector {
+        let ready = Ready { tokens: Mutex::default(), waiter: Mutex::default() };
+        Selector {
+            endpoint: endpoint.clone(),
+            ready: Arc::new(ready),
+            sockets: BTreeMap::new(),
+            interests: Vec::new(),
+            unknown: Vec::new(),
+        }
+    }
+
+    /// Watches a socket of the same endpoint from now on, which waits call `token`.
+    pub fn add(&mut self, token: u64, stream: &Stream) {
+        self.remove(token);
+        let mark =
+            Mark { token, is_listed: AtomicBool::new(false), ready: Arc::clone(&self.ready) };
+        let mark = Arc::new(mark);
+        let waker = Waker::from(Arc::clone(&mark));
+        self.sockets.insert(token, Watched { key: stream.key(), waker, mark });
+        self.unknown.push(token);
+        let interest = stream.interest(false);
+        if !self.interests.contains(&interest) {
+            self.interests.push(interest);
+        }
+    }
+
+    /// Watches a socket no more.
+    pub fn remove(&mut self, token: u64) {
+        let Some(watched) = self.sockets.remove(&token) else { return };
+        self.endpoint
+            .shared()
+            .with(|core, _| register_reader(core, watched.key, &watched.waker, false));
+        self.unknown.retain(|known| *known != token);
+    }
+
+    /// Waits until a socket can be read, has ended or failed, and gives the tokens of all that can.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if none could until then.
+    pub fn wait(&mut self, until: Option<Instant>) -> Result<Vec<u64>, Error> {
+        let waiter = Waiter::current().map_err(|source| Error::io("create an eventfd", source))?;
+        let waiter = Waker::from(waiter);
+        *self.ready.waiter.lock().unwrap_or_else(PoisonError::into_inner) = Some(waiter);
+        let (sockets, ready) = (&self.sockets, &self.ready);
+        let mut unknown = std::mem::take(&mut self.unknown);
+        let shared = self.endpoint.shared();
+        let found = shared.wait(
+            &self.interests,
+            until,
+            |core, now| {
+                unknown.append(&mut ready.tokens.lock().unwrap_or_else(PoisonError::into_inner));
+                unknown.sort_unstable();
+                unknown.dedup();
+                let mut found = Vec::new();
+                for token in unknown.drain(..) {
+                    let Some(watched) = sockets.get(&token) else { continue };
+                    // Release: a wake from here on lists it again, and the look comes after.
+                    watched.mark.is_listed.store(false, Ordering::Release);
+                    let status = core.engine.status(watched.key);
+                    let can_read = status
+                        .is_none_or(|it| it.readable > 0 || it.is_at_end || it.failure.is_some());
+                    if can_read {
+                        found.push(token);
+                        continue;
+                    }
+                    core.engine.read(watched.key, 0, now);
+                    register_reader(core, watched.key, &watched.waker, true);
+                }
+                if found.is_empty() {
+                    return None;
+                }
+                batch::begin(shared, found.len(), now);
+                if found.len() > 1 {
+                    // It sends what waits, should the thread stop in between.
+                    core.rouse_helper();
+                }
+                Some(found)
+            },
+            |_, _, _| {},
+        )?;
+        self.unknown = found.clone();
+        Ok(found)
+    }
+}
+
+impl Drop for Selector {
+    fn drop(&mut self) {
+        let tokens: Vec<u64> = self.sockets.keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.remove(token));
+    }
+}

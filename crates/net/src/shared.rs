@@ -1,0 +1,239 @@
+//! What threads do with an endpoint: act under its lock, send what became due, read channels while they wait.
+//!
+//! - A thread that makes frames due sends them itself, unless another is sending on that channel: then that one takes them
+//!   along. So batches appear under load and no message waits for a thread to be woken.
+//! - A thread that waits reads the channels itself, for all sockets that use them; further ones sleep until it passes them
+//!   their bytes, or the reading.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Instant;
+
+use quell_model::Nanos;
+use quell_net_engine::{Class, Key};
+use rustix::event::PollFd;
+
+use crate::batch;
+use crate::core::{Core, Interest, Led};
+use crate::error::Error;
+use crate::helper::LOOK;
+use crate::transport::Readiness;
+use crate::waiter::{Waiter, wake_time};
+
+/// A thread sends for others at most so often in a row before it leaves the rest to the helper.
+const SENDS_MAX: usize = 256;
+
+/// See the module.
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    start: Instant,
+}
+
+/// What a look under the lock says.
+enum Step<T> {
+    Done(T),
+    Wait(Blocked),
+}
+
+/// Full channels of a wait.
+type Blocked = Vec<(Key, Arc<dyn Readiness>)>;
+
+impl Shared {
+    pub fn new(core: Core) -> Shared {
+        Shared { core: Mutex::new(core), start: Instant::now() }
+    }
+
+    /// The engine's time.
+    pub fn now(&self) -> Nanos {
+        Nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        // The engine checks what it is given and does not panic halfway; if it did, sockets would fail rather than all hang.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Acts under the lock, then wakes the waiters that it concerns. Returns whether there is something to send, too.
+    pub fn with<T>(&self, act: impl FnOnce(&mut Core, Nanos) -> T) -> (T, bool) {
+        let now = self.now();
+        let mut core = self.lock();
+        let result = act(&mut core, now);
+        let (wakes, has_frames) = core.dispatch();
+        drop(core);
+        wakes.into_iter().for_each(Waker::wake);
+        (result, has_frames)
+    }
+
+    /// The same, and sends.
+    pub fn act<T>(&self, act: impl FnOnce(&mut Core, Nanos) -> T) -> T {
+        let (result, has_frames) = self.with(act);
+        if has_frames {
+            self.flush();
+        }
+        result
+    }
+
+    /// Sends what is due on all channels on which no other thread sends.
+    pub fn flush(&self) {
+        self.send(false);
+    }
+
+    /// The same for a thread of latency sockets, which does not send bulk data for others.
+    pub fn flush_latency(&self) {
+        self.send(true);
+    }
+
+    fn send(&self, only_latency: bool) {
+        for _ in 0..SENDS_MAX {
+            let (sending, has_more) = self.with(|core, now| core.next_sending(only_latency, now));
+            let Some(mut sending) = sending else {
+                // What was gathered may have gone to another channel meanwhile.
+                if has_more && !only_latency {
+                    continue;
+                }
+                return;
+            };
+            let result = sending.outbox.send();
+            let ((), has_more) = self.with(|core, now| core.sent(sending, result, now));
+            if !has_more {
+                return;
+            }
+        }
+        self.with(|core, _| core.wake_helper());
+    }
+
+    /// Waits until `check` has a result, and reads channels meanwhile. `register` is called under the lock before the
+    /// thread sleeps, so that the events that change the answer wake it.
+    pub fn wait<T>(
+        &self,
+        interests: &[Interest],
+        until: Option<Instant>,
+        mut check: impl FnMut(&mut Core, Nanos) -> Option<T>,
+        register: impl Fn(&mut Core, &Waker, bool),
+    ) -> Result<T, Error> {
+        let only_latency = !interests.is_empty()
+            && interests.iter().all(|interest| interest.class == Class::Latency);
+        let (found, has_frames) = self.with(&mut check);
+        // Answers that wait for others wait on while those come at once.
+        if has_frames && !(found.is_some() && batch::holds(self)) {
+            self.send(only_latency);
+        }
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let waiter = Waiter::current().map_err(|source| Error::io("create an eventfd", source))?;
+        let waker = Waker::from(Arc::clone(&waiter));
+        let mut led: Vec<Led> = Vec::new();
+        let mut failure = None;
+        loop {
+            waiter.reset();
+            let is_over = failure.is_some() || until.is_some_and(|until| Instant::now() >= until);
+            let (step, has_frames) = self.with(|core, now| {
+                core.parse(&mut led, now);
+                core.give_back(&mut led);
+                let found = check(core, now);
+                if found.is_some() || is_over {
+                    register(core, &waker, false);
+                    interests.iter().for_each(|interest| core.leave(*interest, &waker));
+                    return Step::Done(found);
+                }
+                register(core, &waker, true);
+                for interest in interests {
+                    core.take_inboxes(*interest, &waker, &mut led, now);
+                }
+                Step::Wait(core.blocked_for(interests))
+            });
+            if has_frames {
+                self.send(only_latency);
+            }
+            match step {
+                Step::Done(Some(found)) => return Ok(found),
+                Step::Done(None) => return Err(failure.unwrap_or(Error::TimedOut)),
+                Step::Wait(blocked) => {
+                    failure = self.lead(&blocked, &waiter, until, &mut led).err();
+                }
+            }
+        }
+    }
+
+    /// Reads what has arrived; if nothing has, sleeps first.
+    fn lead(
+        &self,
+        blocked: &Blocked,
+        waiter: &Arc<Waiter>,
+        until: Option<Instant>,
+        led: &mut [Led],
+    ) -> Result<(), Error> {
+        if read_all(led) || spin(waiter, led) {
+            return Ok(());
+        }
+        let mut has_some = false;
+        for it in led.iter() {
+            has_some |= it.readiness.arm_readable();
+        }
+        for (key, _) in blocked.iter().filter(|(_, it)| it.arm_writable()) {
+            self.act(|core, _| core.unblock(*key));
+            has_some = true;
+        }
+        if has_some {
+            return Ok(());
+        }
+        let readable = led.iter().map(|it| it.readiness.readable());
+        let writable = blocked.iter().map(|(_, it)| it.writable());
+        let mut descriptors: Vec<PollFd<'_>> = readable
+            .chain(writable)
+            .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags))
+            .collect();
+        let slept = waiter.sleep(&mut descriptors, until);
+        let is_ready: Vec<bool> = descriptors.iter().map(|it| !it.revents().is_empty()).collect();
+        drop(descriptors);
+        slept.map_err(|source| Error::io("wait for channels", source))?;
+        let (readable, writable) = is_ready.split_at(led.len());
+        for (it, _) in led.iter_mut().zip(readable).filter(|(_, is_ready)| **is_ready) {
+            it.inbox.woken();
+            it.input = it.inbox.read();
+        }
+        for ((key, _), _) in blocked.iter().zip(writable).filter(|(_, is_ready)| **is_ready) {
+            self.act(|core, _| core.unblock(*key));
+        }
+        Ok(())
+    }
+
+    /// Ends all channels.
+    pub fn close_channels(&self) {
+        self.act(Core::close_channels);
+    }
+
+    /// Whether small writes may wait for more: the helper looks soon, and sends them then.
+    pub fn may_gather(core: &Core, now: Nanos) -> bool {
+        let left = core.helper_until.0.saturating_sub(now.0);
+        left > 0 && left <= LOOK.0
+    }
+}
+
+/// Reads what has arrived. Whether something has.
+fn read_all(led: &mut [Led]) -> bool {
+    let mut has_input = false;
+    for it in led {
+        it.input = it.inbox.read();
+        has_input |= !it.input.is_empty();
+    }
+    has_input
+}
+
+/// Waits awake for no longer than it takes to wake a thread, while the other end is at work on another core: its answer is
+/// near. Whether it came.
+fn spin(waiter: &Waiter, led: &mut [Led]) -> bool {
+    let is_active = |led: &[Led]| led.iter().any(|it| it.readiness.is_peer_active());
+    if !is_active(led) {
+        return false;
+    }
+    let until = Instant::now() + wake_time();
+    while Instant::now() < until && !waiter.is_woken() && is_active(led) {
+        std::hint::spin_loop();
+        if read_all(led) {
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,74 @@
+//! What carries a channel: a transport implements these traits and nothing else.
+//!
+//! A transport promises that what it takes arrives in order and intact, or that it says it has ended. Order between
+//! channels, the life of sockets, credit and recovery are the engine's. The two directions are apart, since one thread may
+//! send while another receives.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use quell_net_engine::ChannelCaps;
+use rustix::event::PollFlags;
+
+/// A channel that is up: its two directions.
+pub struct Transport {
+    /// Sends.
+    pub outgoing: Box<dyn Outgoing>,
+    /// Receives.
+    pub incoming: Box<dyn Incoming>,
+    /// Says when to try again.
+    pub readiness: Arc<dyn Readiness>,
+    /// What it can do.
+    pub caps: ChannelCaps,
+    /// Its name in statistics.
+    pub name: &'static str,
+}
+
+/// The sending direction of a channel.
+pub trait Outgoing: Send {
+    /// Takes as many of the bytes as there is room for, without waiting, and says how many.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] where there is no room; with all others the channel has ended.
+    fn enqueue(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize>;
+}
+
+/// The receiving direction of a channel.
+pub trait Incoming: Send {
+    /// Puts what has arrived into memory, without waiting, and says how many bytes; zero at the end of the channel.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] where nothing has arrived; with all others the channel has ended.
+    fn dequeue(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+
+    /// `poll` has said that something has arrived: called before the next [`Incoming::dequeue`].
+    fn woken(&mut self) {}
+}
+
+/// What a thread waits on while a channel has nothing to receive, or no room.
+pub trait Readiness: Send + Sync {
+    /// What `poll` is asked: it says yes when something has arrived.
+    fn readable(&self) -> (BorrowedFd<'_>, PollFlags);
+
+    /// What `poll` is asked: it says yes when there is room again.
+    fn writable(&self) -> (BorrowedFd<'_>, PollFlags);
+
+    /// A thread is about to sleep until something arrives. True if something has: then it does not.
+    fn arm_readable(&self) -> bool {
+        false
+    }
+
+    /// A thread is about to sleep until there is room. True if there is: then it does not.
+    fn arm_writable(&self) -> bool {
+        false
+    }
+
+    /// Whether the other end is at work on another core, so that it is worth waiting awake for a moment.
+    fn is_peer_active(&self) -> bool {
+        false
+    }
+
+    /// Ends the channel in both directions: a thread that sends or waits learns it.
+    fn end(&self);
+}

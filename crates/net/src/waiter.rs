@@ -1,0 +1,207 @@
+//! How a thread waits for channels and for other threads at once.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+/// What a thread sleeps on. Others wake it through its [`std::task::Waker`], as they wake tasks.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    event: OwnedFd,
+    is_woken: AtomicBool,
+    is_asleep: AtomicBool,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Arc<Waiter>>> = const { RefCell::new(None) };
+}
+
+impl Waiter {
+    pub fn new() -> io::Result<Waiter> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Waiter { event, is_woken: AtomicBool::new(false), is_asleep: AtomicBool::new(false) })
+    }
+
+    /// That of this thread.
+    pub fn current() -> io::Result<Arc<Waiter>> {
+        CURRENT.with_borrow_mut(|current| {
+            if let Some(waiter) = current {
+                return Ok(Arc::clone(waiter));
+            }
+            let waiter = Arc::new(Waiter::new()?);
+            *current = Some(Arc::clone(&waiter));
+            Ok(waiter)
+        })
+    }
+
+    /// Wakes from before count no more. What they were for is looked at after this.
+    pub fn reset(&self) {
+        // Acquire: pairs with the release in `wake`, so that what the waking thread did is seen.
+        self.is_woken.swap(false, Ordering::AcqRel);
+    }
+
+    /// Whether it was woken since the last [`Waiter::reset`].
+    pub fn is_woken(&self) -> bool {
+        // Relaxed: what the waking thread did is looked at after `reset`.
+        self.is_woken.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps until something of `descriptors` is ready, the thread is woken, or the deadline has passed. Returns whether
+    /// it was not the deadline.
+    pub fn sleep<'a>(
+        &'a self,
+        descriptors: &mut Vec<PollFd<'a>>,
+        until: Option<Instant>,
+    ) -> io::Result<bool> {
+        // SeqCst: either this sees the wake, or `wake` sees that the thread is asleep.
+        self.is_asleep.store(true, Ordering::SeqCst);
+        let result = if self.is_woken.load(Ordering::SeqCst) {
+            Ok(true)
+        } else {
+            self.poll(descriptors, until)
+        };
+        self.is_asleep.store(false, Ordering::Relaxed);
+        result
+    }
+
+    fn poll<'a>(
+        &'a self,
+        descriptors: &mut Vec<PollFd<'a>>,
+        until: Option<Instant>,
+    ) -> io::Result<bool> {
+        let timeout = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            Timespec {
+                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            }
+        });
+        descriptors.push(PollFd::new(&self.event, PollFlags::IN));
+        let ready = match poll(descriptors, timeout.as_ref()) {
+            Err(Errno::INTR) => Ok(1),
+            other => other,
+        };
+        let own = descriptors.pop();
+        if own.is_some_and(|own| own.revents().contains(PollFlags::IN)) {
+            self.drain();
+        }
+        Ok(ready? > 0)
+    }
+
+    fn drain(&self) {
+        let mut count = [0; 8];
+        // It was readable, and no other thread reads it: this cannot fail in a way that matters.
+        let _ = rustix::io::read(&self.event, &mut count);
+    }
+
+    /// For an epoll instance.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// It is about to sleep in an epoll instance of its own; false if it was woken already.
+    pub fn begin_sleep(&self) -> bool {
+        // SeqCst: as in `sleep`.
+        self.is_asleep.store(true, Ordering::SeqCst);
+        !self.is_woken.load(Ordering::SeqCst)
+    }
+
+    pub fn end_sleep(&self, is_signalled: bool) {
+        self.is_asleep.store(false, Ordering::Relaxed);
+        if is_signalled {
+            self.drain();
+        }
+    }
+}
+
+impl Wake for Waiter {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // SeqCst: pairs with `sleep`; release: with `reset`.
+        if !self.is_woken.swap(true, Ordering::SeqCst) && self.is_asleep.load(Ordering::SeqCst) {
+            // It fails only when the counter is full: then the thread wakes anyway.
+            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// How long it takes here to wake a thread that sleeps, measured once: waiting awake for longer costs more than it saves.
+pub(crate) fn wake_time() -> Duration {
+    static MEASURED: OnceLock<Duration> = OnceLock::new();
+    *MEASURED.get_or_init(|| measure_wake_time().unwrap_or(WAKE_TIME_MIN))
+}
+
+const WAKE_TIME_MIN: Duration = Duration::from_micros(5);
+const WAKE_TIME_MAX: Duration = Duration::from_micros(50);
+const WAKES_MEASURED: usize = 15;
+
+/// Half of the time of a round trip between two threads that sleep: the median of some.
+fn measure_wake_time() -> io::Result<Duration> {
+    let own = Arc::new(Waiter::new()?);
+    let other = Arc::new(Waiter::new()?);
+    let (own_waker, other_waker) = (Waker::from(Arc::clone(&own)), Waker::from(Arc::clone(&other)));
+    let thread = std::thread::Builder::new().spawn(move || -> io::Result<()> {
+        for _ in 0..WAKES_MEASURED {
+            while !other.is_woken() {
+                other.sleep(&mut Vec::new(), None)?;
+            }
+            other.reset();
+            own_waker.wake_by_ref();
+        }
+        Ok(())
+    })?;
+    let mut times = Vec::with_capacity(WAKES_MEASURED);
+    for _ in 0..WAKES_MEASURED {
+        own.reset();
+        let start = Instant::now();
+        other_waker.wake_by_ref();
+        while !own.is_woken() {
+            own.sleep(&mut Vec::new(), None)?;
+        }
+        times.push(start.elapsed() / 2);
+    }
+    // Its errors are those of this thread's own waiter, and were returned above.
+    let _ = thread.join();
+    times.sort_unstable();
+    Ok(times[WAKES_MEASURED / 2].clamp(WAKE_TIME_MIN, WAKE_TIME_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wake_before_the_sleep_is_not_lost() {
+        let waiter = Waiter::current().expect("an eventfd");
+        waiter.reset();
+        Waker::from(Arc::clone(&waiter)).wake();
+        assert!(waiter.sleep(&mut Vec::new(), None).expect("poll"));
+        waiter.reset();
+        let soon = Instant::now() + Duration::from_millis(1);
+        assert!(!waiter.sleep(&mut Vec::new(), Some(soon)).expect("poll"));
+    }
+
+    #[test]
+    fn wakes_of_another_thread_arrive_each_time() {
+        let waiter = Waiter::current().expect("an eventfd");
+        let (sender, receiver) = std::sync::mpsc::channel::<Waker>();
+        let other = std::thread::spawn(move || receiver.iter().for_each(Waker::wake));
+        for _ in 0..2_000 {
+            waiter.reset();
+            sender.send(Waker::from(Arc::clone(&waiter))).expect("it lives");
+            assert!(waiter.sleep(&mut Vec::new(), None).expect("poll"));
+        }
+        drop(sender);
+        other.join().expect("it ends");
+    }
+}

@@ -1,0 +1,7 @@
+//! Endpoints of one process, or of two, that reach each other over loopback.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+mod messages;
+mod process;
+mod streams;
