@@ -18,7 +18,7 @@ use quell_net_engine::{Class, Key};
 use rustix::event::{PollFlags, epoll};
 
 use crate::config::SameHost;
-use crate::core::{Armed, Core, Led};
+use crate::core::{Armed, Channel, Core, Led};
 use crate::error::Error;
 use crate::handshake::{HANDSHAKES_MAX, Handshake, Port};
 use crate::inbox::Input;
@@ -157,15 +157,19 @@ impl Helper {
         look.gone =
             self.known.keys().copied().filter(|key| core.channels.get(*key).is_none()).collect();
         let has_tasks = core.has_tasks;
+        let is_used = |channel: &Channel| channel.was_led || channel.is_live || channel.was_sent_on;
+        look.is_busy = core.channels.iter_mut().any(|(_, channel)| is_used(channel));
         for (key, channel) in core.channels.iter_mut() {
             let is_new = !self.known.contains_key(&key);
             let was_led = std::mem::take(&mut channel.was_led);
-            let was_live = std::mem::take(&mut channel.is_live);
-            look.is_busy |= was_led || was_live || std::mem::take(&mut channel.was_sent_on);
+            let was_sent_on = std::mem::take(&mut channel.was_sent_on);
+            channel.is_live = false;
             let is_free = channel.inbox.is_some() && !channel.is_paused;
-            // Tasks have no thread that looks for them: they are woken at once.
-            let for_data = is_free && ((!was_led && !was_live) || has_tasks);
-            let for_room = channel.is_blocked && channel.outbox.is_some();
+            // While some channel is in use, the next look is near: a wake-up for each frame of the others would cost more. But
+            // tasks have no thread that looks for them: they are woken at once.
+            let for_data = is_free && (!look.is_busy || has_tasks);
+            // A thread that has just sent waits for the room itself, or has more to send.
+            let for_room = channel.is_blocked && channel.outbox.is_some() && !was_sent_on;
             let armed = channel.armed;
             if is_new || (for_data && !armed.for_data) || (for_room && !armed.for_room) {
                 channel.armed = Armed { for_data, for_room };

@@ -164,7 +164,7 @@ impl Shared {
         until: Option<Instant>,
         led: &mut [Led],
     ) -> Result<(), Error> {
-        if read_all(led) || spin(waiter, led) {
+        if read_all(led) || spin(waiter, led, blocked) {
             return Ok(());
         }
         let mut has_some = false;
@@ -222,9 +222,12 @@ fn read_all(led: &mut [Led]) -> bool {
 }
 
 /// Waits awake for no longer than it takes to wake a thread, while the other end is at work on another core: its answer is
-/// near. Whether it came.
-fn spin(waiter: &Waiter, led: &mut [Led]) -> bool {
-    let is_active = |led: &[Led]| led.iter().any(|it| it.readiness.is_peer_active());
+/// near. Whether it came. Room that came is seen when the thread is about to sleep.
+fn spin(waiter: &Waiter, led: &mut [Led], blocked: &Blocked) -> bool {
+    let is_active = |led: &[Led]| {
+        led.iter().any(|it| it.readiness.is_peer_active())
+            || blocked.iter().any(|(_, readiness)| readiness.is_peer_active())
+    };
     if !is_active(led) {
         return false;
     }
@@ -233,6 +236,9 @@ fn spin(waiter: &Waiter, led: &mut [Led]) -> bool {
         std::hint::spin_loop();
         if read_all(led) {
             return true;
+        }
+        if blocked.iter().any(|(_, readiness)| readiness.has_room()) {
+            return false;
         }
     }
     false

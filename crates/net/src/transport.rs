@@ -64,7 +64,12 @@ pub trait Readiness: Send + Sync {
         false
     }
 
-    /// Whether the other end is at work on another core, so that it is worth waiting awake for a moment.
+    /// Whether there is room. Asked by a thread that waits awake.
+    fn has_room(&self) -> bool {
+        false
+    }
+
+    /// Whether the other end is at work on another core, or was just woken, so that it is worth waiting awake for a moment.
     fn is_peer_active(&self) -> bool {
         false
     }

@@ -189,6 +189,7 @@ fn transport(own: Side, peer: Side, data: UnixStream, room: UnixStream) -> io::R
         data,
         room,
         sleeps: AtomicU64::new(1),
+        woken: Default::default(),
         is_gone: AtomicBool::new(false),
     });
     let producer = Producer::new(Arc::clone(&own), Arc::clone(&peer));
@@ -208,6 +209,8 @@ struct ShmReadiness {
     room: UnixStream,
     /// Numbers of sleeps, so that the other wakes each once.
     sleeps: AtomicU64,
+    /// Numbers of the other's sleeps for data and for room from which it was last woken.
+    woken: [AtomicU64; 2],
     /// The other side takes no wake-ups. What is sent from then on goes nowhere; what it has sent is read.
     is_gone: AtomicBool,
 }
@@ -258,9 +261,13 @@ impl Outgoing for ShmOutgoing {
             return Ok(all);
         }
         let (taken, must_wake) = self.producer.push(bytes)?;
-        if must_wake && ShmReadiness::ring(&self.ready.data).is_err() {
-            self.ready.lose();
-            return Ok(all);
+        if must_wake {
+            // Relaxed: a hint for how to wait.
+            self.ready.woken[0].store(self.producer.rung(), Ordering::Relaxed);
+            if ShmReadiness::ring(&self.ready.data).is_err() {
+                self.ready.lose();
+                return Ok(all);
+            }
         }
         if taken == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -280,6 +287,8 @@ impl Incoming for ShmIncoming {
     fn dequeue(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let (taken, must_wake) = self.consumer.pull(into)?;
         if must_wake {
+            // Relaxed: a hint for how to wait.
+            self.ready.woken[1].store(self.consumer.rung(), Ordering::Relaxed);
             // The other may be gone: what it wrote is read all the same.
             let _ = ShmReadiness::ring(&self.ready.room);
         }
@@ -321,8 +330,13 @@ impl Readiness for ShmReadiness {
         Producer::arm(&self.own, &self.peer, self.number())
     }
 
+    fn has_room(&self) -> bool {
+        Producer::has_room(&self.own, &self.peer)
+    }
+
     fn is_peer_active(&self) -> bool {
-        self.peer.is_awake_elsewhere()
+        let woken = self.woken.each_ref().map(|word| word.load(Ordering::Relaxed));
+        self.peer.is_awake_elsewhere(woken)
     }
 
     fn end(&self) {

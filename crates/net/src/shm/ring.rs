@@ -95,12 +95,16 @@ impl Side {
         }
     }
 
-    /// Whether a thread of this side waits neither for data nor for room, and runs on another core.
-    pub fn is_awake_elsewhere(&self) -> bool {
-        let core = self.0[CORE].load(Ordering::Relaxed);
-        let sleeps = [ASLEEP_FOR_DATA, ASLEEP_FOR_ROOM];
-        sleeps.iter().all(|word| self.0[*word].load(Ordering::Relaxed) == 0)
-            && core != rustix::thread::sched_getcpu() as u64
+    /// Whether this side was last on another core, and sleeps neither for data nor for room, or was woken from that sleep:
+    /// the numbers of the sleeps that were ended by a wake-up.
+    pub fn is_awake_elsewhere(&self, woken: [u64; 2]) -> bool {
+        let is_awake = |word: usize, woken: u64| {
+            let asleep = self.0[word].load(Ordering::Relaxed);
+            asleep == 0 || asleep == woken
+        };
+        is_awake(ASLEEP_FOR_DATA, woken[0])
+            && is_awake(ASLEEP_FOR_ROOM, woken[1])
+            && self.0[CORE].load(Ordering::Relaxed) != rustix::thread::sched_getcpu() as u64
     }
 }
 
@@ -211,8 +215,22 @@ impl Producer {
     /// A thread is about to sleep until there is room. True if there is some already.
     pub fn arm(own: &Side, peer: &Side, number: u64) -> bool {
         let consumed = store_and_look(&own.0[ASLEEP_FOR_ROOM], number, &peer.0[CONSUMED]);
+        Producer::is_roomy(own, consumed)
+    }
+
+    /// Whether so much is free that it is worth going on.
+    pub fn has_room(own: &Side, peer: &Side) -> bool {
+        Producer::is_roomy(own, acquire(&peer.0[CONSUMED]))
+    }
+
+    fn is_roomy(own: &Side, consumed: u64) -> bool {
         let produced = own.0[PRODUCED].load(Ordering::Relaxed);
         produced.wrapping_sub(consumed) <= RING_BYTES / 2
+    }
+
+    /// The number of the sleep for data from which the other was last woken.
+    pub fn rung(&self) -> u64 {
+        self.rung
     }
 }
 
@@ -320,6 +338,11 @@ impl Consumer {
         let (head, tail) = into.split_at_mut(first);
         load_words(&ring[start..], head);
         load_words(ring, tail);
+    }
+
+    /// The number of the sleep for room from which the other was last woken.
+    pub fn rung(&self) -> u64 {
+        self.rung
     }
 
     /// A thread is about to sleep until there is something. True if there is something already.
