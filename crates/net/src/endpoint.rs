@@ -211,7 +211,7 @@ impl Drop for Inner {
         let helper = helper.filter(|it| it.thread().id() != std::thread::current().id());
         let until = Instant::now() + LINGER;
         while helper.is_some()
-            && self.shared.act(|core, _| core.engine.has_unsettled())
+            && self.shared.act(|core, now| core.engine.has_unsettled(now))
             && Instant::now() < until
         {
             std::thread::sleep(LINGER_LOOK);

@@ -214,10 +214,15 @@ impl Helper {
         }
         let mut has_some = false;
         for arm in &look.arm {
-            has_some |= arm.for_data && arm.readiness.arm_readable();
-            has_some |= arm.for_room && arm.readiness.arm_writable();
+            let has_data = arm.for_data && arm.readiness.arm_readable();
+            let has_room = arm.for_room && arm.readiness.arm_writable();
             if let Err(error) = self.watch(arm) {
                 tracing::warn!("channel {:?} cannot be watched: {error}", arm.key);
+            }
+            if has_data || has_room {
+                // No event comes for what is there already.
+                self.shared.act(|core, _| core.told(arm.key));
+                has_some = true;
             }
         }
         has_some

@@ -23,6 +23,7 @@ mod error;
 mod handshake;
 mod helper;
 mod inbox;
+mod meet;
 mod memory;
 pub mod messages;
 mod outbox;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -11,12 +11,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
+use crate::meet::store_and_look;
+
 /// What a thread sleeps on. Others wake it through its [`std::task::Waker`], as they wake tasks.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     event: OwnedFd,
-    is_woken: AtomicBool,
-    is_asleep: AtomicBool,
+    /// 1 once it was woken.
+    woken: AtomicU64,
+    /// 1 while it sleeps, or is about to.
+    asleep: AtomicU64,
 }
 
 thread_local! {
@@ -26,7 +30,7 @@ thread_local! {
 impl Waiter {
     pub fn new() -> io::Result<Waiter> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Waiter { event, is_woken: AtomicBool::new(false), is_asleep: AtomicBool::new(false) })
+        Ok(Waiter { event, woken: AtomicU64::new(0), asleep: AtomicU64::new(0) })
     }
 
     /// That of this thread.
@@ -44,13 +48,13 @@ impl Waiter {
     /// Wakes from before count no more. What they were for is looked at after this.
     pub fn reset(&self) {
         // Acquire: pairs with the release in `wake`, so that what the waking thread did is seen.
-        self.is_woken.swap(false, Ordering::AcqRel);
+        self.woken.swap(0, Ordering::AcqRel);
     }
 
     /// Whether it was woken since the last [`Waiter::reset`].
     pub fn is_woken(&self) -> bool {
         // Relaxed: what the waking thread did is looked at after `reset`.
-        self.is_woken.load(Ordering::Relaxed)
+        self.woken.load(Ordering::Relaxed) != 0
     }
 
     /// Sleeps until something of `descriptors` is ready, the thread is woken, or the deadline has passed. Returns whether
@@ -60,14 +64,10 @@ impl Waiter {
         descriptors: &mut Vec<PollFd<'a>>,
         until: Option<Instant>,
     ) -> io::Result<bool> {
-        // SeqCst: either this sees the wake, or `wake` sees that the thread is asleep.
-        self.is_asleep.store(true, Ordering::SeqCst);
-        let result = if self.is_woken.load(Ordering::SeqCst) {
-            Ok(true)
-        } else {
-            self.poll(descriptors, until)
-        };
-        self.is_asleep.store(false, Ordering::Relaxed);
+        let is_woken = !self.begin_sleep();
+        let result = if is_woken { Ok(true) } else { self.poll(descriptors, until) };
+        // Relaxed: a wake that comes too late for it is read at the next sleep.
+        self.asleep.store(0, Ordering::Relaxed);
         result
     }
 
@@ -108,13 +108,12 @@ impl Waiter {
 
     /// It is about to sleep in an epoll instance of its own; false if it was woken already.
     pub fn begin_sleep(&self) -> bool {
-        // SeqCst: as in `sleep`.
-        self.is_asleep.store(true, Ordering::SeqCst);
-        !self.is_woken.load(Ordering::SeqCst)
+        store_and_look(&self.asleep, 1, &self.woken) == 0
     }
 
     pub fn end_sleep(&self, is_signalled: bool) {
-        self.is_asleep.store(false, Ordering::Relaxed);
+        // Relaxed: as in `sleep`.
+        self.asleep.store(0, Ordering::Relaxed);
         if is_signalled {
             self.drain();
         }
@@ -127,8 +126,7 @@ impl Wake for Waiter {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // SeqCst: pairs with `sleep`; release: with `reset`.
-        if !self.is_woken.swap(true, Ordering::SeqCst) && self.is_asleep.load(Ordering::SeqCst) {
+        if !self.is_woken() && store_and_look(&self.woken, 1, &self.asleep) != 0 {
             // It fails only when the counter is full: then the thread wakes anyway.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }

@@ -40,6 +40,9 @@ pub use receive::{Delivery, FrameRefused};
 pub use stream::StreamFailure;
 pub use transmit::{Body, Frame};
 
+/// A channel that broke is opened again within this time, unless its peer is gone.
+const COMES_BACK_WITHIN: Nanos = Nanos::from_millis(100);
+
 /// What a driver or an application has to learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
@@ -149,12 +152,17 @@ impl Engine {
         self.streams.len()
     }
 
-    /// Whether something that was written, or has to be said of a socket, has not arrived at a peer that may still be there.
-    pub fn has_unsettled(&self) -> bool {
+    /// Whether something that was written, or has to be said of a socket, has not arrived at a peer that can be reached, or
+    /// was not lost for long.
+    pub fn has_unsettled(&self, now: Nanos) -> bool {
+        let may_be_there =
+            |peer: &Peer| peer.lost_since.is_none_or(|since| now.since(since) <= COMES_BACK_WITHIN);
+        let is_reached = |key| self.peers.get(key).is_some_and(may_be_there);
         let mut streams = self.streams.iter().map(|(_, stream)| stream);
         let mut peers = self.peers.iter().map(|(_, peer)| peer);
-        streams.any(|stream| stream.failure().is_none() && !stream.send.is_finished())
-            || peers.any(Peer::has_control)
+        streams.any(|stream| {
+            stream.failure().is_none() && !stream.send.is_finished() && is_reached(stream.peer)
+        }) || peers.any(|peer| peer.has_control() && may_be_there(peer))
     }
 
     /// Has [`Engine::timers`] called at this time.

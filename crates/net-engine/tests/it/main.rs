@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 mod host;
+mod hostile;
 mod lifecycle;
 mod link;
 mod random;

@@ -18,10 +18,12 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use quell_os::{MapAccess, SharedWords};
 use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::meet::{acquire, store_and_look};
 
 /// Bytes of a ring: small enough to stay in a core's cache (larger ones are slower).
 pub(super) const RING_BYTES: u64 = 256 << 10;
@@ -375,24 +377,6 @@ impl Side {
     pub fn disarm_room(&self) {
         self.0[ASLEEP_FOR_ROOM].store(0, Ordering::Relaxed);
     }
-}
-
-/// Loads a word of the other side's memory, which is mapped for reading: there, only relaxed loads are certain to be
-/// loads.
-fn acquire(word: &AtomicU64) -> u64 {
-    let value = word.load(Ordering::Relaxed);
-    // Pairs with the release in `store_and_look`.
-    fence(Ordering::Acquire);
-    value
-}
-
-/// Stores an own word, then looks at one of the other side, which does the same the other way round: at least one of the two
-/// sees what the other has stored.
-fn store_and_look(own: &AtomicU64, value: u64, theirs: &AtomicU64) -> u64 {
-    // Release: pairs with `acquire` at the other side.
-    own.store(value, Ordering::Release);
-    fence(Ordering::SeqCst);
-    acquire(theirs)
 }
 
 /// Stores bytes as words; the last is filled up with zeros.
