@@ -3,7 +3,7 @@
 //!
 //! `quell-bench-peers SYSTEM CASE WORKERS WARM_UP_MS TIME_MS` runs one case and prints one line of JSON ([`protocol`]);
 //! `quell-bench-peers SYSTEM list` prints the cases that SYSTEM has. The same cases in C and in Go are part of `quell-bench`.
-//! `batch` and `grant` are what `quell bench runtime-colocate` puts on the runtime ([`roles`]); its server is `quell-bench-quantum`.
+//! `sockets` is one end of a case of `quell bench net`. `batch` and `grant` are what `quell bench runtime-colocate` puts on the runtime ([`roles`]); its server is `quell-bench-quantum`.
 
 mod floor;
 mod green;
@@ -12,6 +12,7 @@ mod net;
 mod protocol;
 mod quell_peer;
 mod roles;
+mod sockets;
 mod tokio_peer;
 
 use std::process::ExitCode;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
 
 fn run(words: &[&str]) -> Result<()> {
     match *words {
+        ["sockets", ref rest @ ..] => sockets::run(rest),
         ["batch", file] => roles::batch(file.as_ref()),
         ["grant", core, ref rest @ ..] => roles::grant(core, &Request::parse("grant", rest)?),
         [system, "list"] => {

@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod host;
 pub mod lanes;
 pub mod mechanism;
+pub mod net;
 pub mod overhead;
 pub mod overload;
 pub mod reaction;

@@ -1,11 +1,14 @@
 //! A report as tables: the same ones on the terminal and in `docs/results.md`.
 
-use quell_bench::{runtime, services};
+use quell_bench::{net, runtime, services};
 use quell_report::table::{Section, Table, number};
 use quell_report::{BenchReport, Row};
 
 /// The tables of a report: measured values first, ratios last.
 pub fn sections(report: &BenchReport) -> Vec<Section> {
+    if report.bench == net::BENCH {
+        return net::sections(report);
+    }
     if report.bench == runtime::BENCH {
         return runtime::sections(report);
     }

@@ -4,6 +4,7 @@ mod check;
 mod client;
 mod lanes;
 mod mechanism;
+mod net;
 mod overhead;
 mod overload;
 mod reaction;
@@ -52,6 +53,7 @@ enum Command {
     View(view::Args),
     Why(why::Args),
     Lanes(lanes::Args),
+    Net(net::Args),
     Runtime(runtime::Args),
     RuntimeColocate(runtime_colocate::Args),
     Sim(sim::Args),
@@ -74,6 +76,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::View(args) => view::run(args),
         Command::Why(args) => why::run(args),
         Command::Lanes(args) => lanes::run(args),
+        Command::Net(args) => net::run(args),
         Command::Runtime(args) => runtime::run(args),
         Command::RuntimeColocate(args) => runtime_colocate::run(args),
         Command::Sim(args) => sim::run(args),

@@ -1,0 +1,55 @@
+//! Both ends of `quell bench net` on this host: each case carries every byte, whatever the system.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_quell-bench-peers");
+const CASES: [&str; 8] = [
+    "pingpong-alone",
+    "writes-4k",
+    "messages-64b",
+    "stream-copying",
+    "stream-zero-copy",
+    "eight-streams",
+    "bulk-beside-latency",
+    "connect-request",
+];
+
+fn start(words: &[&str]) -> Child {
+    let mut command = Command::new(PROGRAM);
+    command.arg("sockets").args(words).stdout(Stdio::piped());
+    command.spawn().expect("the program starts")
+}
+
+fn run(system: &str, case: &str) {
+    let mut server = start(&["server", system, "127.0.0.1:0"]);
+    let mut lines = BufReader::new(server.stdout.take().expect("piped")).lines();
+    let line = lines.next().expect("a line").expect("text");
+    let address = line.strip_prefix("port ").expect("the port").to_owned();
+    let client = start(&["client", system, &address, case, "20"]);
+    let output = client.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{system}, {case}: the client failed");
+    assert!(server.wait().expect("it ends").success(), "{system}, {case}: the server failed");
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(answer["ops"].as_u64() > Some(0), "{system}, {case}: {answer}");
+    assert!(answer["bytes"].as_u64() > Some(0), "{system}, {case}: {answer}");
+}
+
+#[test]
+fn each_case_carries_its_bytes_over_tcp() {
+    CASES.iter().for_each(|case| run("tcp", case));
+}
+
+#[test]
+fn each_case_carries_its_bytes_over_channels() {
+    CASES.iter().for_each(|case| run("quell", case));
+    run("quell-2", "stream-zero-copy");
+}
+
+#[test]
+fn each_case_carries_its_bytes_through_shared_memory() {
+    CASES.iter().for_each(|case| run("quell-shm", case));
+    ["pingpong-alone", "writes-4k", "messages-64b"].iter().for_each(|case| run("unix", case));
+}

@@ -1,0 +1,105 @@
+//! Two network namespaces and the link between them. They have no names, so that nothing is left of them when the processes
+//! that hold them are gone, whatever ends this one.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+
+/// The server's address, and the client's.
+pub const ADDRESSES: [&str; 2] = ["10.77.7.1", "10.77.7.2"];
+/// The ends of the link.
+const ENDS: [&str; 2] = ["quell-net-a", "quell-net-b"];
+
+/// See the module.
+pub struct Namespaces {
+    holders: [Holder; 2],
+}
+
+/// A process that does nothing in a namespace of its own.
+struct Holder(Child);
+
+impl Holder {
+    fn start() -> Result<Holder> {
+        // `cat` ends with its input, which is a pipe of this process.
+        let mut command = Command::new("unshare");
+        command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        command.process_group(0);
+        let child = command.spawn().context("make a network namespace (unshare, of util-linux)")?;
+        Ok(Holder(child))
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // It is ours, and has nothing to finish; it may be gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Namespaces {
+    /// Makes them. Takes root.
+    ///
+    /// # Errors
+    /// When a command fails, with what it says.
+    pub fn make() -> Result<Namespaces> {
+        let namespaces = Namespaces { holders: [Holder::start()?, Holder::start()?] };
+        let [server, client] = &namespaces.holders;
+        let pids = [server.pid(), client.pid()];
+        // `unshare` has to have reached its namespace before a link can be moved there.
+        namespaces.wait_until_apart()?;
+        ip(&[
+            "link", "add", ENDS[0], "netns", &pids[0], "type", "veth", "peer", "name", ENDS[1],
+            "netns", &pids[1],
+        ])?;
+        for side in 0..2 {
+            let address = format!("{}/30", ADDRESSES[side]);
+            namespaces.run(side, &["ip", "link", "set", "lo", "up"])?;
+            namespaces.run(side, &["ip", "address", "add", &address, "dev", ENDS[side]])?;
+            namespaces.run(side, &["ip", "link", "set", ENDS[side], "up"])?;
+        }
+        Ok(namespaces)
+    }
+
+    fn wait_until_apart(&self) -> Result<()> {
+        let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net"));
+        let own = of("self")?;
+        for holder in &self.holders {
+            let is_apart = || of(&holder.pid()).is_ok_and(|namespace| namespace != own);
+            let begun = std::time::Instant::now();
+            while !is_apart() {
+                ensure!(begun.elapsed().as_secs() < 5, "no network namespace: is this root?");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    /// A command that runs a program in one of them: 0 the server's, 1 the client's.
+    pub fn command(&self, side: usize, program: &std::ffi::OsStr) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--target", &self.holders[side].pid(), "--"]).arg(program);
+        command
+    }
+
+    fn run(&self, side: usize, words: &[&str]) -> Result<()> {
+        let mut command = self.command(side, words[0].as_ref());
+        done(command.args(&words[1..]), &words.join(" "))
+    }
+}
+
+fn ip(words: &[&str]) -> Result<()> {
+    done(Command::new("ip").args(words), &format!("ip {}", words.join(" ")))
+}
+
+fn done(command: &mut Command, what: &str) -> Result<()> {
+    let output = command.output().with_context(|| format!("run `{what}`"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`{what}` failed: {}", said.trim());
+    Ok(())
+}
