@@ -9,6 +9,7 @@ use quell_model::Nanos;
 use quell_net_engine::wire::Hello;
 use quell_net_engine::{ChannelId, Class, Engine, Key, Notice};
 
+use crate::channel::{Armed, Channel, Leader};
 use crate::error::Error;
 use crate::inbox::{Inbox, Input};
 use crate::memory::Pool;
@@ -22,52 +23,9 @@ use crate::waiter::Waiter;
 /// would have it read by a thread that is busy with bulk data.
 const RESERVED: Nanos = Nanos::from_millis(10);
 
-/// The events of a channel that wake the helper, once.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Armed {
-    /// Something has arrived.
-    pub for_data: bool,
-    /// It has room again.
-    pub for_room: bool,
-}
-
-/// A thread that reads a channel.
-#[derive(Debug)]
-pub(crate) struct Leader {
-    waker: Waker,
-    /// It waits for latency sockets itself.
-    is_latency: bool,
-}
-
-/// A channel and its users. A direction that is absent is in use by a thread.
-pub(crate) struct Channel {
-    pub class: Class,
-    pub peer: Key,
-    pub name: &'static str,
-    pub outbox: Option<Box<Outbox>>,
-    pub inbox: Option<Box<Inbox>>,
-    pub readiness: Arc<dyn Readiness>,
-    /// Its transport has no room: a thread waits until it has.
-    pub is_blocked: bool,
-    /// It has filled response queues, and is not read.
-    pub is_paused: bool,
-    /// A thread of the program read it since the helper's last look, and will read it again.
-    pub was_led: bool,
-    /// A thread sent on it since then.
-    pub was_sent_on: bool,
-    /// The helper read something at its last look.
-    pub is_live: bool,
-    /// Of what the helper learns.
-    pub armed: Armed,
-    /// The thread that has its inbox.
-    pub leader: Option<Leader>,
-    /// Threads that wait for the inbox.
-    pub followers: Wakers,
-    /// Waiters for room.
-    pub writers: Wakers,
-    /// Left to latency sockets until then.
-    pub reserved_until: Nanos,
-}
+/// A channel whose leader has read for other threads within this time is read by one of them when it leaves. Otherwise it
+/// comes back before the helper has looked, as a rule.
+const SHARED_FOR: Nanos = Nanos::from_millis(1);
 
 /// Where peers are, and how they are reached again.
 #[derive(Clone, Copy, Debug)]
@@ -177,24 +135,7 @@ impl Core {
             Some(known) => known.rendezvous = known.rendezvous.or(rendezvous),
             None => routes.push(Route { peer, rendezvous, own }),
         }
-        let channel = Channel {
-            class: hello.class,
-            peer,
-            name: transport.name,
-            outbox: Some(Box::new(Outbox::new(transport.outgoing))),
-            inbox: Some(Box::new(Inbox::new(transport.incoming, &self.pool))),
-            readiness: transport.readiness,
-            is_blocked: false,
-            is_paused: false,
-            was_led: false,
-            was_sent_on: false,
-            is_live: true,
-            armed: Armed::default(),
-            leader: None,
-            followers: Wakers::default(),
-            writers: Wakers::default(),
-            reserved_until: Nanos::ZERO,
-        };
+        let channel = Channel::new(hello.class, peer, transport, &self.pool);
         self.channels.insert(key, channel);
         self.wake_helper();
         Ok(key)
@@ -405,9 +346,15 @@ impl Core {
             if is_latency && is_own {
                 channel.reserved_until = Nanos(now.0 + RESERVED.0);
             }
-            let is_paused = channel.is_paused;
-            match channel.inbox.take_if(|_| !is_paused) {
+            let is_other = |heir: &Waker| !heir.will_wake(waker);
+            let is_left = channel.is_paused || channel.heir.as_ref().is_some_and(is_other);
+            match channel.inbox.take_if(|_| !is_left) {
                 Some(inbox) => {
+                    if channel.heir.take().is_some() {
+                        // It was the only user of late: others do not wait for it to leave.
+                        channel.shared_at = None;
+                    }
+                    channel.asked.take_if(|(asker, _)| asker.will_wake(waker));
                     channel.leader = Some(Leader { waker: waker.clone(), is_latency });
                     // It may take the wake-up that was meant for the helper.
                     channel.armed.for_data = false;
@@ -417,8 +364,10 @@ impl Core {
                 }
                 None if is_own => {
                     channel.followers.add(waker);
-                    // A thread that is busy with bulk data gives it back.
-                    let leader = channel.leader.as_ref().filter(|it| is_latency && !it.is_latency);
+                    // A thread that is busy with bulk data gives it back, as does one that reads for this one alone.
+                    let inherits = channel.asks(waker);
+                    let gives_up = |it: &&Leader| inherits || (is_latency && !it.is_latency);
+                    let leader = channel.leader.as_ref().filter(gives_up);
                     self.wakes.extend(leader.map(|leader| leader.waker.clone()));
                 }
                 None => {}
@@ -435,6 +384,7 @@ impl Core {
                     channel.inbox = Some(inbox);
                     channel.leader = None;
                     channel.was_led = true;
+                    self.wakes.extend(channel.heir.clone());
                     is_unwatched |= !channel.armed.for_data;
                 }
                 None => inbox.end(&mut self.engine),
@@ -484,13 +434,25 @@ impl Core {
         }
     }
 
-    /// A thread waits no more: another one reads what it would have read.
-    pub fn leave(&mut self, interest: Interest, waker: &Waker) {
+    /// A thread waits no more: another one reads what it would have read, if others have used the channel just now.
+    pub fn leave(&mut self, interest: Interest, waker: &Waker, now: Nanos) {
         for key in self.channels_for(interest) {
             let Some(channel) = self.channels.get_mut(key) else { continue };
             channel.followers.remove(waker);
-            if channel.inbox.is_some() {
+            let was_heir = channel.heir.take_if(|heir| heir.will_wake(waker)).is_some();
+            let is_shared =
+                channel.shared_at.is_some_and(|at| now.since(at) <= SHARED_FOR) || was_heir;
+            if channel.inbox.is_some() && is_shared {
                 self.wakes.extend(channel.followers.first());
+            }
+        }
+    }
+
+    /// A thread has read channels, and nothing was its own.
+    pub fn note_shared(&mut self, keys: &[Key], now: Nanos) {
+        for key in keys {
+            if let Some(channel) = self.channels.get_mut(*key) {
+                channel.shared_at = Some(now);
             }
         }
     }

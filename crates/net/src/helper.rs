@@ -17,8 +17,9 @@ use quell_net_engine::wire::Hello;
 use quell_net_engine::{Class, Key};
 use rustix::event::{PollFlags, epoll};
 
+use crate::channel::{Armed, Channel};
 use crate::config::SameHost;
-use crate::core::{Armed, Channel, Core, Led};
+use crate::core::{Core, Led};
 use crate::error::Error;
 use crate::handshake::{HANDSHAKES_MAX, Handshake, Port};
 use crate::inbox::Input;

@@ -16,6 +16,7 @@
 //! for throughput, whatever the number of sockets; [`quell_net_engine`] decides what travels where, this crate moves it.
 
 mod batch;
+mod channel;
 mod config;
 mod core;
 mod endpoint;

@@ -129,12 +129,17 @@ impl Shared {
             waiter.reset();
             let is_over = failure.is_some() || until.is_some_and(|until| Instant::now() >= until);
             let (step, has_frames) = self.with(|core, now| {
+                let read = led.iter().filter(|it| !it.input.is_empty()).map(|it| it.key);
+                let read: Vec<Key> = read.collect();
                 core.parse(&mut led, now);
                 core.give_back(&mut led);
                 let found = check(core, now);
+                if found.is_none() {
+                    core.note_shared(&read, now);
+                }
                 if found.is_some() || is_over {
                     register(core, &waker, false);
-                    interests.iter().for_each(|interest| core.leave(*interest, &waker));
+                    interests.iter().for_each(|interest| core.leave(*interest, &waker, now));
                     return Step::Done(found);
                 }
                 register(core, &waker, true);

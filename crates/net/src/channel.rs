@@ -1,0 +1,111 @@
+//! A channel: what it is, and which threads use it.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use quell_model::Nanos;
+use quell_net_engine::{Class, Key};
+
+use crate::inbox::Inbox;
+use crate::memory::Pool;
+use crate::outbox::Outbox;
+use crate::socket::Wakers;
+use crate::transport::{Readiness, Transport};
+
+/// See [`Channel::asks`].
+const ASKED_MAX: u32 = 4;
+
+/// The events of a channel that wake the helper, once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Armed {
+    /// Something has arrived.
+    pub for_data: bool,
+    /// It has room again.
+    pub for_room: bool,
+}
+
+/// A thread that reads a channel.
+#[derive(Debug)]
+pub(crate) struct Leader {
+    pub waker: Waker,
+    /// It waits for latency sockets itself.
+    pub is_latency: bool,
+}
+
+/// A channel and its users. A direction that is absent is in use by a thread.
+pub(crate) struct Channel {
+    pub class: Class,
+    pub peer: Key,
+    pub name: &'static str,
+    pub outbox: Option<Box<Outbox>>,
+    pub inbox: Option<Box<Inbox>>,
+    pub readiness: Arc<dyn Readiness>,
+    /// Its transport has no room: a thread waits until it has.
+    pub is_blocked: bool,
+    /// It has filled response queues, and is not read.
+    pub is_paused: bool,
+    /// A thread of the program read it since the helper's last look, and will read it again.
+    pub was_led: bool,
+    /// A thread sent on it since then.
+    pub was_sent_on: bool,
+    /// The helper read something at its last look.
+    pub is_live: bool,
+    /// Of what the helper learns.
+    pub armed: Armed,
+    /// The thread that has its inbox.
+    pub leader: Option<Leader>,
+    /// Threads that wait for the inbox.
+    pub followers: Wakers,
+    /// The same thread has found the inbox taken so often in a row: its bytes come through another one each time.
+    pub asked: Option<(Waker, u32)>,
+    /// It takes the inbox next: the leader gives it up.
+    pub heir: Option<Waker>,
+    /// When a leader last read bytes of other threads.
+    pub shared_at: Option<Nanos>,
+    /// Waiters for room.
+    pub writers: Wakers,
+    /// Left to latency sockets until then.
+    pub reserved_until: Nanos,
+}
+
+impl Channel {
+    /// One that is up.
+    pub fn new(class: Class, peer: Key, transport: Transport, pool: &Arc<Pool>) -> Channel {
+        Channel {
+            class,
+            peer,
+            name: transport.name,
+            outbox: Some(Box::new(Outbox::new(transport.outgoing))),
+            inbox: Some(Box::new(Inbox::new(transport.incoming, pool))),
+            readiness: transport.readiness,
+            is_blocked: false,
+            is_paused: false,
+            was_led: false,
+            was_sent_on: false,
+            is_live: true,
+            armed: Armed::default(),
+            leader: None,
+            followers: Wakers::default(),
+            asked: None,
+            heir: None,
+            shared_at: None,
+            writers: Wakers::default(),
+            reserved_until: Nanos::ZERO,
+        }
+    }
+
+    /// A thread has found the inbox taken. Whether it is to have it: it was the only one so often in a row, so that each of
+    /// its messages wakes the leader in vain.
+    pub fn asks(&mut self, waker: &Waker) -> bool {
+        let count = match &self.asked {
+            Some((known, count)) if known.will_wake(waker) => count + 1,
+            _ => 1,
+        };
+        self.asked = Some((waker.clone(), count));
+        let inherits = count >= ASKED_MAX && self.heir.is_none();
+        if inherits {
+            self.heir = Some(waker.clone());
+        }
+        inherits
+    }
+}
