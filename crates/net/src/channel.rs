@@ -59,7 +59,7 @@ pub(crate) struct Channel {
     /// The same thread has found the inbox taken so often in a row: its bytes come through another one each time.
     pub asked: Option<(Waker, u32)>,
     /// It takes the inbox next: the leader gives it up.
-    pub heir: Option<Waker>,
+    pub successor: Option<Waker>,
     /// When a leader last read bytes of other threads.
     pub shared_at: Option<Nanos>,
     /// Waiters for room.
@@ -87,11 +87,16 @@ impl Channel {
             leader: None,
             followers: Wakers::default(),
             asked: None,
-            heir: None,
+            successor: None,
             shared_at: None,
             writers: Wakers::default(),
             reserved_until: Nanos::ZERO,
         }
+    }
+
+    /// The thread that is to read it now: its successor before all others.
+    pub fn next_leader(&mut self) -> Option<Waker> {
+        self.successor.clone().or_else(|| self.followers.first())
     }
 
     /// A thread has found the inbox taken. Whether it is to have it: it was the only one so often in a row, so that each of
@@ -102,9 +107,9 @@ impl Channel {
             _ => 1,
         };
         self.asked = Some((waker.clone(), count));
-        let inherits = count >= ASKED_MAX && self.heir.is_none();
+        let inherits = count >= ASKED_MAX && self.successor.is_none();
         if inherits {
-            self.heir = Some(waker.clone());
+            self.successor = Some(waker.clone());
         }
         inherits
     }

@@ -168,7 +168,7 @@ impl Core {
                 Notice::Pause(key, is_paused) => {
                     if let Some(channel) = self.channels.get_mut(key) {
                         channel.is_paused = is_paused;
-                        self.wakes.extend(channel.followers.first());
+                        self.wakes.extend(channel.next_leader());
                     }
                     self.wake_helper();
                 }
@@ -346,11 +346,11 @@ impl Core {
             if is_latency && is_own {
                 channel.reserved_until = Nanos(now.0 + RESERVED.0);
             }
-            let is_other = |heir: &Waker| !heir.will_wake(waker);
-            let is_left = channel.is_paused || channel.heir.as_ref().is_some_and(is_other);
+            let is_other = |successor: &Waker| !successor.will_wake(waker);
+            let is_left = channel.is_paused || channel.successor.as_ref().is_some_and(is_other);
             match channel.inbox.take_if(|_| !is_left) {
                 Some(inbox) => {
-                    if channel.heir.take().is_some() {
+                    if channel.successor.take().is_some() {
                         // It was the only user of late: others do not wait for it to leave.
                         channel.shared_at = None;
                     }
@@ -384,7 +384,7 @@ impl Core {
                     channel.inbox = Some(inbox);
                     channel.leader = None;
                     channel.was_led = true;
-                    self.wakes.extend(channel.heir.clone());
+                    self.wakes.extend(channel.successor.clone());
                     is_unwatched |= !channel.armed.for_data;
                 }
                 None => inbox.end(&mut self.engine),
@@ -419,7 +419,7 @@ impl Core {
             match self.channels.get_mut(key) {
                 Some(channel) => {
                     channel.inbox = Some(inbox);
-                    self.wakes.extend(channel.followers.first());
+                    self.wakes.extend(channel.next_leader());
                 }
                 None => inbox.end(&mut self.engine),
             }
@@ -439,9 +439,10 @@ impl Core {
         for key in self.channels_for(interest) {
             let Some(channel) = self.channels.get_mut(key) else { continue };
             channel.followers.remove(waker);
-            let was_heir = channel.heir.take_if(|heir| heir.will_wake(waker)).is_some();
+            let was_successor =
+                channel.successor.take_if(|successor| successor.will_wake(waker)).is_some();
             let is_shared =
-                channel.shared_at.is_some_and(|at| now.since(at) <= SHARED_FOR) || was_heir;
+                channel.shared_at.is_some_and(|at| now.since(at) <= SHARED_FOR) || was_successor;
             if channel.inbox.is_some() && is_shared {
                 self.wakes.extend(channel.followers.first());
             }

@@ -276,8 +276,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends one direction, or both. Ended writing is the end of the stream for the peer; after ended reading, what arrives
-    /// is dropped with the stream.
+    /// Ends writing: the end of the stream for the peer, once it has read what was written. `Shutdown::Read` alone has no
+    /// effect: reading ends when the stream is dropped.
     ///
     /// # Errors
     /// When the stream has failed.

@@ -201,8 +201,10 @@ impl Engine {
     /// The application found no room: a notice follows when there is some.
     pub fn wants_room(&mut self, key: Key) {
         if let Some(stream) = self.streams.get_mut(key) {
-            stream.told_writable = false;
-            self.short_of_room.push(key);
+            // One without a notice since is in the list already.
+            if std::mem::take(&mut stream.told_writable) {
+                self.short_of_room.push(key);
+            }
         }
     }
 
