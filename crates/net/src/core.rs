@@ -42,7 +42,7 @@ pub(crate) struct Route {
 pub(crate) struct Interest {
     pub peer: Key,
     pub class: Class,
-    /// Control frames may end the wait, which come over the latency class: credit, an answer to an open frame.
+    /// Control frames may end the wait: credit, an answer to an open frame.
     pub wants_control: bool,
 }
 
@@ -288,7 +288,8 @@ impl Core {
     /// Channels that a thread reads, or that can be written for it.
     pub fn channels_for(&self, interest: Interest) -> Vec<Key> {
         let mut keys: Vec<Key> = self.channels_of(interest.peer, interest.class).collect();
-        if interest.wants_control && interest.class != Class::Latency {
+        let is_apart = interest.class != Class::Latency && self.engine.has_control_apart();
+        if interest.wants_control && is_apart {
             let control = self.channels_of(interest.peer, Class::Latency);
             control.for_each(|key| {
                 if !keys.contains(&key) {

@@ -200,11 +200,22 @@ impl Engine {
 
     /// The application found no room: a notice follows when there is some.
     pub fn wants_room(&mut self, key: Key) {
-        if let Some(stream) = self.streams.get_mut(key) {
-            // One without a notice since is in the list already.
-            if std::mem::take(&mut stream.told_writable) {
-                self.short_of_room.push(key);
-            }
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        // One without a notice since waits already.
+        let is_new = std::mem::take(&mut stream.told_writable);
+        // Memory of others does not help a socket whose own is full.
+        let is_short = is_new && stream.send.outstanding() < self.config.send_buffer;
+        if is_short && !std::mem::replace(&mut stream.is_short_of_room, true) {
+            self.short_of_room.push(key);
+        }
+    }
+
+    /// Tells the application of room that is worth waking for: a third of the socket's memory, as in the kernel's
+    /// `sk_stream_is_writeable`.
+    pub(super) fn tell_room(&mut self, key: Key) {
+        let Some(stream) = self.streams.get(key) else { return };
+        if stream.send.outstanding() <= self.config.send_buffer / 3 * 2 {
+            self.tell_writable(key);
         }
     }
 
@@ -315,6 +326,7 @@ impl Stream {
             is_attached: false,
             told_readable: false,
             told_writable: true,
+            is_short_of_room: false,
             waiting_since: None,
             must_probe: false,
             has_late_report: false,

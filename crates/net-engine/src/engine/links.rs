@@ -101,7 +101,7 @@ impl Engine {
             next,
             seen,
             channels: Vec::new(),
-            control: VecDeque::new(),
+            control: Default::default(),
             answers: VecDeque::new(),
             closed: BTreeMap::new(),
             closed_order: VecDeque::new(),
@@ -133,17 +133,19 @@ impl Engine {
     fn resume_all(&mut self, peer: Key) {
         let Some(it) = self.peers.get(peer) else { return };
         let streams: Vec<Key> = it.streams.values().copied().collect();
-        let has_control = it.has_control();
         streams.into_iter().for_each(|key| self.route(key));
-        if has_control {
-            self.tell_control(peer);
-        }
+        self.tell_control(peer);
     }
 
     /// What a channel's transport has not sent, and whether it takes more.
     pub fn channel_load(&mut self, key: Key, backlog: u64, is_full: bool, rtt: Nanos) {
-        if let Some(channel) = self.channels.get_mut(key) {
-            (channel.transport_backlog, channel.is_full, channel.rtt) = (backlog, is_full, rtt);
+        let Some(channel) = self.channels.get_mut(key) else { return };
+        let was_full = std::mem::replace(&mut channel.is_full, is_full);
+        (channel.transport_backlog, channel.rtt) = (backlog, rtt);
+        let peer = channel.peer;
+        if was_full != is_full {
+            // Control frames may have to take another channel now.
+            self.tell_control(peer);
         }
     }
 

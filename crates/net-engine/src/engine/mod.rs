@@ -176,9 +176,9 @@ impl Engine {
         if !stream.due.is_any() || std::mem::replace(&mut stream.is_control_queued, true) {
             return;
         }
-        let peer = stream.peer;
+        let (peer, class) = (stream.peer, stream.class);
         if let Some(peer) = self.peers.get_mut(peer) {
-            peer.control.push_back(key);
+            peer.control[class.index()].push_back(key);
         }
         self.tell_control(peer);
     }
@@ -191,17 +191,34 @@ impl Engine {
         self.tell_control(peer);
     }
 
-    /// The channel that carries a peer's control frames: one of the latency class, which is always read.
-    fn control_channel(&self, peer: Key) -> Option<Key> {
+    /// The channel that carries the control frames of a class of streams. Those of bulk data go over a channel of their own, so
+    /// that they wake no thread that waits for latency sockets; but control frames never wait behind data: where that
+    /// channel is full, or may be paused, they go over one of the latency class, which is always read.
+    fn control_channel(&self, peer: Key, class: Class) -> Option<Key> {
         let channels = &self.peers.get(peer)?.channels;
-        let class = |key: &Key| self.channels.get(*key).map(|channel| channel.class);
-        let latency = channels.iter().find(|key| class(key) == Some(Class::Latency));
-        latency.or(channels.first()).copied()
+        let find = |class: Class, may_be_full: bool| {
+            channels.iter().find(|key| {
+                let channel = self.channels.get(**key);
+                channel.is_some_and(|it| it.class == class && (may_be_full || !it.is_full))
+            })
+        };
+        let is_own = class == Class::Throughput && !self.has_control_apart();
+        let own = if is_own { find(class, false) } else { None };
+        own.or_else(|| find(Class::Latency, true)).or(channels.first()).copied()
     }
 
+    /// Whether channels of the throughput class may be paused, so that all control frames go over the latency class.
+    pub fn has_control_apart(&self) -> bool {
+        self.policies.flow.relief().is_some()
+    }
+
+    /// Has the control frames sent that are due.
     fn tell_control(&mut self, peer: Key) {
-        if let Some(channel) = self.control_channel(peer) {
-            self.tell_channel(channel);
+        for class in Class::ALL {
+            let has_control = self.peers.get(peer).is_some_and(|it| it.has_control_of(class));
+            if let Some(channel) = self.control_channel(peer, class).filter(|_| has_control) {
+                self.tell_channel(channel);
+            }
         }
     }
 
@@ -272,12 +289,15 @@ impl Engine {
     fn free_send(&mut self, bytes: u64) {
         debug_assert!(self.send_used >= bytes, "more is freed than was used");
         self.send_used -= bytes;
-        let waiting = std::mem::take(&mut self.short_of_room);
         if bytes == 0 {
-            self.short_of_room = waiting;
             return;
         }
-        waiting.into_iter().for_each(|key| self.tell_writable(key));
+        for key in std::mem::take(&mut self.short_of_room) {
+            if let Some(stream) = self.streams.get_mut(key) {
+                stream.is_short_of_room = false;
+            }
+            self.tell_writable(key);
+        }
     }
 
     /// Takes a stream out of the queue of its channel.
@@ -374,7 +394,7 @@ impl Engine {
                 peer.answer(answer);
             }
             stream.is_control_queued = false;
-            peer.control.retain(|queued| *queued != key);
+            peer.control[stream.class.index()].retain(|queued| *queued != key);
             self.policies.flow.release(&mut peer.reserved, stream.window);
         }
         self.tell_control(stream.peer);

@@ -51,8 +51,8 @@ pub(crate) struct Peer {
     /// Numbers of its streams, halved.
     pub seen: RangeSet,
     pub channels: Vec<Key>,
-    /// Streams with control frames that are due.
-    pub control: VecDeque<Key>,
+    /// Streams with control frames that are due, by class.
+    pub control: [VecDeque<Key>; 2],
     pub answers: VecDeque<Answer>,
     pub closed: BTreeMap<StreamId, Closed>,
     /// In the order in which they are forgotten.
@@ -126,7 +126,13 @@ impl Peer {
 
     /// Whether control frames wait.
     pub fn has_control(&self) -> bool {
-        !self.control.is_empty() || !self.answers.is_empty()
+        Class::ALL.into_iter().any(|class| self.has_control_of(class))
+    }
+
+    /// Whether those of a class wait. Answers about streams that are over are few, and go with the latency class.
+    pub fn has_control_of(&self, class: Class) -> bool {
+        let has_answers = class == Class::Latency && !self.answers.is_empty();
+        has_answers || !self.control[class.index()].is_empty()
     }
 }
 

@@ -247,12 +247,9 @@ impl Engine {
         }
         let Some(stream) = self.streams.get_mut(key) else { return };
         stream.send.set_limit(update.limit);
-        let has_room = stream.send.outstanding() < self.config.send_buffer;
         self.note_waiting(key, now);
         self.route(key);
-        if has_room {
-            self.tell_writable(key);
-        }
+        self.tell_room(key);
         self.reap(key, now);
     }
 

@@ -108,6 +108,8 @@ pub(crate) struct Stream {
     /// The application has a notice that it can read, or write, and has not done so since.
     pub told_readable: bool,
     pub told_writable: bool,
+    /// It waits for memory that others have.
+    pub is_short_of_room: bool,
     /// Since when it has had something to send that is not acknowledged, or a limit that blocks it.
     pub waiting_since: Option<Nanos>,
     /// A limit that blocks it has to be asked for.

@@ -167,9 +167,7 @@ impl Engine {
         }
         let peers: Vec<Key> = self.peers.iter().map(|(key, _)| key).collect();
         for peer in peers {
-            if self.peers.get(peer).is_some_and(|peer| peer.has_control()) {
-                self.tell_control(peer);
-            }
+            self.tell_control(peer);
         }
     }
 }

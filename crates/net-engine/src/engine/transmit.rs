@@ -5,7 +5,7 @@ use quell_model::Nanos;
 use super::peer::Answer;
 use super::stream::Stream;
 use super::{Engine, Notice};
-use crate::ids::StreamId;
+use crate::ids::{Class, StreamId};
 use crate::table::Key;
 use crate::wire::{Header, Kind, OPEN_BYTES, UPDATE_BYTES, Update};
 
@@ -62,12 +62,15 @@ impl Engine {
     /// Whether a channel has a frame to send. If not, [`Notice::Send`] comes when it has.
     pub fn has_frame(&mut self, key: Key) -> bool {
         let Some(channel) = self.channels.get(key) else { return false };
-        let peer = self.peers.get(channel.peer);
-        let carries_control = self.control_channel(channel.peer) == Some(key);
+        let peer = channel.peer;
+        let has_control = |class| {
+            self.peers.get(peer).is_some_and(|it| it.has_control_of(class))
+                && self.control_channel(peer, class) == Some(key)
+        };
         let has_frame = channel.ping_due
             || channel.pong_due.is_some()
             || channel.goodbye_due
-            || (carries_control && peer.is_some_and(|peer| peer.has_control()))
+            || Class::ALL.into_iter().any(has_control)
             || !channel.ready.is_empty();
         if let Some(channel) = self.channels.get_mut(key) {
             channel.is_told = has_frame;
@@ -92,23 +95,34 @@ impl Engine {
     /// Control frames of streams, on the channel that carries them.
     fn control_frame(&mut self, key: Key) -> Option<Frame> {
         let peer = self.channels.get(key)?.peer;
-        if self.control_channel(peer) != Some(key) {
-            return None;
-        }
-        if let Some(answer) = self.peers.get_mut(peer)?.answers.pop_front() {
+        Class::ALL.into_iter().find_map(|class| {
+            let has_control = self.peers.get(peer)?.has_control_of(class);
+            let is_carried = has_control && self.control_channel(peer, class) == Some(key);
+            if is_carried { self.control_of(peer, class) } else { None }
+        })
+    }
+
+    /// The next control frame of a class of streams.
+    fn control_of(&mut self, peer: Key, class: Class) -> Option<Frame> {
+        let it = self.peers.get_mut(peer)?;
+        if class == Class::Latency
+            && let Some(answer) = it.answers.pop_front()
+        {
             return Some(answer_frame(&answer));
         }
-        loop {
-            let queued = *self.peers.get(peer)?.control.front()?;
-            let frame = self.streams.get_mut(queued).and_then(due_frame);
+        let waiting = &mut it.control[class.index()];
+        while let Some(queued) = waiting.front().copied() {
+            let stream = self.streams.get_mut(queued);
+            let frame = stream.and_then(due_frame);
             if frame.is_some() {
                 return frame;
             }
-            self.peers.get_mut(peer)?.control.pop_front();
+            waiting.pop_front();
             if let Some(stream) = self.streams.get_mut(queued) {
                 stream.is_control_queued = false;
             }
         }
+        None
     }
 
     /// Data, and the open frames of new streams.
@@ -205,10 +219,7 @@ impl Engine {
     pub fn taken(&mut self, key: Key, now: Nanos) -> Option<u64> {
         let stream = self.streams.get(key)?;
         let acked = stream.send.acked();
-        let has_room = stream.send.outstanding() < self.config.send_buffer;
-        if has_room {
-            self.tell_writable(key);
-        }
+        self.tell_room(key);
         if !self.has_recovery(key) {
             self.notices.push_back(Notice::Freed(key));
         }
