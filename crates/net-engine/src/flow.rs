@@ -21,7 +21,7 @@ impl Default for MemoryLimits {
             endpoint: 256 << 20,
             peer: 128 << 20,
             stream_max: 4 << 20,
-            stream_min: 16 << 10,
+            stream_min: 64 << 10,
         }
     }
 }
@@ -35,12 +35,24 @@ pub struct Window {
     reserved: u64,
     /// What was read, and when, the last time that the window was looked at.
     mark: (u64, Nanos),
+    /// Since then the peer has said that it keeps the peer from sending.
+    is_limiting: bool,
 }
 
 impl Window {
     /// Bytes that may be unread.
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// The peer would send more, and may not.
+    pub fn note_limiting(&mut self) {
+        self.is_limiting = true;
+    }
+
+    /// Whether it has said so since the window was last looked at.
+    pub fn is_limiting(&self) -> bool {
+        self.is_limiting
     }
 }
 
@@ -99,16 +111,16 @@ pub struct Relief {
 /// Byte credit: each stream has a window beyond what was read. The windows of all streams stay below the memory limit, so
 /// that whatever arrives has its place.
 ///
-/// A window begins at the least. It doubles when the application reads it in less than 10 ms, and halves when the memory
-/// is mostly spoken for and it reads nothing.
+/// A window begins at the least. It doubles when it keeps the peer from sending what the application would read, and halves
+/// when the memory is mostly spoken for and it reads nothing.
 #[derive(Clone, Debug)]
 pub struct Credit {
     limits: MemoryLimits,
     total: Reserved,
 }
 
-/// A window that is read within this time limits the peer: twenty round trips of a slow local network.
-const GROW_WITHIN: Nanos = Nanos::from_millis(10);
+/// A window of which less than its size was read within this time is larger than its application needs.
+const SHRINK_AFTER: Nanos = Nanos::from_millis(10);
 
 impl Credit {
     /// With these limits.
@@ -133,7 +145,7 @@ impl FlowControl for Credit {
         if !self.fits(peer, size) {
             return None;
         }
-        let mut window = Window { size, reserved: 0, mark: (0, now) };
+        let mut window = Window { size, reserved: 0, mark: (0, now), is_limiting: false };
         self.reserve(peer, &mut window, size);
         Some(window)
     }
@@ -145,12 +157,13 @@ impl FlowControl for Credit {
         if read - read_then >= window.size {
             let doubled = (window.size * 2).min(self.limits.stream_max);
             let more = doubled - window.size;
-            let is_fast = now.since(then) <= GROW_WITHIN && arrived - read <= window.size / 2;
-            if is_fast && !is_tight && self.fits(peer, more) {
+            let keeps_up = arrived - read <= window.size / 2;
+            let is_limiting = std::mem::take(&mut window.is_limiting);
+            if is_limiting && keeps_up && !is_tight && self.fits(peer, more) {
                 window.size = doubled;
             }
             window.mark = (read, now);
-        } else if is_tight && now.since(then) > GROW_WITHIN {
+        } else if is_tight && now.since(then) > SHRINK_AFTER {
             window.size = (window.size / 2).max(self.limits.stream_min);
             window.mark = (read, now);
         }
@@ -194,7 +207,7 @@ impl FlowControl for StopResume {
         }
         self.total.0 += size;
         peer.0 += size;
-        Some(Window { size, reserved: size, mark: (0, now) })
+        Some(Window { size, reserved: size, mark: (0, now), is_limiting: false })
     }
 
     fn limit(&mut self, _peer: &mut Reserved, _window: &mut Window, _reading: &Reading) -> u64 {
@@ -232,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn window_of_a_fast_reader_grows_and_of_a_slow_one_does_not() {
+    fn window_grows_where_it_limits_a_peer_whose_data_is_read() {
         let mut credit = Credit::new(LIMITS);
         let mut peer = Reserved::default();
         let mut window = credit.admit(&mut peer, Nanos::ZERO).expect("room");
@@ -244,12 +257,16 @@ mod tests {
                 now: Nanos::from_millis(step),
                 ..reading
             };
+            window.note_limiting();
             reading.limit = credit.limit(&mut peer, &mut window, &reading);
         }
         assert_eq!(window.size(), 3_000);
-        let mut slow = credit.admit(&mut peer, Nanos::ZERO).expect("room");
-        let reading = Reading { arrived: 500, read: 500, limit: 500, now: Nanos::from_secs(1) };
-        assert_eq!(credit.limit(&mut peer, &mut slow, &reading), 1_000);
+        let mut other = credit.admit(&mut peer, Nanos::ZERO).expect("room");
+        let reading = Reading { arrived: 500, read: 500, limit: 500, now: Nanos::from_millis(1) };
+        assert_eq!(credit.limit(&mut peer, &mut other, &reading), 1_000, "it limits nobody");
+        other.note_limiting();
+        let reading = Reading { arrived: 1_400, read: 1_000, limit: 1_500, ..reading };
+        assert_eq!(credit.limit(&mut peer, &mut other, &reading), 1_500, "much is unread");
     }
 
     proptest! {

@@ -60,10 +60,12 @@ pub(crate) struct Channel {
     pub asked: Option<(Waker, u32)>,
     /// It takes the inbox next: the leader gives it up.
     pub successor: Option<Waker>,
+    /// The thread that waits until it has room, and has it sent on then.
+    pub room_leader: Option<Waker>,
+    /// Threads that leave that to it.
+    pub room_followers: Wakers,
     /// When a leader last read bytes of other threads.
     pub shared_at: Option<Nanos>,
-    /// Waiters for room.
-    pub writers: Wakers,
     /// Left to latency sockets until then.
     pub reserved_until: Nanos,
 }
@@ -88,8 +90,9 @@ impl Channel {
             followers: Wakers::default(),
             asked: None,
             successor: None,
+            room_leader: None,
+            room_followers: Wakers::default(),
             shared_at: None,
-            writers: Wakers::default(),
             reserved_until: Nanos::ZERO,
         }
     }

@@ -9,7 +9,7 @@ use quell_model::Nanos;
 use quell_net_engine::wire::Hello;
 use quell_net_engine::{ChannelId, Class, Engine, Key, Notice};
 
-use crate::channel::{Armed, Channel, Leader};
+use crate::channel::{Channel, Leader};
 use crate::error::Error;
 use crate::inbox::{Inbox, Input};
 use crate::memory::Pool;
@@ -49,9 +49,17 @@ pub(crate) struct Interest {
 /// A channel's inbox in the hands of the thread that reads it.
 pub(crate) struct Led {
     pub key: Key,
+    pub class: Class,
     pub inbox: Box<Inbox>,
     pub readiness: Arc<dyn Readiness>,
     pub input: Input,
+}
+
+impl Led {
+    /// Whether its thread may let bulk data gather.
+    pub fn may_nap(&self) -> bool {
+        self.class == Class::Throughput && self.inbox.is_bulk()
+    }
 }
 
 /// Sending that its thread has to do, without the lock.
@@ -242,6 +250,10 @@ impl Core {
         match result {
             Ok(sent) => {
                 channel.is_blocked = sent == Sent::Part;
+                if channel.is_blocked && channel.room_leader.is_none() {
+                    // The thread that has sent may have something else to do.
+                    self.wakes.extend(channel.room_followers.first());
+                }
                 // The wake-up that the helper asked for was for the room that it had before.
                 channel.armed.for_room &= !channel.is_blocked;
                 let backlog = outbox.backlog();
@@ -265,17 +277,11 @@ impl Core {
     pub fn unblock(&mut self, key: Key) {
         let Some(channel) = self.channels.get_mut(key) else { return };
         if std::mem::take(&mut channel.is_blocked) {
+            channel.room_leader = None;
             let backlog = channel.outbox.as_ref().map_or(0, |outbox| outbox.backlog());
-            self.wakes.extend(channel.writers.take());
             self.engine.channel_load(key, backlog, false, Nanos::ZERO);
             self.to_send.push_back(key);
         }
-    }
-
-    /// Whether all channels that a class of a peer has are full.
-    pub fn is_blocked(&self, peer: Key, class: Class) -> bool {
-        let mut own = self.channels_of(peer, class).filter_map(|key| self.channels.get(key));
-        own.next().is_some_and(|first| first.is_blocked) && own.all(|channel| channel.is_blocked)
     }
 
     /// The channels that carry a class to a peer: those of another if it has none.
@@ -300,30 +306,26 @@ impl Core {
         keys
     }
 
-    /// Full channels: a thread that waits for them has them sent on.
-    pub fn blocked_for(&self, interests: &[Interest]) -> Vec<(Key, Arc<dyn Readiness>)> {
+    /// Full channels that no other thread waits for: this one has them sent on.
+    pub fn blocked_for(
+        &mut self,
+        interests: &[Interest],
+        waker: &Waker,
+    ) -> Vec<(Key, Arc<dyn Readiness>)> {
         let mut blocked: Vec<(Key, Arc<dyn Readiness>)> = Vec::new();
-        for key in interests.iter().flat_map(|interest| self.channels_for(*interest)) {
-            let channel = self.channels.get(key).filter(|it| it.is_blocked);
-            if let Some(channel) =
-                channel.filter(|_| blocked.iter().all(|(known, _)| *known != key))
-            {
+        let keys: Vec<Key> =
+            interests.iter().flat_map(|interest| self.channels_for(*interest)).collect();
+        for key in keys {
+            let Some(channel) = self.channels.get_mut(key) else { continue };
+            let is_led = channel.room_leader.as_ref().is_some_and(|it| !it.will_wake(waker));
+            if !channel.is_blocked || is_led {
+                channel.room_followers.add(waker);
+            } else if blocked.iter().all(|(known, _)| *known != key) {
+                channel.room_leader = Some(waker.clone());
                 blocked.push((key, Arc::clone(&channel.readiness)));
             }
         }
         blocked
-    }
-
-    /// Registers a waiter until a class of a peer has room.
-    pub fn await_room(&mut self, peer: Key, class: Class, waker: &Waker, waits: bool) {
-        let keys: Vec<Key> = self.channels_of(peer, class).collect();
-        for key in keys {
-            let Some(channel) = self.channels.get_mut(key) else { continue };
-            match waits && channel.is_blocked {
-                true => channel.writers.add(waker),
-                false => channel.writers.remove(waker),
-            }
-        }
     }
 
     /// Gives a thread the inboxes that it waits for and that no other has.
@@ -360,8 +362,8 @@ impl Core {
                     // It may take the wake-up that was meant for the helper.
                     channel.armed.for_data = false;
                     channel.was_led = true;
-                    let readiness = Arc::clone(&channel.readiness);
-                    led.push(Led { key, inbox, readiness, input: Input::default() });
+                    let (class, readiness) = (channel.class, Arc::clone(&channel.readiness));
+                    led.push(Led { key, class, inbox, readiness, input: Input::default() });
                 }
                 None if is_own => {
                     channel.followers.add(waker);
@@ -429,8 +431,9 @@ impl Core {
 
     /// An event of a channel has woken the helper: the channel is armed no more.
     pub fn told(&mut self, key: Key) {
-        if let Some(channel) = self.channels.get_mut(key) {
-            channel.armed = Armed::default();
+        if let Some(channel) = self.channels.get_mut(key)
+            && std::mem::take(&mut channel.armed).for_room
+        {
             self.unblock(key);
         }
     }
@@ -440,6 +443,10 @@ impl Core {
         for key in self.channels_for(interest) {
             let Some(channel) = self.channels.get_mut(key) else { continue };
             channel.followers.remove(waker);
+            channel.room_followers.remove(waker);
+            if channel.room_leader.take_if(|leader| leader.will_wake(waker)).is_some() {
+                self.wakes.extend(channel.room_followers.first());
+            }
             let was_successor =
                 channel.successor.take_if(|successor| successor.will_wake(waker)).is_some();
             let is_shared =
@@ -502,7 +509,8 @@ impl Core {
         }
         self.wakes.extend(channel.leader.take().map(|leader| leader.waker));
         self.wakes.extend(channel.followers.take());
-        self.wakes.extend(channel.writers.take());
+        self.wakes.extend(channel.room_leader.take());
+        self.wakes.extend(channel.room_followers.take());
         self.wake_helper();
     }
 

@@ -180,8 +180,8 @@ impl Helper {
             // A thread that has just read it will read it again.
             let is_left = is_free && (!was_led || has_tasks);
             if is_left && let Some(inbox) = channel.inbox.take() {
-                let readiness = Arc::clone(&channel.readiness);
-                look.led.push(Led { key, inbox, readiness, input: Input::default() });
+                let (class, readiness) = (channel.class, Arc::clone(&channel.readiness));
+                look.led.push(Led { key, class, inbox, readiness, input: Input::default() });
             }
         }
         look

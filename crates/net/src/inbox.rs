@@ -11,6 +11,9 @@ use crate::memory::{LARGE, Pool, Segment, Span};
 use crate::socket::Sockets;
 use crate::transport::Incoming;
 
+/// Pieces of memory of one read at most: what a core's cache holds beside other things.
+const SEGMENTS_MAX: usize = 4;
+
 /// The longest control frame.
 const CONTROL_MAX: usize = HEADER_BYTES + OPEN_BYTES;
 
@@ -52,9 +55,12 @@ impl Head {
 pub(crate) struct Inbox {
     incoming: Box<dyn Incoming>,
     pool: Arc<Pool>,
-    /// Memory for the next read, and whether the last one filled the first: then both are offered.
-    segments: [Arc<Segment>; 2],
+    /// Memory for the next read, and how many pieces of it are offered: more while reads fill them.
+    segments: Vec<Arc<Segment>>,
+    count: usize,
     is_bulk: bool,
+    /// The last read took all that had arrived: nothing has until `poll` says so.
+    is_drained: bool,
     head: Head,
     open: Option<OpenFrame>,
 }
@@ -72,15 +78,22 @@ impl Input {
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty() && !self.is_end
     }
+
+    /// Bytes that have.
+    pub fn bytes(&self) -> usize {
+        self.spans.iter().map(Span::len).sum()
+    }
 }
 
 impl Inbox {
     pub fn new(incoming: Box<dyn Incoming>, pool: &Arc<Pool>) -> Inbox {
         Inbox {
             incoming,
-            segments: [(); 2].map(|()| Arc::new(pool.segment(LARGE))),
+            segments: Vec::new(),
             pool: Arc::clone(pool),
+            count: 1,
             is_bulk: false,
+            is_drained: false,
             head: Head { bytes: [0; CONTROL_MAX], length: 0 },
             open: None,
         }
@@ -88,33 +101,56 @@ impl Inbox {
 
     /// `poll` has said that something has arrived.
     pub fn woken(&mut self) {
+        self.is_drained = false;
         self.incoming.woken();
+    }
+
+    /// Whether the last read that brought something brought much: the next bytes are near.
+    pub fn is_bulk(&self) -> bool {
+        self.is_bulk
+    }
+
+    /// Whether the rest of a data frame is on its way.
+    pub fn expects_more(&self) -> bool {
+        self.open.is_some()
     }
 
     /// Reads what has arrived, at most the memory for one read.
     pub fn read(&mut self) -> Input {
-        let count = 1 + usize::from(self.is_bulk);
-        for segment in &mut self.segments[..count] {
+        if self.is_drained {
+            return Input::default();
+        }
+        let count = self.count;
+        for segment in &mut self.segments {
             match Arc::get_mut(segment) {
                 Some(own) => own.clear(),
                 // Sockets hold a part of it.
                 None => *segment = Arc::new(self.pool.segment(LARGE)),
             }
         }
+        self.segments.truncate(count);
+        let pool = &self.pool;
+        self.segments.resize_with(count, || Arc::new(pool.segment(LARGE)));
         let result = loop {
-            let [first, second] = &mut self.segments;
-            // Both were made ours above, and nothing was shared since.
-            let first = Arc::get_mut(first).map_or(&mut [][..], Segment::free_mut);
-            let second = match self.is_bulk {
-                true => Arc::get_mut(second).map_or(&mut [][..], Segment::free_mut),
-                false => &mut [],
-            };
-            let mut slices = [IoSliceMut::new(first), IoSliceMut::new(second)];
+            let mut slices: [IoSliceMut<'_>; SEGMENTS_MAX] =
+                std::array::from_fn(|_| IoSliceMut::new(&mut []));
+            // All were made ours above, and nothing was shared since.
+            for (slice, segment) in slices.iter_mut().zip(&mut self.segments) {
+                *slice =
+                    IoSliceMut::new(Arc::get_mut(segment).map_or(&mut [][..], Segment::free_mut));
+            }
             match self.incoming.dequeue(&mut slices[..count]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => break result,
             }
         };
+        let left_room = match &result {
+            Ok(bytes) => (1..count * LARGE).contains(bytes),
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        };
+        let asks_poll = self.incoming.is_asked_by_poll();
+        self.is_drained = left_room && asks_poll;
+        self.is_bulk = asks_poll && matches!(&result, Ok(LARGE..));
         match result {
             Ok(0) => Input { spans: Vec::new(), is_end: true },
             Ok(bytes) => Input { spans: self.filled(bytes), is_end: false },
@@ -124,8 +160,11 @@ impl Inbox {
     }
 
     fn filled(&mut self, mut bytes: usize) -> Vec<Span> {
-        let mut spans = Vec::with_capacity(2);
-        self.is_bulk = bytes >= LARGE;
+        let mut spans = Vec::with_capacity(bytes.div_ceil(LARGE));
+        self.count = match bytes.div_ceil(LARGE) {
+            used if used == self.count && bytes == used * LARGE => (2 * used).min(SEGMENTS_MAX),
+            used => used,
+        };
         for segment in &mut self.segments {
             let Some(own) = Arc::get_mut(segment).filter(|_| bytes > 0) else { break };
             let length = bytes.min(own.room());

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quell_model::Nanos;
 use quell_net_engine::{Class, Key};
@@ -38,6 +38,35 @@ enum Step<T> {
 /// Full channels of a wait.
 type Blocked = Vec<(Key, Arc<dyn Readiness>)>;
 
+/// Threads of bulk data that are woken once their reader has found nothing more, or much: each is woken for whole frames, as a
+/// rule, and none runs in the middle of the reading.
+#[derive(Default)]
+struct Held {
+    wakes: Vec<Waker>,
+    bytes: usize,
+}
+
+/// Bytes that a thread reads before it wakes others.
+const HELD_BYTES: usize = 512 << 10;
+/// How long a thread waits for more bulk data after much has come, before it has itself woken for it: each wake-up costs the
+/// sender's core an interrupt to this one, and brings the few bytes that came first.
+const NAP: Duration = Duration::from_micros(50);
+/// They are woken for a part of a frame if the rest does not come within this time.
+const HELD_TIME: Duration = Duration::from_micros(200);
+
+impl Held {
+    fn release(&mut self) {
+        self.bytes = 0;
+        self.wakes.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
 impl Shared {
     pub fn new(core: Core) -> Shared {
         Shared { core: Mutex::new(core), start: Instant::now() }
@@ -55,12 +84,17 @@ impl Shared {
 
     /// Acts under the lock, then wakes the waiters that it concerns. Returns whether there is something to send, too.
     pub fn with<T>(&self, act: impl FnOnce(&mut Core, Nanos) -> T) -> (T, bool) {
+        let mut held = Held::default();
+        self.with_held(&mut held, act)
+    }
+
+    /// The same, and wakes nobody yet.
+    fn with_held<T>(&self, held: &mut Held, act: impl FnOnce(&mut Core, Nanos) -> T) -> (T, bool) {
         let now = self.now();
         let mut core = self.lock();
         let result = act(&mut core, now);
         let (wakes, has_frames) = core.dispatch();
-        drop(core);
-        wakes.into_iter().for_each(Waker::wake);
+        held.wakes.extend(wakes);
         (result, has_frames)
     }
 
@@ -124,11 +158,13 @@ impl Shared {
         let waiter = Waiter::current().map_err(|source| Error::io("create an eventfd", source))?;
         let waker = Waker::from(Arc::clone(&waiter));
         let mut led: Vec<Led> = Vec::new();
+        let mut held = Held::default();
         let mut failure = None;
         loop {
             waiter.reset();
             let is_over = failure.is_some() || until.is_some_and(|until| Instant::now() >= until);
-            let (step, has_frames) = self.with(|core, now| {
+            held.bytes += led.iter().map(|it| it.input.bytes()).sum::<usize>();
+            let (step, has_frames) = self.with_held(&mut held, |core, now| {
                 let read = led.iter().filter(|it| !it.input.is_empty()).map(|it| it.key);
                 let read: Vec<Key> = read.collect();
                 core.parse(&mut led, now);
@@ -146,8 +182,12 @@ impl Shared {
                 for interest in interests {
                     core.take_inboxes(*interest, &waker, &mut led, now);
                 }
-                Step::Wait(core.blocked_for(interests))
+                Step::Wait(core.blocked_for(interests, &waker))
             });
+            let is_bulk = led.iter().all(|it| it.class == Class::Throughput);
+            if !is_bulk || held.bytes >= HELD_BYTES || matches!(step, Step::Done(_)) {
+                held.release();
+            }
             if has_frames {
                 self.send(only_latency);
             }
@@ -155,7 +195,8 @@ impl Shared {
                 Step::Done(Some(found)) => return Ok(found),
                 Step::Done(None) => return Err(failure.unwrap_or(Error::TimedOut)),
                 Step::Wait(blocked) => {
-                    failure = self.lead(&blocked, &waiter, until, &mut led).err();
+                    let led = &mut led;
+                    failure = self.lead(&blocked, &waiter, until, led, &mut held).err();
                 }
             }
         }
@@ -168,8 +209,24 @@ impl Shared {
         waiter: &Arc<Waiter>,
         until: Option<Instant>,
         led: &mut [Led],
+        held: &mut Held,
     ) -> Result<(), Error> {
-        if read_all(led) || spin(waiter, led, blocked) {
+        if read_all(led) {
+            return Ok(());
+        }
+        let mut until = until;
+        let holds = !held.wakes.is_empty() && led.iter().any(|it| it.inbox.expects_more());
+        if holds {
+            let soon = Instant::now() + HELD_TIME;
+            until = Some(until.map_or(soon, |until| until.min(soon)));
+        } else {
+            held.release();
+        }
+        if spin(waiter, led, blocked) {
+            return Ok(());
+        }
+        let naps = blocked.is_empty() && !led.is_empty() && led.iter().all(Led::may_nap);
+        if naps && nap(waiter, until, led)? {
             return Ok(());
         }
         let mut has_some = false;
@@ -192,6 +249,9 @@ impl Shared {
         let slept = waiter.sleep(&mut descriptors, until);
         let is_ready: Vec<bool> = descriptors.iter().map(|it| !it.revents().is_empty()).collect();
         drop(descriptors);
+        if !is_ready.contains(&true) {
+            held.release();
+        }
         slept.map_err(|source| Error::io("wait for channels", source))?;
         let (readable, writable) = is_ready.split_at(led.len());
         for (it, _) in led.iter_mut().zip(readable).filter(|(_, is_ready)| **is_ready) {
@@ -224,6 +284,16 @@ fn read_all(led: &mut [Led]) -> bool {
         has_input |= !it.input.is_empty();
     }
     has_input
+}
+
+/// Waits without being woken for data. Whether something has come.
+fn nap(waiter: &Waiter, until: Option<Instant>, led: &mut [Led]) -> Result<bool, Error> {
+    let soon = Instant::now() + NAP;
+    let until = until.map_or(soon, |until| until.min(soon));
+    let slept = waiter.sleep(&mut Vec::new(), Some(until));
+    let is_woken = slept.map_err(|source| Error::io("wait for channels", source))?;
+    led.iter_mut().for_each(|it| it.inbox.woken());
+    Ok(read_all(led) || is_woken)
 }
 
 /// Waits awake for no longer than it takes to wake a thread, while the other end is at work on another core: its answer is

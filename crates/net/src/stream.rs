@@ -20,8 +20,6 @@ use crate::shared::Shared;
 const COPY_LOCKED: usize = 16 << 10;
 /// Bytes of a large write that are copied at once: sending begins meanwhile.
 const WRITE_MAX: usize = 256 << 10;
-/// A socket whose channels are full is not filled beyond this: its thread waits, and sends when there is room.
-const UNSENT_MAX: u64 = 512 << 10;
 /// Small writes of the throughput class gather up to this.
 const GATHER_BYTES: u64 = 64 << 10;
 
@@ -184,10 +182,10 @@ impl Stream {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let (key, peer, class) = (self.key, self.peer, self.class);
+        let (key, class) = (self.key, self.class);
         let shared = self.endpoint.shared();
         let ((written, gathers), has_frames) = shared.with(|core, now| {
-            let written = match room(core, key, peer, class) {
+            let written = match room(core, key) {
                 Ok(Some(room)) => Some(Ok(append(core, key, bytes, room, now))),
                 Ok(None) => None,
                 Err(error) => Some(Err(error)),
@@ -218,18 +216,15 @@ impl Stream {
         &self,
         mut act: impl FnMut(&mut Core, Key, u64, Nanos) -> T,
     ) -> Result<T, Error> {
-        let (key, peer, class) = (self.key, self.peer, self.class);
+        let key = self.key;
         self.endpoint.shared().wait(
             &[self.interest(true)],
             self.write_timeout.until(),
             |core, now| {
-                let room = room(core, key, peer, class).transpose()?;
+                let room = room(core, key).transpose()?;
                 Some(room.map(|room| act(core, key, room, now)))
             },
-            |core, waker, waits| {
-                register_writer(core, key, waker, waits);
-                core.await_room(peer, class, waker, waits);
-            },
+            |core, waker, waits| register_writer(core, key, waker, waits),
         )?
     }
 
@@ -329,13 +324,12 @@ impl Stream {
     /// # Errors
     /// As [`Stream::write`].
     pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize, Error>> {
-        let (key, peer, class) = (self.key, self.peer, self.class);
+        let key = self.key;
         let found = self.endpoint.shared().act(|core, _| {
-            let found = room(core, key, peer, class).transpose();
+            let found = room(core, key).transpose();
             if found.is_none() {
                 core.has_tasks = true;
                 register_writer(core, key, cx.waker(), true);
-                core.await_room(peer, class, cx.waker(), true);
             }
             found
         });
@@ -373,7 +367,7 @@ fn readable(core: &Core, key: Key) -> Result<SocketStatus, Error> {
 }
 
 /// Bytes that can be written, if some can.
-fn room(core: &mut Core, key: Key, peer: Key, class: Class) -> Result<Option<u64>, Error> {
+fn room(core: &mut Core, key: Key) -> Result<Option<u64>, Error> {
     let status = status(core, key)?;
     if status.is_ended {
         return Err(Error::Closed);
@@ -382,8 +376,7 @@ fn room(core: &mut Core, key: Key, peer: Key, class: Class) -> Result<Option<u64
         core.engine.wants_room(key);
         return Ok(None);
     }
-    let is_full = status.unsent >= UNSENT_MAX && core.is_blocked(peer, class);
-    Ok((!is_full).then_some(status.writable))
+    Ok(Some(status.writable))
 }
 
 /// Copies as many bytes as there is room for.

@@ -107,6 +107,10 @@ impl Incoming for TcpIncoming {
     fn dequeue(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         (&*self.0).read_vectored(into)
     }
+
+    fn is_asked_by_poll(&self) -> bool {
+        true
+    }
 }
 
 impl Readiness for TcpReadiness {

@@ -44,6 +44,11 @@ pub trait Incoming: Send {
 
     /// `poll` has said that something has arrived: called before the next [`Incoming::dequeue`].
     fn woken(&mut self) {}
+
+    /// Whether asking in vain costs a system call: after a read that left memory over, `poll` is asked first.
+    fn is_asked_by_poll(&self) -> bool {
+        false
+    }
 }
 
 /// What a thread waits on while a channel has nothing to receive, or no room.

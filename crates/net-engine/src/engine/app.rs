@@ -9,7 +9,7 @@ use super::peer::Listener;
 use super::stream::{Due, Phase, Route, Stream};
 use super::{Engine, StreamFailure};
 use crate::flow::Reading;
-use crate::ids::{ResetReason, StreamId};
+use crate::ids::{Class, ResetReason, StreamId};
 use crate::table::Key;
 use crate::vns::{ReceiveHalf, SendHalf};
 use crate::wire::Open;
@@ -163,11 +163,17 @@ impl Engine {
         if stream.send.is_ended() || stream.failure().is_some() {
             return 0;
         }
-        let own = self.config.send_buffer.saturating_sub(stream.send.outstanding());
+        let own = self.own_room(stream);
         // A socket that has nothing in memory may have a little of it whatever others have.
         let shared = self.config.send_memory.saturating_sub(self.send_used);
         let least = SEND_LEAST.saturating_sub(stream.send.outstanding());
         own.min(shared.max(least))
+    }
+
+    /// Room in a socket's own memory. Little of it is for bytes that no channel has taken: these grow cold.
+    fn own_room(&self, stream: &Stream) -> u64 {
+        let free = self.config.send_buffer.saturating_sub(stream.send.outstanding());
+        free.min(self.config.unsent_max.saturating_sub(stream.send.unsent()))
     }
 
     /// The first byte of a socket's memory that is still needed, and the end of what was written.
@@ -200,21 +206,23 @@ impl Engine {
 
     /// The application found no room: a notice follows when there is some.
     pub fn wants_room(&mut self, key: Key) {
+        let Some(stream) = self.streams.get(key) else { return };
+        // Memory of others does not help a socket whose own is full.
+        let has_own = self.own_room(stream) > 0;
         let Some(stream) = self.streams.get_mut(key) else { return };
         // One without a notice since waits already.
         let is_new = std::mem::take(&mut stream.told_writable);
-        // Memory of others does not help a socket whose own is full.
-        let is_short = is_new && stream.send.outstanding() < self.config.send_buffer;
-        if is_short && !std::mem::replace(&mut stream.is_short_of_room, true) {
+        if is_new && has_own && !std::mem::replace(&mut stream.is_short_of_room, true) {
             self.short_of_room.push(key);
         }
     }
 
     /// Tells the application of room that is worth waking for: a third of the socket's memory, as in the kernel's
-    /// `sk_stream_is_writeable`.
+    /// `sk_stream_is_writeable`, and half of what may be unsent.
     pub(super) fn tell_room(&mut self, key: Key) {
         let Some(stream) = self.streams.get(key) else { return };
-        if stream.send.outstanding() <= self.config.send_buffer / 3 * 2 {
+        let (outstanding, unsent) = (stream.send.outstanding(), stream.send.unsent());
+        if outstanding <= self.config.send_buffer / 3 * 2 && unsent <= self.config.unsent_max / 2 {
             self.tell_writable(key);
         }
     }
@@ -252,14 +260,31 @@ impl Engine {
             Phase::Opening { .. } | Phase::Failed(_) => false,
             Phase::Incoming { .. } | Phase::Established => true,
         };
-        if may_report && receive.is_report_due(stream.window.size()) {
-            stream.due.report = true;
-            self.queue_control(key);
-        } else if may_report && receive.has_news() && !stream.has_late_report {
+        let size = stream.window.size();
+        let is_due = may_report && receive.is_report_due(size);
+        // A latency socket's answer follows soon, as a rule: the report goes with it.
+        let may_wait = stream.class == Class::Latency
+            && !stream.window.is_limiting()
+            && receive.may_report_late(size);
+        let is_new = may_report && receive.has_news() && !stream.has_late_report;
+        stream.due.report |= is_due;
+        match is_due && !may_wait {
+            true => self.queue_control(key),
+            false if is_due => self.queue_quietly(key),
+            false => {}
+        }
+        if is_new && (!is_due || may_wait) {
+            self.report_late(key, now);
+        }
+    }
+
+    /// What a socket's peer does not need soon is reported a little later.
+    fn report_late(&mut self, key: Key, now: Nanos) {
+        if let Some(stream) = self.streams.get_mut(key) {
             stream.has_late_report = true;
             self.late_reports.push(key);
-            self.wake_at(Nanos(now.0.saturating_add(REPORT_WITHIN.0)));
         }
+        self.wake_at(Nanos(now.0.saturating_add(REPORT_WITHIN.0)));
     }
 
     /// The application writes no more; what it has written is sent.

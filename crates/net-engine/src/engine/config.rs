@@ -14,11 +14,13 @@ pub struct EngineConfig {
     pub id: EndpointId,
     /// Bytes that a socket may have written without being acknowledged.
     pub send_buffer: u64,
+    /// Bytes of them that no channel has taken.
+    pub unsent_max: u64,
     /// Bytes of all sockets together that are written and not acknowledged.
     pub send_memory: u64,
     /// Largest payload of a data frame that it sends, and accepts.
     pub max_frame: u32,
-    /// Bytes of a socket in a round of deficit round robin.
+    /// Bytes of a socket in a round of deficit round robin. Its reader is woken for as many at once.
     pub quantum: u32,
     /// Share of the bytes that the latency class may take while the other waits, in percent.
     pub latency_percent: u8,
@@ -46,9 +48,10 @@ impl EngineConfig {
         EngineConfig {
             id,
             send_buffer: 4 << 20,
+            unsent_max: 256 << 10,
             send_memory: 256 << 20,
             max_frame: 128 << 10,
-            quantum: 64 << 10,
+            quantum: 256 << 10,
             latency_percent: 80,
             has_recovery: true,
             grace: Nanos::from_secs(5),

@@ -172,6 +172,14 @@ impl Engine {
 
     /// A control frame of a stream is due.
     fn queue_control(&mut self, key: Key) {
+        self.queue_quietly(key);
+        if let Some(stream) = self.streams.get(key).filter(|stream| stream.is_control_queued) {
+            self.tell_control(stream.peer);
+        }
+    }
+
+    /// The same, for one that goes with the next frame of its channel.
+    fn queue_quietly(&mut self, key: Key) {
         let Some(stream) = self.streams.get_mut(key) else { return };
         if !stream.due.is_any() || std::mem::replace(&mut stream.is_control_queued, true) {
             return;
@@ -180,7 +188,6 @@ impl Engine {
         if let Some(peer) = self.peers.get_mut(peer) {
             peer.control[class.index()].push_back(key);
         }
-        self.tell_control(peer);
     }
 
     /// The peer is answered about a stream that is over.

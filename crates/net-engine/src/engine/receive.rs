@@ -270,6 +270,9 @@ impl Engine {
             self.accepted(key, limit, now);
         }
         let Some(stream) = self.streams.get_mut(key) else { return Delivery::Nowhere };
+        if header.is_blocked() {
+            stream.window.note_limiting();
+        }
         match stream.receive.check(header.offset, header.length, header.is_last()) {
             Ok((start, end)) if start < end && stream.receive.claim(start, end) => {
                 Delivery::Into { socket: key, start, end }

@@ -174,7 +174,8 @@ impl Engine {
                 false => u64::from(chunk.length),
             };
             stream.route.last = Some(id);
-            let flags = if chunk.is_last { Header::FIN } else { 0 };
+            let fin = if chunk.is_last { Header::FIN } else { 0 };
+            let flags = fin | if stream.send.is_blocked() { Header::BLOCKED } else { 0 };
             let header = Header {
                 kind: Kind::Data,
                 flags,

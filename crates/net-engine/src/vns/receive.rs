@@ -239,12 +239,17 @@ impl ReceiveHalf {
         self.beyond.first()
     }
 
-    /// Whether a report is due: a quarter of the window has changed, or the peer has to be answered.
+    /// Whether a report is due: the limit has risen by a quarter of the window, or half of a window has arrived that nobody
+    /// reads, or the peer has to be answered.
     pub fn is_report_due(&self, window: u64) -> bool {
-        let step = (window / 4).max(1);
         self.must_report
-            || self.ack() - self.reported >= step
-            || self.limit.saturating_sub(self.announced) >= step
+            || self.ack() - self.reported >= (window / 2).max(1)
+            || self.limit.saturating_sub(self.announced) >= (window / 4).max(1)
+    }
+
+    /// Whether a report that is due may wait a little for data that goes the same way.
+    pub fn may_report_late(&self, window: u64) -> bool {
+        !self.must_report && self.limit.saturating_sub(self.announced) < (window / 2).max(1)
     }
 
     /// Whether a report would say anything new.
@@ -406,18 +411,21 @@ mod tests {
     }
 
     #[test]
-    fn report_is_due_after_a_quarter_of_the_window() {
+    fn report_is_due_after_a_quarter_of_the_window_or_half_of_it_unread() {
         let mut half = half(1_000);
         half.reported();
-        take(&mut half, 0, 249).unwrap();
+        take(&mut half, 0, 499).unwrap();
         assert!(!half.is_report_due(1_000) && half.has_news());
-        take(&mut half, 249, 1).unwrap();
-        assert!(half.is_report_due(1_000));
+        take(&mut half, 499, 1).unwrap();
+        assert!(half.is_report_due(1_000) && half.may_report_late(1_000));
         half.reported();
         assert!(!half.has_news());
         half.read(250);
         half.raise_limit(1_250);
-        assert!(half.is_report_due(1_000));
+        assert!(half.is_report_due(1_000) && half.may_report_late(1_000));
+        half.read(250);
+        half.raise_limit(1_500);
+        assert!(!half.may_report_late(1_000));
     }
 
     proptest! {

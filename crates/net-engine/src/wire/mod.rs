@@ -101,7 +101,7 @@ impl Kind {
 pub struct Header {
     /// What it is about.
     pub kind: Kind,
-    /// [`Header::FIN`], or none.
+    /// [`Header::FIN`], [`Header::BLOCKED`].
     pub flags: u8,
     /// Bytes of payload that follow.
     pub length: u32,
@@ -169,6 +169,8 @@ impl Header {
     /// The payload is the last of its stream in this direction: the final offset is `offset + length`. In an update frame:
     /// it is the last report, the sender is done with the stream.
     pub const FIN: u8 = 1;
+    /// Of a data frame: more is written, and the peer's limit keeps it back. As QUIC's STREAM_DATA_BLOCKED (RFC 9000, 19.13).
+    pub const BLOCKED: u8 = 2;
 
     /// A control frame without payload.
     pub fn control(kind: Kind, stream: StreamId, offset: u64) -> Header {
@@ -179,6 +181,11 @@ impl Header {
     /// Whether the stream ends with this frame.
     pub fn is_last(&self) -> bool {
         self.flags & Header::FIN != 0
+    }
+
+    /// Whether the limit keeps more back.
+    pub fn is_blocked(&self) -> bool {
+        self.flags & Header::BLOCKED != 0
     }
 
     /// The offset behind the payload of a data frame.
@@ -224,8 +231,11 @@ impl Header {
 
     fn validate(&self, max_frame: u32) -> Result<(), FrameError> {
         let Header { kind, flags, length, stream, offset } = *self;
-        let may_be_last = matches!(kind, Kind::Data | Kind::Update);
-        let known = if may_be_last { Header::FIN } else { 0 };
+        let known = match kind {
+            Kind::Data => Header::FIN | Header::BLOCKED,
+            Kind::Update => Header::FIN,
+            _ => 0,
+        };
         if flags & !known != 0 {
             return Err(FrameError::Flags { kind, flags });
         }
@@ -274,13 +284,13 @@ mod tests {
 
     fn any_header() -> impl Strategy<Value = Header> {
         let kind = (0..Kind::ALL.len()).prop_map(|index| Kind::ALL[index]);
-        (kind, any::<bool>(), any::<u32>(), 1..u64::MAX, any::<u64>()).prop_map(
-            |(kind, last, length, stream, offset)| {
+        (kind, 0..4u8, any::<u32>(), 1..u64::MAX, any::<u64>()).prop_map(
+            |(kind, flags, length, stream, offset)| {
                 let (min, max) = kind.payload();
                 let length = min + length % (max - min + 1);
                 Header {
                     kind,
-                    flags: u8::from(last && kind.is_data()),
+                    flags: if kind.is_data() { flags } else { 0 },
                     length,
                     stream: StreamId(if kind.is_of_stream() { stream } else { 0 }),
                     offset: offset.min(u64::MAX - u64::from(length)),
@@ -327,7 +337,7 @@ mod tests {
             refused(Header { offset: u64::MAX - 7, ..data }),
             FrameError::Offset { .. }
         ));
-        assert!(matches!(refused(Header { flags: 2, ..data }), FrameError::Flags { flags: 2, .. }));
+        assert!(matches!(refused(Header { flags: 4, ..data }), FrameError::Flags { flags: 4, .. }));
         assert!(matches!(
             refused(Header { stream: StreamId::NONE, ..data }),
             FrameError::Stream { .. }

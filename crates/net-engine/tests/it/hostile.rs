@@ -60,24 +60,25 @@ fn frames() -> impl Strategy<Value = Step> {
     let kind = prop_oneof![3 => Just(Kind::Data), 2 => Just(Kind::Open), 2 => Just(Kind::Update),
         4 => proptest::sample::select(&Kind::ALL[..])];
     kind.prop_flat_map(|kind| {
-        let numbers = (0..2usize, 1..14u64, offsets(), 0..6_000u32, any::<bool>());
+        let numbers = (0..2usize, 1..14u64, offsets(), 0..6_000u32, 0..4u8);
         (Just(kind), numbers, payloads(kind), 0..6_000u32, any::<bool>())
     })
-    .prop_map(
-        |(kind, (channel, stream, offset, length, is_last), payload, come, finishes)| {
-            let length = match kind {
-                Kind::Data => length,
-                Kind::Open => OPEN_BYTES as u32,
-                Kind::Update | Kind::Resend => UPDATE_BYTES as u32,
-                _ => 0,
-            };
-            let may_be_last = matches!(kind, Kind::Data | Kind::Update);
-            let flags = if is_last && may_be_last { Header::FIN } else { 0 };
-            let stream = if kind.is_of_stream() { StreamId(stream) } else { StreamId::NONE };
-            let header = Header { kind, flags, length, stream, offset };
-            Step::Frame { channel, header, payload, come, finishes }
-        },
-    )
+    .prop_map(|(kind, (channel, stream, offset, length, flags), payload, come, finishes)| {
+        let length = match kind {
+            Kind::Data => length,
+            Kind::Open => OPEN_BYTES as u32,
+            Kind::Update | Kind::Resend => UPDATE_BYTES as u32,
+            _ => 0,
+        };
+        let flags = match kind {
+            Kind::Data => flags & (Header::FIN | Header::BLOCKED),
+            Kind::Update => flags & Header::FIN,
+            _ => 0,
+        };
+        let stream = if kind.is_of_stream() { StreamId(stream) } else { StreamId::NONE };
+        let header = Header { kind, flags, length, stream, offset };
+        Step::Frame { channel, header, payload, come, finishes }
+    })
 }
 
 fn steps() -> impl Strategy<Value = Step> {

@@ -28,6 +28,7 @@ fn policies(kind: u32, config: &mut EngineConfig) -> Policies {
     config.max_frame = 4_096;
     config.quantum = 4_096;
     config.send_buffer = 24 << 10;
+    config.unsent_max = 16 << 10;
     config.send_memory = 128 << 10;
     let limits = MemoryLimits {
         endpoint: 512 << 10,
