@@ -20,7 +20,7 @@ pub mod vns;
 pub mod wire;
 
 pub use engine::{
-    Body, ChannelCaps, ConnectError, Delivery, Engine, EngineConfig, Frame, FrameRefused,
+    Body, ChannelCaps, ConnectError, Delivery, Direct, Engine, EngineConfig, Frame, FrameRefused,
     ListenError, Notice, Policies, SocketStatus, StreamFailure,
 };
 pub use ids::{ChannelId, Class, EndpointId, OpenRefusal, ResetReason, StreamId};

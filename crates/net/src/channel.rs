@@ -60,6 +60,8 @@ pub(crate) struct Channel {
     pub asked: Option<(Waker, u32)>,
     /// It takes the inbox next: the leader gives it up.
     pub successor: Option<Waker>,
+    /// Threads that wait until no other sends on it.
+    pub turns: Wakers,
     /// The thread that waits until it has room, and has it sent on then.
     pub room_leader: Option<Waker>,
     /// Threads that leave that to it.
@@ -90,11 +92,17 @@ impl Channel {
             followers: Wakers::default(),
             asked: None,
             successor: None,
+            turns: Wakers::default(),
             room_leader: None,
             room_followers: Wakers::default(),
             shared_at: None,
             reserved_until: Nanos::ZERO,
         }
+    }
+
+    /// Whether no thread sends on it, and nothing waits for room.
+    pub fn is_free(&self) -> bool {
+        !self.is_blocked && self.outbox.as_ref().is_some_and(|outbox| outbox.is_empty())
     }
 
     /// The thread that is to read it now: its successor before all others.

@@ -149,6 +149,11 @@ impl Core {
         Ok(key)
     }
 
+    /// Has a thread woken once the lock is free.
+    pub fn wake(&mut self, waker: Option<Waker>) {
+        self.wakes.extend(waker);
+    }
+
     /// Has the helper look.
     pub fn wake_helper(&mut self) {
         self.wakes.push(Waker::from(Arc::clone(&self.helper)));
@@ -221,6 +226,8 @@ impl Core {
                 channel.outbox = Some(outbox);
                 continue;
             }
+            // Others choose another channel meanwhile, if there is one.
+            self.engine.channel_load(key, outbox.backlog(), false, Nanos::ZERO);
             return Some(Sending { key, outbox });
         }
         None
@@ -264,6 +271,8 @@ impl Core {
                 self.engine.channel_load(key, backlog, sent == Sent::Part, Nanos::ZERO);
                 if sent == Sent::All && self.engine.has_frame(key) {
                     self.to_send.push_back(key);
+                } else if sent == Sent::All {
+                    self.pass_turn(key);
                 }
             }
             Err(error) => {
@@ -281,6 +290,9 @@ impl Core {
             let backlog = channel.outbox.as_ref().map_or(0, |outbox| outbox.backlog());
             self.engine.channel_load(key, backlog, false, Nanos::ZERO);
             self.to_send.push_back(key);
+            if backlog == 0 {
+                self.pass_turn(key);
+            }
         }
     }
 
@@ -509,6 +521,7 @@ impl Core {
         }
         self.wakes.extend(channel.leader.take().map(|leader| leader.waker));
         self.wakes.extend(channel.followers.take());
+        self.wakes.extend(channel.turns.take());
         self.wakes.extend(channel.room_leader.take());
         self.wakes.extend(channel.room_followers.take());
         self.wake_helper();

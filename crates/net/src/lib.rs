@@ -19,6 +19,7 @@ mod batch;
 mod channel;
 mod config;
 mod core;
+mod direct;
 mod endpoint;
 mod error;
 mod handshake;

@@ -2,11 +2,13 @@
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::sync::Arc;
 
 use quell_model::Nanos;
-use quell_net_engine::{Body, Engine, Key};
+use quell_net_engine::wire::Header;
+use quell_net_engine::{Body, Engine, Frame, Key};
 
-use crate::memory::Span;
+use crate::memory::{Pool, Span, spans_of};
 use crate::socket::Sockets;
 use crate::transport::Outgoing;
 
@@ -25,6 +27,8 @@ const PIECES_MAX: usize = 4 * SLICES;
 enum Piece {
     Staged(Range<usize>),
     Shared(Span),
+    /// Of the memory that the application writes from, while it does.
+    Direct(Range<usize>),
 }
 
 /// See the module.
@@ -74,16 +78,56 @@ impl Outbox {
             && self.pieces.len() < PIECES_MAX
         {
             let Some(frame) = engine.transmit(key, max, now) else { break };
+            self.add_frame(&frame, sockets);
+            if let Body::Data(socket) = frame.body {
+                engine.taken(socket, now);
+            }
+        }
+    }
+
+    /// Gathers the channel's next frames, of which those of `socket` carry bytes of the application's memory, the first of
+    /// which has the offset `start` in the stream. `is_blocked`: it has more than the peer lets it send. Returns up to which
+    /// offset they reach.
+    pub fn gather_direct(
+        &mut self,
+        engine: &mut Engine,
+        key: Key,
+        sockets: &Sockets,
+        (socket, start, is_blocked): (Key, u64, bool),
+        now: Nanos,
+    ) -> u64 {
+        debug_assert!(self.is_empty(), "what was gathered before goes first");
+        let (max, mut end) = (engine.config().max_frame, start);
+        let most = engine.send_range(socket).map_or(start, |(_, end)| end);
+        while let Some(mut frame) = engine.transmit(key, max, now) {
+            if frame.body != Body::Data(socket) {
+                debug_assert!(!matches!(frame.body, Body::Data(_)), "a socket that was not queued");
+                self.add_frame(&frame, sockets);
+                continue;
+            }
+            debug_assert_eq!(frame.header.offset, end, "bytes of a stream out of order");
+            if is_blocked && frame.header.end() == most {
+                frame.header.flags |= Header::BLOCKED;
+            }
             self.stage(&frame.header.encode());
-            match frame.body {
-                Body::Empty => {}
-                Body::Open(open) => self.stage(&open),
-                Body::Update(update) => self.stage(&update),
-                Body::Data(socket) => {
-                    let (start, end) = (frame.header.offset, frame.header.end());
-                    self.add(sockets, socket, start, end);
-                    engine.taken(socket, now);
-                }
+            let from = (end - start) as usize;
+            end = frame.header.end();
+            let to = (end - start) as usize;
+            self.bytes += to - from;
+            self.pieces.push(Piece::Direct(from..to));
+        }
+        engine.taken(socket, now);
+        end
+    }
+
+    fn add_frame(&mut self, frame: &Frame, sockets: &Sockets) {
+        self.stage(&frame.header.encode());
+        match frame.body {
+            Body::Empty => {}
+            Body::Open(open) => self.stage(&open),
+            Body::Update(update) => self.stage(&update),
+            Body::Data(socket) => {
+                self.add(sockets, socket, frame.header.offset, frame.header.end());
             }
         }
     }
@@ -116,10 +160,42 @@ impl Outbox {
 
     /// Sends what was gathered, as far as there is room.
     pub fn send(&mut self) -> io::Result<Sent> {
+        self.send_with(&[])
+    }
+
+    /// The same after [`Outbox::gather_direct`]. What there is no room for is copied.
+    pub fn send_direct(&mut self, direct: &[u8], pool: &Arc<Pool>) -> io::Result<Sent> {
+        let result = self.send_with(direct);
+        if !matches!(result, Ok(Sent::All)) {
+            self.keep(direct, pool);
+        }
+        result
+    }
+
+    /// Copies what is not sent of the application's memory.
+    fn keep(&mut self, direct: &[u8], pool: &Arc<Pool>) {
+        let (first, done) = self.next;
+        let mut kept = Vec::new();
+        for (index, piece) in self.pieces.drain(first..).enumerate() {
+            let skip = if index == 0 { done } else { 0 };
+            match piece {
+                Piece::Direct(range) => {
+                    let spans = spans_of(pool, &direct[range.start + skip..range.end]);
+                    kept.extend(spans.into_iter().map(Piece::Shared));
+                }
+                Piece::Staged(range) => kept.push(Piece::Staged(range.start + skip..range.end)),
+                Piece::Shared(span) => kept.push(Piece::Shared(span.slice(skip, span.len()))),
+            }
+        }
+        self.bytes -= self.sent;
+        (self.pieces, self.sent, self.next) = (kept, 0, (0, 0));
+    }
+
+    fn send_with(&mut self, direct: &[u8]) -> io::Result<Sent> {
         while self.sent < self.bytes {
-            match self.send_some() {
+            match self.send_some(direct) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(sent) => self.advance(sent),
+                Ok(sent) => self.advance(sent, direct),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Part),
                 Err(error) => return Err(error),
@@ -131,23 +207,23 @@ impl Outbox {
         Ok(Sent::All)
     }
 
-    fn send_some(&mut self) -> io::Result<usize> {
+    fn send_some(&mut self, direct: &[u8]) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let (first, done) = self.next;
         let mut count = 0;
         for (slice, piece) in slices.iter_mut().zip(&self.pieces[first..]) {
-            let bytes = piece_bytes(&self.staged, piece);
+            let bytes = piece_bytes(&self.staged, direct, piece);
             *slice = IoSlice::new(if count == 0 { &bytes[done..] } else { bytes });
             count += 1;
         }
         self.outgoing.enqueue(&slices[..count])
     }
 
-    fn advance(&mut self, sent: usize) {
+    fn advance(&mut self, sent: usize, direct: &[u8]) {
         self.sent += sent;
         let (mut piece, mut done) = (self.next.0, self.next.1 + sent);
         while let Some(it) = self.pieces.get(piece) {
-            let length = piece_bytes(&self.staged, it).len();
+            let length = piece_bytes(&self.staged, direct, it).len();
             if done < length {
                 break;
             }
@@ -159,9 +235,10 @@ impl Outbox {
     }
 }
 
-fn piece_bytes<'a>(staged: &'a [u8], piece: &'a Piece) -> &'a [u8] {
+fn piece_bytes<'a>(staged: &'a [u8], direct: &'a [u8], piece: &'a Piece) -> &'a [u8] {
     match piece {
         Piece::Staged(range) => &staged[range.clone()],
         Piece::Shared(span) => span.bytes(),
+        Piece::Direct(range) => &direct[range.clone()],
     }
 }

@@ -184,7 +184,7 @@ impl Shared {
                 }
                 Step::Wait(core.blocked_for(interests, &waker))
             });
-            let is_bulk = led.iter().all(|it| it.class == Class::Throughput);
+            let is_bulk = !led.is_empty() && led.iter().all(|it| it.class == Class::Throughput);
             if !is_bulk || held.bytes >= HELD_BYTES || matches!(step, Step::Done(_)) {
                 held.release();
             }

@@ -19,7 +19,7 @@ use crate::shared::Shared;
 /// Writes up to this are copied under the endpoint's lock.
 const COPY_LOCKED: usize = 16 << 10;
 /// Bytes of a large write that are copied at once: sending begins meanwhile.
-const WRITE_MAX: usize = 256 << 10;
+pub(crate) const WRITE_MAX: usize = 256 << 10;
 /// Small writes of the throughput class gather up to this.
 const GATHER_BYTES: u64 = 64 << 10;
 
@@ -89,6 +89,14 @@ impl Stream {
     /// Writes that wait longer fail with [`Error::TimedOut`].
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         self.write_timeout.set(timeout);
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub(crate) fn write_until(&self) -> Option<Instant> {
+        self.write_timeout.until()
     }
 
     pub(crate) fn key(&self) -> Key {
@@ -168,6 +176,9 @@ impl Stream {
     pub fn write(&self, bytes: &[u8]) -> Result<usize, Error> {
         if bytes.len() <= COPY_LOCKED {
             return self.write_small(bytes);
+        }
+        if let Some(written) = self.write_directly(bytes)? {
+            return Ok(written);
         }
         let room = self.wait_room(|_, _, room, _| room)?;
         let most = usize::try_from(room).unwrap_or(usize::MAX).min(WRITE_MAX);
@@ -366,12 +377,15 @@ fn readable(core: &Core, key: Key) -> Result<SocketStatus, Error> {
     if drains { Ok(known) } else { status(core, key) }
 }
 
+/// The status of a socket that was not ended on this side.
+pub(crate) fn writable(core: &Core, key: Key) -> Result<SocketStatus, Error> {
+    let known = status(core, key)?;
+    if known.is_ended { Err(Error::Closed) } else { Ok(known) }
+}
+
 /// Bytes that can be written, if some can.
 fn room(core: &mut Core, key: Key) -> Result<Option<u64>, Error> {
-    let status = status(core, key)?;
-    if status.is_ended {
-        return Err(Error::Closed);
-    }
+    let status = writable(core, key)?;
     if status.writable == 0 {
         core.engine.wants_room(key);
         return Ok(None);
@@ -429,7 +443,7 @@ pub(crate) fn register_reader(core: &mut Core, key: Key, waker: &Waker, waits: b
     }
 }
 
-fn register_writer(core: &mut Core, key: Key, waker: &Waker, waits: bool) {
+pub(crate) fn register_writer(core: &mut Core, key: Key, waker: &Waker, waits: bool) {
     let Some(socket) = core.sockets.get_mut(key) else { return };
     match waits {
         true => socket.writers.add(waker),

@@ -76,19 +76,14 @@ fn virtual_address() -> SocketAddr {
 }
 
 fn endpoint(system: System) -> Result<Endpoint> {
-    let (same_host, throughput_channels) = match system {
-        System::Quell(channels) => (SameHost::Tcp, channels),
-        System::QuellShm | System::Tcp | System::Unix => (SameHost::SharedMemory, 1),
-    };
-    let congestion = CONGESTION.to_owned();
+    let mut config = EndpointConfig::default();
+    if let System::Quell { channels, has_recovery } = system {
+        (config.same_host, config.throughput_channels) = (SameHost::Tcp, channels);
+        config.engine.has_recovery = has_recovery;
+    }
+    config.congestion = CONGESTION.to_owned();
     // The namespaces are the benchmark's own.
-    let config = EndpointConfig {
-        same_host,
-        throughput_channels,
-        congestion,
-        insecure: true,
-        ..EndpointConfig::default()
-    };
+    config.insecure = true;
     Ok(Endpoint::new(config)?)
 }
 
@@ -108,7 +103,7 @@ impl Acceptor {
                 let listener = UnixListener::bind_addr(&unix_name(address)?)?;
                 (Acceptor::Unix(listener), address.to_owned())
             }
-            System::Quell(_) | System::QuellShm => {
+            System::Quell { .. } | System::QuellShm => {
                 let endpoint = endpoint(system)?;
                 let own = endpoint.take_channels(address.parse()?)?;
                 let listener = endpoint.listen(virtual_address())?;
@@ -163,7 +158,7 @@ impl Connector {
     pub fn new(system: System, address: &str) -> Result<Connector> {
         let endpoint = match system {
             System::Tcp | System::Unix => None,
-            System::Quell(_) | System::QuellShm => {
+            System::Quell { .. } | System::QuellShm => {
                 let endpoint = endpoint(system)?;
                 endpoint.connect_peer(address.parse()?)?;
                 Some(endpoint)

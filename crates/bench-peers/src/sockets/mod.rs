@@ -21,8 +21,13 @@ pub enum System {
     Tcp,
     /// A Unix socket.
     Unix,
-    /// Virtual sockets over channels of kernel TCP, and how many of the throughput class.
-    Quell(usize),
+    /// Virtual sockets over channels of kernel TCP.
+    Quell {
+        /// Channels of the throughput class.
+        channels: usize,
+        /// What is sent is kept until it has arrived, so that a lost channel loses nothing.
+        has_recovery: bool,
+    },
     /// Virtual sockets through shared memory.
     QuellShm,
 }
@@ -32,8 +37,9 @@ impl System {
         Ok(match name {
             "tcp" => System::Tcp,
             "unix" => System::Unix,
-            "quell" => System::Quell(1),
-            "quell-2" => System::Quell(2),
+            "quell" => System::Quell { channels: 1, has_recovery: true },
+            "quell-2" => System::Quell { channels: 2, has_recovery: true },
+            "quell-no-recovery" => System::Quell { channels: 1, has_recovery: false },
             "quell-shm" => System::QuellShm,
             other => bail!("no system is called {other}"),
         })

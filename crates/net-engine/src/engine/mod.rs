@@ -38,7 +38,7 @@ pub use config::{EngineConfig, Policies};
 pub use peer::ChannelCaps;
 pub use receive::{Delivery, FrameRefused};
 pub use stream::StreamFailure;
-pub use transmit::{Body, Frame};
+pub use transmit::{Body, Direct, Frame};
 
 /// A channel that broke is opened again within this time, unless its peer is gone.
 const COMES_BACK_WITHIN: Nanos = Nanos::from_millis(100);

@@ -141,8 +141,14 @@ impl Stream {
 
     /// Its peer is gone, but had sent everything, and said so: that can be read to its end.
     pub fn drains(&self) -> bool {
-        self.phase == Phase::Failed(StreamFailure::Reset(ResetReason::PeerLost))
-            && self.receive.is_finished()
+        let is_lost = matches!(
+            self.failure(),
+            Some(
+                StreamFailure::Reset(ResetReason::PeerLost)
+                    | StreamFailure::Aborted(ResetReason::PeerLost)
+            )
+        );
+        is_lost && self.receive.is_finished()
     }
 
     /// Whether a channel has something to carry for it.

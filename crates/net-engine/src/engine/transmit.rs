@@ -3,7 +3,7 @@
 use quell_model::Nanos;
 
 use super::peer::Answer;
-use super::stream::Stream;
+use super::stream::{Phase, Stream};
 use super::{Engine, Notice};
 use crate::ids::{Class, StreamId};
 use crate::table::Key;
@@ -20,6 +20,17 @@ pub enum Body {
     Update([u8; UPDATE_BYTES]),
     /// `length` bytes of the socket's memory, from `offset` of the stream on.
     Data(Key),
+}
+
+/// See [`Engine::direct`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direct {
+    /// Its bytes are kept, or others of its bytes go first.
+    Never,
+    /// Not before the peer lets it send.
+    NoCredit,
+    /// So many bytes can go to this channel, once it is free.
+    Channel(Key, u64),
 }
 
 /// A frame to send.
@@ -213,6 +224,29 @@ impl Engine {
             stream.route.queued_on = None;
         }
         self.route(key);
+    }
+
+    /// Whether what a socket writes next can go to a channel from the application's own memory.
+    pub fn direct(&mut self, key: Key) -> Direct {
+        let has_recovery = self.has_recovery(key);
+        let Some(stream) = self.streams.get(key) else { return Direct::Never };
+        let may = stream.phase == Phase::Established
+            && stream.class == Class::Throughput
+            && !has_recovery
+            && !stream.send.is_ended()
+            && !stream.send.is_stopped()
+            && stream.send.unsent() == 0
+            && stream.route.queued_on.is_none();
+        if !may {
+            return Direct::Never;
+        }
+        let credit = stream.send.credit();
+        if credit == 0 {
+            return Direct::NoCredit;
+        }
+        let chosen = self.choose(key);
+        let is_idle = |key: &Key| self.channels.get(*key).is_some_and(|it| it.ready.is_empty());
+        chosen.filter(is_idle).map_or(Direct::Never, |chosen| Direct::Channel(chosen, credit))
     }
 
     /// Without recovery the memory of a chunk is free once the channel has taken it: the driver says so. Returns the first

@@ -112,6 +112,11 @@ impl SendHalf {
         rose
     }
 
+    /// Bytes that the peer would accept beyond what was sent.
+    pub fn credit(&self) -> u64 {
+        self.limit.saturating_sub(self.next)
+    }
+
     /// The peer asks for a pause, or ends it.
     pub fn set_stopped(&mut self, stopped: bool) {
         self.stopped = stopped;
