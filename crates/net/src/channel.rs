@@ -56,6 +56,8 @@ pub(crate) struct Channel {
     pub leader: Option<Leader>,
     /// Threads that wait for the inbox.
     pub followers: Wakers,
+    /// Threads that wait for new streams, and for the inbox where no other does.
+    pub acceptors: Wakers,
     /// The same thread has found the inbox taken so often in a row: its bytes come through another one each time.
     pub asked: Option<(Waker, u32)>,
     /// It takes the inbox next: the leader gives it up.
@@ -90,6 +92,7 @@ impl Channel {
             armed: Armed::default(),
             leader: None,
             followers: Wakers::default(),
+            acceptors: Wakers::default(),
             asked: None,
             successor: None,
             turns: Wakers::default(),

@@ -11,6 +11,7 @@ use quell_net_engine::{ChannelId, Class, Engine, Key, Notice};
 
 use crate::channel::{Channel, Leader};
 use crate::error::Error;
+use crate::helper::LOOK;
 use crate::inbox::{Inbox, Input};
 use crate::memory::Pool;
 use crate::outbox::{Outbox, Sent};
@@ -26,6 +27,9 @@ const RESERVED: Nanos = Nanos::from_millis(10);
 /// A channel whose leader has read for other threads within this time is read by one of them when it leaves. Otherwise it
 /// comes back before the helper has looked, as a rule.
 const SHARED_FOR: Nanos = Nanos::from_millis(1);
+
+/// Peers whose channels a thread reads that waits for new streams.
+const ACCEPTOR_PEERS_MAX: usize = 4;
 
 /// Where peers are, and how they are reached again.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +48,8 @@ pub(crate) struct Interest {
     pub class: Class,
     /// Control frames may end the wait: credit, an answer to an open frame.
     pub wants_control: bool,
+    /// It waits for new streams: it reads what no other thread does, and waits for no other to leave it that.
+    pub is_weak: bool,
 }
 
 /// A channel's inbox in the hands of the thread that reads it.
@@ -89,6 +95,8 @@ pub(crate) struct Core {
     pub helper_until: Nanos,
     /// It looks only when it is woken.
     pub is_helper_idle: bool,
+    /// Since its last look a thread has left something that it has to send soon.
+    pub needs_looks: bool,
     /// Tasks, which have no thread that reads for them, wait.
     pub has_tasks: bool,
     pub is_closed: bool,
@@ -112,6 +120,7 @@ impl Core {
             helper,
             helper_until: Nanos::ZERO,
             is_helper_idle: false,
+            needs_looks: false,
             has_tasks: false,
             is_closed: false,
             next_port: 49_152,
@@ -377,6 +386,7 @@ impl Core {
                     let (class, readiness) = (channel.class, Arc::clone(&channel.readiness));
                     led.push(Led { key, class, inbox, readiness, input: Input::default() });
                 }
+                None if interest.is_weak => channel.acceptors.add(waker),
                 None if is_own => {
                     channel.followers.add(waker);
                     // A thread that is busy with bulk data gives it back, as does one that reads for this one alone.
@@ -417,6 +427,19 @@ impl Core {
         }
     }
 
+    /// The same for something that is left to it to send: it looks soon.
+    pub fn leave_to_helper(&mut self, now: Nanos) {
+        self.rouse_helper();
+        if !std::mem::replace(&mut self.needs_looks, true) && !self.looks_soon(now) {
+            self.wake_helper();
+        }
+    }
+
+    /// Whether the helper looks within its shortest interval.
+    pub fn looks_soon(&self, now: Nanos) -> bool {
+        self.helper_until.0 <= now.0 + LOOK.0
+    }
+
     /// The helper has read channels: those with input are in use.
     pub fn note_live(&mut self, led: &[Led]) {
         for it in led.iter().filter(|it| !it.input.is_empty()) {
@@ -452,9 +475,11 @@ impl Core {
 
     /// A thread waits no more: another one reads what it would have read, if others have used the channel just now.
     pub fn leave(&mut self, interest: Interest, waker: &Waker, now: Nanos) {
+        let mut is_left = false;
         for key in self.channels_for(interest) {
             let Some(channel) = self.channels.get_mut(key) else { continue };
             channel.followers.remove(waker);
+            channel.acceptors.remove(waker);
             channel.room_followers.remove(waker);
             if channel.room_leader.take_if(|leader| leader.will_wake(waker)).is_some() {
                 self.wakes.extend(channel.room_followers.first());
@@ -466,7 +491,30 @@ impl Core {
             if channel.inbox.is_some() && is_shared {
                 self.wakes.extend(channel.followers.first());
             }
+            is_left |= channel.inbox.is_some() && !channel.followers.is_empty();
         }
+        if is_left {
+            // It reads for those who wait on, should this thread be long.
+            self.leave_to_helper(now);
+        }
+    }
+
+    /// A stream is closed: its channels may have lost their last reader, and a thread that accepts streams reads them.
+    pub fn offer(&mut self, peer: Key) {
+        let keys: Vec<Key> = self.engine.channels(peer).map(|(key, _)| key).collect();
+        for key in keys {
+            let channel = self.channels.get_mut(key).filter(|it| it.inbox.is_some());
+            self.wakes.extend(channel.and_then(|channel| channel.acceptors.first()));
+        }
+    }
+
+    /// What a thread that accepts streams waits for: the channels of some peers. The helper reads those of others.
+    pub fn interests_of_acceptor(&self) -> Vec<Interest> {
+        let peers = self.routes.values().flatten().map(|route| route.peer);
+        let of_peer = |peer| {
+            Class::ALL.map(|class| Interest { peer, class, wants_control: false, is_weak: true })
+        };
+        peers.take(ACCEPTOR_PEERS_MAX).flat_map(of_peer).collect()
     }
 
     /// A thread has read channels, and nothing was its own.
@@ -521,6 +569,7 @@ impl Core {
         }
         self.wakes.extend(channel.leader.take().map(|leader| leader.waker));
         self.wakes.extend(channel.followers.take());
+        self.wakes.extend(channel.acceptors.take());
         self.wakes.extend(channel.turns.take());
         self.wakes.extend(channel.room_leader.take());
         self.wakes.extend(channel.room_followers.take());

@@ -140,10 +140,22 @@ impl Endpoint {
     /// When no peer has the address, or it refuses the stream.
     pub fn connect(&self, address: SocketAddr, class: Class) -> Result<Stream, Error> {
         let (route, _) = self.0.shared.with(|core, _| core.route(address));
-        self.open(route.ok_or(Error::NoRoute(address))?, address, class)
+        let stream = self.open(route.ok_or(Error::NoRoute(address))?, address, class, false)?;
+        stream.wait_connected()?;
+        Ok(stream)
     }
 
-    /// The same, to a certain peer: several on one host may have the same addresses.
+    /// The same without waiting: the stream is opened together with what is written first, and is refused at the next call. As
+    /// with TCP Fast Open, but nothing is delivered twice.
+    ///
+    /// # Errors
+    /// When no peer has the address.
+    pub fn connect_early(&self, address: SocketAddr, class: Class) -> Result<Stream, Error> {
+        let (route, _) = self.0.shared.with(|core, _| core.route(address));
+        self.open(route.ok_or(Error::NoRoute(address))?, address, class, true)
+    }
+
+    /// As [`Endpoint::connect`], to a certain peer: several on one host may have the same addresses.
     ///
     /// # Errors
     /// When the peer is gone, or refuses the stream.
@@ -156,21 +168,37 @@ impl Endpoint {
         let (route, _) = self.0.shared.with(|core, _| {
             core.routes.values().flatten().find(|route| route.peer == peer.0).copied()
         });
-        self.open(route.ok_or(Error::NoRoute(address))?, address, class)
+        let stream = self.open(route.ok_or(Error::NoRoute(address))?, address, class, false)?;
+        stream.wait_connected()?;
+        Ok(stream)
     }
 
-    fn open(&self, route: Route, destination: SocketAddr, class: Class) -> Result<Stream, Error> {
-        let (key, open) = self.0.shared.act(|core, now| {
+    fn open(
+        &self,
+        route: Route,
+        destination: SocketAddr,
+        class: Class,
+        is_early: bool,
+    ) -> Result<Stream, Error> {
+        let shared = &self.0.shared;
+        let (opened, has_frames) = shared.with(|core, now| {
             let source = SocketAddr::new(route.own, core.port());
             let open = Open { source, destination, class };
             let key = core.engine.open(route.peer, open, now)?;
             core.sockets.of(key);
+            if is_early {
+                core.engine.open_early(key);
+                // It sends the open frame, should nothing be written soon.
+                core.leave_to_helper(now);
+            }
             Ok::<_, Error>((key, open))
-        })?;
-        let stream =
-            Stream::new(self.clone(), key, route.peer, class, open.source, open.destination);
-        stream.wait_connected()?;
-        Ok(stream)
+        });
+        let (key, open) = opened?;
+        if has_frames && !is_early {
+            shared.flush();
+        }
+        let (source, destination) = (open.source, open.destination);
+        Ok(Stream::new(self.clone(), key, route.peer, class, source, destination))
     }
 
     pub(crate) fn shared(&self) -> &Shared {
@@ -253,8 +281,10 @@ impl Listener {
     /// [`Error::TimedOut`] if none has come.
     pub fn accept_until(&self, until: Option<Instant>) -> Result<Stream, Error> {
         let key = self.key;
-        let found = self.endpoint.shared().wait(
-            &[],
+        let shared = self.endpoint.shared();
+        let (interests, _) = shared.with(|core, _| core.interests_of_acceptor());
+        let found = shared.wait(
+            &interests,
             until,
             |core, _| {
                 let (key, open) = core.engine.accept(key)?;

@@ -32,6 +32,9 @@ use crate::waiter::Waiter;
 /// The interval of looks at channels that are in use.
 pub(crate) const LOOK: Nanos = Nanos::from_micros(500);
 
+/// The longest one, where the program's threads do all by themselves.
+const LOOK_MAX: Nanos = Nanos::from_millis(4);
+
 /// Pause after a connection that could not be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(1);
 /// Reads of one channel in a row before others are looked at.
@@ -76,6 +79,8 @@ pub(crate) struct Helper {
     is_full: bool,
     new_ports: std::sync::mpsc::Receiver<Port>,
     handshakes: BTreeMap<u64, Handshake>,
+    /// The interval of looks now.
+    interval: Nanos,
     /// Channels that epoll knows.
     known: BTreeMap<Key, (u64, Arc<dyn Readiness>)>,
 }
@@ -101,6 +106,8 @@ struct Look {
     gone: Vec<Key>,
     missing: Vec<Key>,
     is_busy: bool,
+    /// Something is left to the next looks.
+    is_needed: bool,
 }
 
 impl Helper {
@@ -126,6 +133,7 @@ impl Helper {
             is_full: false,
             new_ports,
             handshakes: BTreeMap::new(),
+            interval: LOOK,
             known: BTreeMap::new(),
         })
     }
@@ -139,7 +147,9 @@ impl Helper {
             if look.is_closed {
                 return;
             }
-            self.read(std::mem::take(&mut look.led));
+            let has_read = self.read(std::mem::take(&mut look.led));
+            let doubled = Nanos(self.interval.0 * 2).min(LOOK_MAX);
+            self.interval = if has_read || look.is_needed { LOOK } else { doubled };
             look.is_busy |= self.arm(&look);
             look.missing.drain(..).for_each(|peer| self.reopen(peer));
             let until = self.plan(look.is_busy);
@@ -158,12 +168,16 @@ impl Helper {
         look.gone =
             self.known.keys().copied().filter(|key| core.channels.get(*key).is_none()).collect();
         let has_tasks = core.has_tasks;
+        look.is_needed = std::mem::take(&mut core.needs_looks) || has_tasks;
         let is_used = |channel: &Channel| channel.was_led || channel.is_live || channel.was_sent_on;
         look.is_busy = core.channels.iter_mut().any(|(_, channel)| is_used(channel));
         for (key, channel) in core.channels.iter_mut() {
             let is_new = !self.known.contains_key(&key);
             let was_led = std::mem::take(&mut channel.was_led);
             let was_sent_on = std::mem::take(&mut channel.was_sent_on);
+            // Bulk data gathers, and waits for looks.
+            look.is_needed |= channel.class == Class::Throughput && (was_led || was_sent_on);
+            look.is_needed |= channel.is_blocked;
             channel.is_live = false;
             let is_free = channel.inbox.is_some() && !channel.is_paused;
             // While some channel is in use, the next look is near: a wake-up for each frame of the others would cost more. But
@@ -187,20 +201,23 @@ impl Helper {
         look
     }
 
-    /// Reads channels without a leader.
-    fn read(&self, mut led: Vec<Led>) {
+    /// Reads channels without a leader. Whether something has come.
+    fn read(&self, mut led: Vec<Led>) -> bool {
+        let mut has_read = false;
         led.iter_mut().for_each(|it| it.inbox.woken());
         for _ in 0..READS_MAX {
             led.iter_mut().for_each(|it| it.input = it.inbox.read());
             if led.iter().all(|it| it.input.is_empty()) {
                 break;
             }
+            has_read = true;
             self.shared.act(|core, now| {
                 core.note_live(&led);
                 core.parse(&mut led, now);
             });
         }
         self.shared.act(|core, _| core.give_back_to_followers(&mut led));
+        has_read
     }
 
     /// Has epoll report channels once. Whether one has something already.
@@ -267,7 +284,7 @@ impl Helper {
     fn plan(&self, is_busy: bool) -> Option<Nanos> {
         let handshake = self.handshakes.values().map(|it| it.until).min();
         let (until, has_frames) = self.shared.with(|core, now| {
-            let look = is_busy.then(|| Nanos(now.0 + LOOK.0));
+            let look = is_busy.then(|| Nanos(now.0 + self.interval.0));
             let times = core.engine.next_timer().into_iter().chain(look).chain(handshake);
             let until = times.min();
             core.helper_until = until.unwrap_or(Nanos::MAX);

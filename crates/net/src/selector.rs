@@ -136,7 +136,7 @@ impl Selector {
                 batch::begin(shared, found.len(), now);
                 if found.len() > 1 {
                     // It sends what waits, should the thread stop in between.
-                    core.rouse_helper();
+                    core.leave_to_helper(now);
                 }
                 Some(found)
             },

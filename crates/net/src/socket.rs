@@ -37,6 +37,11 @@ impl Wakers {
         self.0.retain(|known| !known.will_wake(waker));
     }
 
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// All of them, to be woken.
     pub fn take(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.0)

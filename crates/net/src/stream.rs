@@ -104,7 +104,7 @@ impl Stream {
     }
 
     pub(crate) fn interest(&self, wants_control: bool) -> Interest {
-        Interest { peer: self.peer, class: self.class, wants_control }
+        Interest { peer: self.peer, class: self.class, wants_control, is_weak: false }
     }
 
     pub(crate) fn wait_connected(&self) -> Result<(), Error> {
@@ -203,7 +203,7 @@ impl Stream {
             };
             let is_held = match class {
                 Class::Throughput => {
-                    core.rouse_helper();
+                    core.leave_to_helper(now);
                     Shared::may_gather(core, now)
                 }
                 Class::Latency => batch::may_hold(shared, now) && Shared::may_gather(core, now),
@@ -357,8 +357,11 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let key = self.key;
-        self.endpoint.shared().act(|core, now| core.engine.close(key, now));
+        let (key, peer) = (self.key, self.peer);
+        self.endpoint.shared().act(|core, now| {
+            core.engine.close(key, now);
+            core.offer(peer);
+        });
     }
 }
 

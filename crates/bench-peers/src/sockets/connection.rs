@@ -81,6 +81,9 @@ fn endpoint(system: System) -> Result<Endpoint> {
         (config.same_host, config.throughput_channels) = (SameHost::Tcp, channels);
         config.engine.has_recovery = has_recovery;
     }
+    if system == System::QuellEarly {
+        config.same_host = SameHost::Tcp;
+    }
     config.congestion = CONGESTION.to_owned();
     // The namespaces are the benchmark's own.
     config.insecure = true;
@@ -103,7 +106,7 @@ impl Acceptor {
                 let listener = UnixListener::bind_addr(&unix_name(address)?)?;
                 (Acceptor::Unix(listener), address.to_owned())
             }
-            System::Quell { .. } | System::QuellShm => {
+            System::Quell { .. } | System::QuellEarly | System::QuellShm => {
                 let endpoint = endpoint(system)?;
                 let own = endpoint.take_channels(address.parse()?)?;
                 let listener = endpoint.listen(virtual_address())?;
@@ -158,7 +161,7 @@ impl Connector {
     pub fn new(system: System, address: &str) -> Result<Connector> {
         let endpoint = match system {
             System::Tcp | System::Unix => None,
-            System::Quell { .. } | System::QuellShm => {
+            System::Quell { .. } | System::QuellEarly | System::QuellShm => {
                 let endpoint = endpoint(system)?;
                 endpoint.connect_peer(address.parse()?)?;
                 Some(endpoint)
@@ -175,7 +178,11 @@ impl Connector {
         if let Some(endpoint) = &self.endpoint {
             let ip = self.address.parse::<SocketAddr>()?.ip();
             let address = SocketAddr::new(ip, virtual_address().port());
-            return Ok(Connection::Quell(endpoint.connect(address, class)?));
+            let stream = match self.system {
+                System::QuellEarly => endpoint.connect_early(address, class)?,
+                _ => endpoint.connect(address, class)?,
+            };
+            return Ok(Connection::Quell(stream));
         }
         if self.system == System::Unix {
             return Ok(Connection::Unix(UnixStream::connect_addr(&unix_name(&self.address)?)?));

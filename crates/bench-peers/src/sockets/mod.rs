@@ -28,6 +28,8 @@ pub enum System {
         /// What is sent is kept until it has arrived, so that a lost channel loses nothing.
         has_recovery: bool,
     },
+    /// The same; connections are opened together with their first bytes.
+    QuellEarly,
     /// Virtual sockets through shared memory.
     QuellShm,
 }
@@ -40,6 +42,7 @@ impl System {
             "quell" => System::Quell { channels: 1, has_recovery: true },
             "quell-2" => System::Quell { channels: 2, has_recovery: true },
             "quell-no-recovery" => System::Quell { channels: 1, has_recovery: false },
+            "quell-early" => System::QuellEarly,
             "quell-shm" => System::QuellShm,
             other => bail!("no system is called {other}"),
         })

@@ -97,7 +97,14 @@ pub const CASES: &[Case] = &[
         BESIDE,
         &[at_most("p999_us", "tcp", 0.2, 0.05), at_least("gbit_per_s", "tcp", 0.3, 0.6)],
     ),
-    between("connect-request", &["ops_per_s", "p50_us"], &[at_least("ops_per_s", "tcp", 1.3, 1.8)]),
+    Case {
+        own: &["quell-early", "quell"],
+        ..between(
+            "connect-request",
+            &["ops_per_s", "p50_us"],
+            &[at_least("ops_per_s", "tcp", 1.3, 1.8)],
+        )
+    },
     on_one_host(
         "same-host-rtt",
         LATENCY,

@@ -136,6 +136,13 @@ impl Engine {
         Ok(key)
     }
 
+    /// The application of a stream that it has just opened goes on at once, and learns of a refusal later.
+    pub fn open_early(&mut self, key: Key) {
+        if let Some(stream) = self.streams.get_mut(key) {
+            stream.is_early = true;
+        }
+    }
+
     /// What a socket can do; `None` for one that was closed.
     pub fn status(&self, key: Key) -> Option<SocketStatus> {
         let stream = self.streams.get(key).filter(|stream| stream.is_attached)?;
@@ -279,7 +286,7 @@ impl Engine {
     }
 
     /// What a socket's peer does not need soon is reported a little later.
-    fn report_late(&mut self, key: Key, now: Nanos) {
+    pub(super) fn report_late(&mut self, key: Key, now: Nanos) {
         if let Some(stream) = self.streams.get_mut(key) {
             stream.has_late_report = true;
             self.late_reports.push(key);
@@ -321,7 +328,7 @@ impl Engine {
 }
 
 /// How long a report waits that says little: what it acknowledges keeps memory of the sender.
-const REPORT_WITHIN: Nanos = Nanos::from_millis(5);
+pub(super) const REPORT_WITHIN: Nanos = Nanos::from_millis(5);
 /// What a socket may write whatever others have in memory.
 const SEND_LEAST: u64 = 16 << 10;
 
@@ -345,6 +352,7 @@ impl Stream {
             due: Due::default(),
             is_control_queued: false,
             must_open: false,
+            is_early: false,
             is_confirmed: false,
             is_ours: matches!(phase, Phase::Opening { .. }),
             route: Route::default(),

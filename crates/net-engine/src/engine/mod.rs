@@ -191,11 +191,19 @@ impl Engine {
     }
 
     /// The peer is answered about a stream that is over.
-    fn answer(&mut self, peer: Key, kind: Kind, stream: StreamId, offset: u64) {
+    fn answer(&mut self, peer: Key, kind: Kind, stream: StreamId, offset: u64, now: Nanos) {
         if let Some(it) = self.peers.get_mut(peer) {
             it.answer(Answer { kind, stream, offset });
         }
-        self.tell_control(peer);
+        match kind {
+            Kind::Closed | Kind::Update => self.answer_late(now),
+            _ => self.tell_control(peer),
+        }
+    }
+
+    /// Nobody waits for an answer: it goes with the next frame of its channel, or soon.
+    fn answer_late(&mut self, now: Nanos) {
+        self.wake_at(Nanos(now.0.saturating_add(app::REPORT_WITHIN.0)));
     }
 
     /// The channel that carries the control frames of a class of streams. Those of bulk data go over a channel of their own, so
@@ -404,7 +412,7 @@ impl Engine {
             peer.control[stream.class.index()].retain(|queued| *queued != key);
             self.policies.flow.release(&mut peer.reserved, stream.window);
         }
-        self.tell_control(stream.peer);
+        self.answer_late(now);
         self.wake_at(until);
     }
 }

@@ -84,9 +84,9 @@ impl Engine {
                 self.opened(peer, header, open, now)?;
             }
             (Kind::Closed, None) => self.confirmed_closed(peer, id),
-            (Kind::Reset, None) => self.reset_of_unknown(peer, id),
+            (Kind::Reset, None) => self.reset_of_unknown(peer, id, now),
             (kind, None) => {
-                self.of_unknown(peer, header);
+                self.of_unknown(peer, header, now);
                 return Ok(if kind.is_data() { Delivery::Nowhere } else { Delivery::Done });
             }
             (Kind::Data, Some(stream)) => return Ok(self.data(stream, header, now)),
@@ -158,10 +158,14 @@ impl Engine {
             return Ok(());
         }
         if !it.note_seen(id) {
-            self.of_unknown(peer, header);
+            self.of_unknown(peer, header, now);
             return Ok(());
         }
         match self.admit(peer, id, header.offset, open, now) {
+            Ok(key) if header.flags & Header::EARLY != 0 => {
+                self.queue_quietly(key);
+                self.report_late(key, now);
+            }
             Ok(key) => self.queue_control(key),
             Err(refusal) => {
                 let until = Nanos(now.0.saturating_add(self.config.grace.0));
@@ -170,7 +174,7 @@ impl Engine {
                     it.remember(super::Closed { answer, until, is_owed: true });
                 }
                 self.wake_at(until);
-                self.answer(peer, Kind::Refuse, id, refusal.code());
+                self.answer(peer, Kind::Refuse, id, refusal.code(), now);
             }
         }
         Ok(())
@@ -330,7 +334,7 @@ impl Engine {
     }
 
     /// A frame of a stream that is not there: it is over, or was never opened, or its open frame is on its way.
-    fn of_unknown(&mut self, peer: Key, header: &Header) {
+    fn of_unknown(&mut self, peer: Key, header: &Header, now: Nanos) {
         let id = header.stream;
         let Some(it) = self.peers.get_mut(peer) else { return };
         let is_own = id.is_opened_by(self.config.id, it.endpoint);
@@ -354,10 +358,10 @@ impl Engine {
             None => return,
         };
         let Answer { kind, stream, offset } = answer;
-        self.answer(peer, kind, stream, offset);
+        self.answer(peer, kind, stream, offset, now);
     }
 
-    fn reset_of_unknown(&mut self, peer: Key, id: StreamId) {
+    fn reset_of_unknown(&mut self, peer: Key, id: StreamId, now: Nanos) {
         let Some(it) = self.peers.get_mut(peer) else { return };
         if !id.is_opened_by(self.config.id, it.endpoint) {
             // Its open frame may come later: that stream is over.
@@ -366,7 +370,7 @@ impl Engine {
         if let Some(closed) = it.closed.get_mut(&id) {
             closed.is_owed = false;
         }
-        self.answer(peer, Kind::Closed, id, 0);
+        self.answer(peer, Kind::Closed, id, 0, now);
     }
 
     fn confirmed_closed(&mut self, peer: Key, id: StreamId) {

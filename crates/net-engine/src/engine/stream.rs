@@ -98,6 +98,8 @@ pub(crate) struct Stream {
     pub is_control_queued: bool,
     /// Its open frame has to be sent.
     pub must_open: bool,
+    /// Its application does not wait for the answer.
+    pub is_early: bool,
     /// The peer has answered: its accept frame arrived, or was seen by what the peer sent after it.
     pub is_confirmed: bool,
     /// This side has opened it.

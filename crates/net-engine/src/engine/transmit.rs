@@ -158,7 +158,8 @@ impl Engine {
                 stream.route.last = Some(id);
                 let (length, limit) = (OPEN_BYTES as u32, stream.receive.limit());
                 let (kind, stream_id) = (Kind::Open, stream.id);
-                let header = Header { kind, flags: 0, length, stream: stream_id, offset: limit };
+                let flags = if stream.is_early { Header::EARLY } else { 0 };
+                let header = Header { kind, flags, length, stream: stream_id, offset: limit };
                 let body = Body::Open(stream.open.encode());
                 stream.receive.reported();
                 self.note_waiting(queued, now);

@@ -113,6 +113,7 @@ impl ReceiveHalf {
         }
         let claimed = self.claims.iter().map(|(_, end)| *end).max().unwrap_or_default();
         let highest = self.beyond.iter().last().map_or(self.arrived, |(_, end)| end).max(claimed);
+        let is_new_end = is_last && self.end.is_none();
         match self.end {
             Some(known) if end > known || (is_last && end != known) => {
                 return Err(StreamError::End { known, end });
@@ -124,7 +125,7 @@ impl ReceiveHalf {
             _ => {}
         }
         // A repeated frame means that the peer has not seen the last report; an empty one asks for it.
-        self.must_report |= is_last || end <= self.arrived;
+        self.must_report |= end <= self.arrived && !is_new_end;
         let (start, until) = self.fresh(offset.max(self.arrived).min(end), end);
         if until < end && self.beyond.has_gap(until, end) {
             self.want(until, end);
@@ -219,8 +220,6 @@ impl ReceiveHalf {
             self.beyond.shrink();
         }
         self.may_ask |= self.arrived > before;
-        // The peer waits for the last report, which its last frame has asked for: that may have been long ago.
-        self.must_report |= self.is_finished();
     }
 
     /// The application has read bytes.
@@ -384,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn last_report_is_due_when_the_end_came_before_the_rest() {
+    fn end_that_came_before_the_rest_is_news() {
         let mut half = half(100);
         half.check(50, 50, true).unwrap();
         half.arrive(50, 60);
@@ -392,7 +391,7 @@ mod tests {
         half.arrive(0, 50);
         half.reported();
         half.arrive(60, 100);
-        assert!(half.is_report_due(1_000_000));
+        assert!(half.has_news());
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl Kind {
 pub struct Header {
     /// What it is about.
     pub kind: Kind,
-    /// [`Header::FIN`], [`Header::BLOCKED`].
+    /// [`Header::FIN`], [`Header::BLOCKED`], [`Header::EARLY`].
     pub flags: u8,
     /// Bytes of payload that follow.
     pub length: u32,
@@ -172,6 +172,10 @@ impl Header {
     /// Of a data frame: more is written, and the peer's limit keeps it back. As QUIC's STREAM_DATA_BLOCKED (RFC 9000, 19.13).
     pub const BLOCKED: u8 = 2;
 
+    /// Of an open frame: its sender goes on without waiting for the answer, which may go with the first that the receiver
+    /// sends on the stream.
+    pub const EARLY: u8 = 4;
+
     /// A control frame without payload.
     pub fn control(kind: Kind, stream: StreamId, offset: u64) -> Header {
         debug_assert_eq!(kind.payload().0, 0, "{kind:?} frames have a payload");
@@ -234,6 +238,7 @@ impl Header {
         let known = match kind {
             Kind::Data => Header::FIN | Header::BLOCKED,
             Kind::Update => Header::FIN,
+            Kind::Open => Header::EARLY,
             _ => 0,
         };
         if flags & !known != 0 {
@@ -290,7 +295,11 @@ mod tests {
                 let length = min + length % (max - min + 1);
                 Header {
                     kind,
-                    flags: if kind.is_data() { flags } else { 0 },
+                    flags: match kind {
+                        Kind::Data => flags,
+                        Kind::Open => Header::EARLY & (flags << 2),
+                        _ => 0,
+                    },
                     length,
                     stream: StreamId(if kind.is_of_stream() { stream } else { 0 }),
                     offset: offset.min(u64::MAX - u64::from(length)),
@@ -337,7 +346,7 @@ mod tests {
             refused(Header { offset: u64::MAX - 7, ..data }),
             FrameError::Offset { .. }
         ));
-        assert!(matches!(refused(Header { flags: 4, ..data }), FrameError::Flags { flags: 4, .. }));
+        assert!(matches!(refused(Header { flags: 8, ..data }), FrameError::Flags { flags: 8, .. }));
         assert!(matches!(
             refused(Header { stream: StreamId::NONE, ..data }),
             FrameError::Stream { .. }

@@ -73,6 +73,7 @@ fn frames() -> impl Strategy<Value = Step> {
         let flags = match kind {
             Kind::Data => flags & (Header::FIN | Header::BLOCKED),
             Kind::Update => flags & Header::FIN,
+            Kind::Open => Header::EARLY & (flags << 2),
             _ => 0,
         };
         let stream = if kind.is_of_stream() { StreamId(stream) } else { StreamId::NONE };

@@ -41,6 +41,7 @@ on_each_transport! {
     peer_that_dies_resets_its_streams,
     lost_channel_comes_back_and_loses_nothing,
     closed_stream_delivers_what_it_wrote,
+    early_stream_carries_its_first_bytes_and_learns_of_refusal,
     selector_serves_many_sockets_on_one_thread,
 }
 
@@ -300,6 +301,30 @@ fn closed_stream_delivers_what_it_wrote(same_host: SameHost) {
     drop(client);
     let accepted = listener.accept().expect("a stream");
     assert!(read_to_end(&accepted) == filled(10_000));
+}
+
+fn early_stream_carries_its_first_bytes_and_learns_of_refusal(same_host: SameHost) {
+    let (_server, listener, client) = pair(same_host);
+    let server = thread::spawn(move || {
+        for _ in 0..50 {
+            let stream = listener.accept().expect("a stream");
+            let request = read_to_end(&stream);
+            stream.write_all(&request).expect("it reads");
+        }
+    });
+    for round in 0..50 {
+        let stream = client.connect_early(address(), Class::Latency).expect("a route");
+        let request = filled(1 + round * 3_000);
+        stream.write_all(&request).expect("it reads");
+        stream.shutdown(Shutdown::Write).expect("it lives");
+        assert!(read_to_end(&stream) == request);
+    }
+    server.join().expect("no panic");
+    let other = "127.0.0.1:81".parse().expect("an address");
+    let refused = client.connect_early(other, Class::Latency).expect("a route");
+    let error = refused.read(&mut [0]).expect_err("no listener");
+    let expected = StreamFailure::Refused(OpenRefusal::NoListener);
+    assert!(matches!(error, Error::Stream(failure) if failure == expected), "{error}");
 }
 
 fn selector_serves_many_sockets_on_one_thread(same_host: SameHost) {
