@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(window.size(), 3_000);
         let mut other = credit.admit(&mut peer, Nanos::ZERO).expect("room");
         let reading = Reading { arrived: 500, read: 500, limit: 500, now: Nanos::from_millis(1) };
-        assert_eq!(credit.limit(&mut peer, &mut other, &reading), 1_000, "it limits nobody");
+        assert_eq!(credit.limit(&mut peer, &mut other, &reading), 1_000, "it limits no peer");
         other.note_limiting();
         let reading = Reading { arrived: 1_400, read: 1_000, limit: 1_500, ..reading };
         assert_eq!(credit.limit(&mut peer, &mut other, &reading), 1_500, "much is unread");

@@ -10,6 +10,7 @@ use crate::inbox::Inbox;
 use crate::memory::Pool;
 use crate::outbox::Outbox;
 use crate::socket::Wakers;
+use crate::stats::{Carried, Origin};
 use crate::transport::{Readiness, Transport};
 
 /// See [`Channel::asks`].
@@ -37,6 +38,9 @@ pub(crate) struct Channel {
     pub class: Class,
     pub peer: Key,
     pub name: &'static str,
+    pub origin: Origin,
+    pub sent: Carried,
+    pub received: Carried,
     pub outbox: Option<Box<Outbox>>,
     pub inbox: Option<Box<Inbox>>,
     pub readiness: Arc<dyn Readiness>,
@@ -76,11 +80,20 @@ pub(crate) struct Channel {
 
 impl Channel {
     /// One that is up.
-    pub fn new(class: Class, peer: Key, transport: Transport, pool: &Arc<Pool>) -> Channel {
+    pub fn new(
+        class: Class,
+        peer: Key,
+        transport: Transport,
+        origin: Origin,
+        pool: &Arc<Pool>,
+    ) -> Channel {
         Channel {
             class,
             peer,
             name: transport.name,
+            origin,
+            sent: Carried::default(),
+            received: Carried::default(),
             outbox: Some(Box::new(Outbox::new(transport.outgoing))),
             inbox: Some(Box::new(Inbox::new(transport.incoming, pool))),
             readiness: transport.readiness,

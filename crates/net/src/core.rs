@@ -9,27 +9,17 @@ use quell_model::Nanos;
 use quell_net_engine::wire::Hello;
 use quell_net_engine::{ChannelId, Class, Engine, Key, Notice};
 
-use crate::channel::{Channel, Leader};
+use crate::channel::Channel;
 use crate::error::Error;
 use crate::helper::LOOK;
-use crate::inbox::{Inbox, Input};
+use crate::leading::Led;
 use crate::memory::Pool;
 use crate::outbox::{Outbox, Sent};
 use crate::socket::{Sockets, Wakers};
+use crate::stats::Origin;
 use crate::table::SideTable;
-use crate::transport::{Readiness, Transport};
+use crate::transport::Transport;
 use crate::waiter::Waiter;
-
-/// How long a channel of the latency class is left to threads that wait for latency sockets, after one has read it: others
-/// would have it read by a thread that is busy with bulk data.
-const RESERVED: Nanos = Nanos::from_millis(10);
-
-/// A channel whose leader has read for other threads within this time is read by one of them when it leaves. Otherwise it
-/// comes back before the helper has looked, as a rule.
-const SHARED_FOR: Nanos = Nanos::from_millis(1);
-
-/// Peers whose channels a thread reads that waits for new streams.
-const ACCEPTOR_PEERS_MAX: usize = 4;
 
 /// Where peers are, and how they are reached again.
 #[derive(Clone, Copy, Debug)]
@@ -41,31 +31,15 @@ pub(crate) struct Route {
     pub own: IpAddr,
 }
 
-/// What a thread waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Interest {
-    pub peer: Key,
-    pub class: Class,
-    /// Control frames may end the wait: credit, an answer to an open frame.
-    pub wants_control: bool,
-    /// It waits for new streams: it reads what no other thread does, and waits for no other to leave it that.
-    pub is_weak: bool,
-}
-
-/// A channel's inbox in the hands of the thread that reads it.
-pub(crate) struct Led {
-    pub key: Key,
-    pub class: Class,
-    pub inbox: Box<Inbox>,
-    pub readiness: Arc<dyn Readiness>,
-    pub input: Input,
-}
-
-impl Led {
-    /// Whether its thread may let bulk data gather.
-    pub fn may_nap(&self) -> bool {
-        self.class == Class::Throughput && self.inbox.is_bulk()
-    }
+/// Of the two ends of a new channel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addresses {
+    pub peer: SocketAddr,
+    /// Where this side opens lost channels again.
+    pub rendezvous: Option<SocketAddr>,
+    pub own: IpAddr,
+    /// The program has made the channel.
+    pub is_attached: bool,
 }
 
 /// Sending that its thread has to do, without the lock.
@@ -85,7 +59,7 @@ pub(crate) struct Core {
     /// Channels with something to send.
     to_send: VecDeque<Key>,
     /// To be woken once the lock is free.
-    wakes: Vec<Waker>,
+    pub wakes: Vec<Waker>,
     /// Peers to which channels are missing, to be opened again.
     pub missing: Vec<Key>,
     /// Peers to which a thread opens channels.
@@ -134,10 +108,10 @@ impl Core {
         hello: &Hello,
         is_ours: bool,
         transport: Transport,
-        addresses: (SocketAddr, IpAddr),
+        addresses: Addresses,
         now: Nanos,
     ) -> Result<Key, Error> {
-        let (address, own) = addresses;
+        let Addresses { peer: address, rendezvous, own, .. } = addresses;
         if self.is_closed {
             return Err(Error::Closed);
         }
@@ -146,13 +120,17 @@ impl Core {
             .channel_up(hello, is_ours, transport.caps, now)
             .map_err(|source| Error::Refused { address, source })?;
         let Some(peer) = self.engine.peer(hello.endpoint) else { return Err(Error::Closed) };
-        let rendezvous = is_ours.then_some(address);
         let routes = self.routes.entry(address.ip().to_canonical()).or_default();
         match routes.iter_mut().find(|route| route.peer == peer) {
             Some(known) => known.rendezvous = known.rendezvous.or(rendezvous),
             None => routes.push(Route { peer, rendezvous, own }),
         }
-        let channel = Channel::new(hello.class, peer, transport, &self.pool);
+        let origin = match (is_ours, rendezvous) {
+            (true, Some(_)) => Origin::Configured,
+            _ if addresses.is_attached => Origin::Attached,
+            _ => Origin::Peer,
+        };
+        let channel = Channel::new(hello.class, peer, transport, origin, &self.pool);
         self.channels.insert(key, channel);
         self.wake_helper();
         Ok(key)
@@ -273,6 +251,7 @@ impl Core {
                 // The wake-up that the helper asked for was for the room that it had before.
                 channel.armed.for_room &= !channel.is_blocked;
                 let backlog = outbox.backlog();
+                channel.sent = outbox.carried();
                 channel.outbox = Some(outbox);
                 if sent == Sent::Part {
                     self.rouse_helper();
@@ -305,121 +284,6 @@ impl Core {
         }
     }
 
-    /// The channels that carry a class to a peer: those of another if it has none.
-    fn channels_of(&self, peer: Key, class: Class) -> impl Iterator<Item = Key> {
-        let has_own = self.engine.channels(peer).any(|(_, of)| of == class);
-        let of_class = move |it: &(Key, Class)| !has_own || it.1 == class;
-        self.engine.channels(peer).filter(of_class).map(|(key, _)| key)
-    }
-
-    /// Channels that a thread reads, or that can be written for it.
-    pub fn channels_for(&self, interest: Interest) -> Vec<Key> {
-        let mut keys: Vec<Key> = self.channels_of(interest.peer, interest.class).collect();
-        let is_apart = interest.class != Class::Latency && self.engine.has_control_apart();
-        if interest.wants_control && is_apart {
-            let control = self.channels_of(interest.peer, Class::Latency);
-            control.for_each(|key| {
-                if !keys.contains(&key) {
-                    keys.push(key);
-                }
-            });
-        }
-        keys
-    }
-
-    /// Full channels that no other thread waits for: this one has them sent on.
-    pub fn blocked_for(
-        &mut self,
-        interests: &[Interest],
-        waker: &Waker,
-    ) -> Vec<(Key, Arc<dyn Readiness>)> {
-        let mut blocked: Vec<(Key, Arc<dyn Readiness>)> = Vec::new();
-        let keys: Vec<Key> =
-            interests.iter().flat_map(|interest| self.channels_for(*interest)).collect();
-        for key in keys {
-            let Some(channel) = self.channels.get_mut(key) else { continue };
-            let is_led = channel.room_leader.as_ref().is_some_and(|it| !it.will_wake(waker));
-            if !channel.is_blocked || is_led {
-                channel.room_followers.add(waker);
-            } else if blocked.iter().all(|(known, _)| *known != key) {
-                channel.room_leader = Some(waker.clone());
-                blocked.push((key, Arc::clone(&channel.readiness)));
-            }
-        }
-        blocked
-    }
-
-    /// Gives a thread the inboxes that it waits for and that no other has.
-    pub fn take_inboxes(
-        &mut self,
-        interest: Interest,
-        waker: &Waker,
-        led: &mut Vec<Led>,
-        now: Nanos,
-    ) {
-        let is_latency = interest.class == Class::Latency;
-        for key in self.channels_for(interest) {
-            let Some(channel) = self.channels.get_mut(key) else { continue };
-            let is_own = channel.class == interest.class;
-            if !is_latency && channel.class == Class::Latency && now < channel.reserved_until {
-                if channel.inbox.is_some() {
-                    self.wakes.extend(channel.followers.first());
-                }
-                continue;
-            }
-            if is_latency && is_own {
-                channel.reserved_until = Nanos(now.0 + RESERVED.0);
-            }
-            let is_other = |successor: &Waker| !successor.will_wake(waker);
-            let is_left = channel.is_paused || channel.successor.as_ref().is_some_and(is_other);
-            match channel.inbox.take_if(|_| !is_left) {
-                Some(inbox) => {
-                    if channel.successor.take().is_some() {
-                        // It was the only user of late: others do not wait for it to leave.
-                        channel.shared_at = None;
-                    }
-                    channel.asked.take_if(|(asker, _)| asker.will_wake(waker));
-                    channel.leader = Some(Leader { waker: waker.clone(), is_latency });
-                    // It may take the wake-up that was meant for the helper.
-                    channel.armed.for_data = false;
-                    channel.was_led = true;
-                    let (class, readiness) = (channel.class, Arc::clone(&channel.readiness));
-                    led.push(Led { key, class, inbox, readiness, input: Input::default() });
-                }
-                None if interest.is_weak => channel.acceptors.add(waker),
-                None if is_own => {
-                    channel.followers.add(waker);
-                    // A thread that is busy with bulk data gives it back, as does one that reads for this one alone.
-                    let inherits = channel.asks(waker);
-                    let gives_up = |it: &&Leader| inherits || (is_latency && !it.is_latency);
-                    let leader = channel.leader.as_ref().filter(gives_up);
-                    self.wakes.extend(leader.map(|leader| leader.waker.clone()));
-                }
-                None => {}
-            }
-        }
-    }
-
-    /// A thread returns the inboxes that it took.
-    pub fn give_back(&mut self, led: &mut Vec<Led>) {
-        let mut is_unwatched = false;
-        for Led { key, mut inbox, .. } in led.drain(..) {
-            match self.channels.get_mut(key) {
-                Some(channel) => {
-                    channel.inbox = Some(inbox);
-                    channel.leader = None;
-                    channel.was_led = true;
-                    self.wakes.extend(channel.successor.clone());
-                    is_unwatched |= !channel.armed.for_data;
-                }
-                None => inbox.end(&mut self.engine),
-            }
-        }
-        if is_unwatched {
-            self.rouse_helper();
-        }
-    }
-
     /// Has the helper look from now on, unless it does.
     pub fn rouse_helper(&mut self) {
         if std::mem::take(&mut self.is_helper_idle) {
@@ -440,30 +304,6 @@ impl Core {
         self.helper_until.0 <= now.0 + LOOK.0
     }
 
-    /// The helper has read channels: those with input are in use.
-    pub fn note_live(&mut self, led: &[Led]) {
-        for it in led.iter().filter(|it| !it.input.is_empty()) {
-            if let Some(channel) = self.channels.get_mut(it.key) {
-                channel.is_live = true;
-                // Reading ends the wake-up that was asked for.
-                channel.armed.for_data = false;
-            }
-        }
-    }
-
-    /// The helper returns the inboxes that it has read for want of a leader. Threads that came meanwhile go on.
-    pub fn give_back_to_followers(&mut self, led: &mut Vec<Led>) {
-        for Led { key, mut inbox, .. } in led.drain(..) {
-            match self.channels.get_mut(key) {
-                Some(channel) => {
-                    channel.inbox = Some(inbox);
-                    self.wakes.extend(channel.next_leader());
-                }
-                None => inbox.end(&mut self.engine),
-            }
-        }
-    }
-
     /// An event of a channel has woken the helper: the channel is armed no more.
     pub fn told(&mut self, key: Key) {
         if let Some(channel) = self.channels.get_mut(key)
@@ -473,67 +313,15 @@ impl Core {
         }
     }
 
-    /// A thread waits no more: another one reads what it would have read, if others have used the channel just now.
-    pub fn leave(&mut self, interest: Interest, waker: &Waker, now: Nanos) {
-        let mut is_left = false;
-        for key in self.channels_for(interest) {
-            let Some(channel) = self.channels.get_mut(key) else { continue };
-            channel.followers.remove(waker);
-            channel.acceptors.remove(waker);
-            channel.room_followers.remove(waker);
-            if channel.room_leader.take_if(|leader| leader.will_wake(waker)).is_some() {
-                self.wakes.extend(channel.room_followers.first());
-            }
-            let was_successor =
-                channel.successor.take_if(|successor| successor.will_wake(waker)).is_some();
-            let is_shared =
-                channel.shared_at.is_some_and(|at| now.since(at) <= SHARED_FOR) || was_successor;
-            if channel.inbox.is_some() && is_shared {
-                self.wakes.extend(channel.followers.first());
-            }
-            is_left |= channel.inbox.is_some() && !channel.followers.is_empty();
-        }
-        if is_left {
-            // It reads for those who wait on, should this thread be long.
-            self.leave_to_helper(now);
-        }
-    }
-
-    /// A stream is closed: its channels may have lost their last reader, and a thread that accepts streams reads them.
-    pub fn offer(&mut self, peer: Key) {
-        let keys: Vec<Key> = self.engine.channels(peer).map(|(key, _)| key).collect();
-        for key in keys {
-            let channel = self.channels.get_mut(key).filter(|it| it.inbox.is_some());
-            self.wakes.extend(channel.and_then(|channel| channel.acceptors.first()));
-        }
-    }
-
-    /// What a thread that accepts streams waits for: the channels of some peers. The helper reads those of others.
-    pub fn interests_of_acceptor(&self) -> Vec<Interest> {
-        let peers = self.routes.values().flatten().map(|route| route.peer);
-        let of_peer = |peer| {
-            Class::ALL.map(|class| Interest { peer, class, wants_control: false, is_weak: true })
-        };
-        peers.take(ACCEPTOR_PEERS_MAX).flat_map(of_peer).collect()
-    }
-
-    /// A thread has read channels, and nothing was its own.
-    pub fn note_shared(&mut self, keys: &[Key], now: Nanos) {
-        for key in keys {
-            if let Some(channel) = self.channels.get_mut(*key) {
-                channel.shared_at = Some(now);
-            }
-        }
-    }
-
     /// Takes apart what a thread has read.
     pub fn parse(&mut self, led: &mut Vec<Led>, now: Nanos) {
         let mut lost = Vec::new();
         for Led { key, inbox, input, .. } in led.iter_mut() {
             let input = std::mem::take(input);
-            if input.is_empty() || self.channels.get(*key).is_none() {
+            let Some(channel) = self.channels.get_mut(*key).filter(|_| !input.is_empty()) else {
                 continue;
-            }
+            };
+            channel.received.count(input.bytes());
             let is_end = input.is_end;
             let result = inbox.parse(input, &mut self.engine, *key, &mut self.sockets, now);
             if let Err(error) = &result {

@@ -201,6 +201,10 @@ impl Endpoint {
         Ok(Stream::new(self.clone(), key, route.peer, class, source, destination))
     }
 
+    pub(crate) fn is_insecure(&self) -> bool {
+        self.0.settings.is_insecure
+    }
+
     pub(crate) fn shared(&self) -> &Shared {
         &self.0.shared
     }
@@ -209,16 +213,6 @@ impl Endpoint {
     /// ones: the side that opened the old ones opens them at once.
     pub fn reset_channels(&self) {
         self.0.shared.close_channels();
-    }
-
-    /// The channels that are up: of which class, and over what.
-    pub fn channels(&self) -> Vec<(Class, &'static str)> {
-        let all = |core: &Core| {
-            let keys: Vec<Key> = core.channels.keys().collect();
-            let found = keys.into_iter().filter_map(|key| core.channels.get(key));
-            found.map(|channel| (channel.class, channel.name)).collect()
-        };
-        self.0.shared.with(|core, _| all(core)).0
     }
 
     /// Streams that are open, those in backlogs included.

@@ -8,6 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use quell_model::Nanos;
 use quell_net_engine::wire::{HELLO_BYTES, Hello};
 
+use crate::core::Addresses;
 use crate::error::Error;
 use crate::helper::Settings;
 use crate::shared::Shared;
@@ -161,8 +162,9 @@ fn take(
     shared: &Shared,
     theirs: &Hello,
     transport: Transport,
-    addresses: (SocketAddr, IpAddr),
+    (peer, own): (SocketAddr, IpAddr),
 ) -> Result<(), Error> {
+    let addresses = Addresses { peer, rendezvous: None, own, is_attached: false };
     let added = shared.act(|core, now| core.add_channel(theirs, false, transport, addresses, now));
     added.map(|_| ())
 }

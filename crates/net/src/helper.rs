@@ -19,10 +19,11 @@ use rustix::event::{PollFlags, epoll};
 
 use crate::channel::{Armed, Channel};
 use crate::config::SameHost;
-use crate::core::{Core, Led};
+use crate::core::{Addresses, Core};
 use crate::error::Error;
 use crate::handshake::{HANDSHAKES_MAX, Handshake, Port};
 use crate::inbox::Input;
+use crate::leading::Led;
 use crate::shared::Shared;
 use crate::shm;
 use crate::tcp;
@@ -535,7 +536,9 @@ pub(crate) fn open_channel(
     // The class and the number are what this side asked for, whatever the peer says.
     let theirs = Hello { class, channel: hello.channel, ..theirs };
     shared.act(|core, now| {
-        core.add_channel(&theirs, true, transport, (address, own), now)?;
+        let rendezvous = Some(address);
+        let addresses = Addresses { peer: address, rendezvous, own, is_attached: false };
+        core.add_channel(&theirs, true, transport, addresses, now)?;
         core.engine.peer(theirs.endpoint).ok_or(Error::Closed)
     })
 }

@@ -15,6 +15,7 @@
 //! An endpoint is one process's end of all its channels. Each pair of endpoints has a channel for latency and one or more
 //! for throughput, whatever the number of sockets; [`quell_net_engine`] decides what travels where, this crate moves it.
 
+mod attach;
 mod batch;
 mod channel;
 mod config;
@@ -22,9 +23,12 @@ mod core;
 mod direct;
 mod endpoint;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod handshake;
 mod helper;
 mod inbox;
+mod leading;
 mod meet;
 mod memory;
 pub mod messages;
@@ -33,6 +37,7 @@ mod selector;
 mod shared;
 mod shm;
 mod socket;
+mod stats;
 mod store;
 mod stream;
 mod table;
@@ -40,6 +45,7 @@ mod tcp;
 pub mod transport;
 mod waiter;
 
+pub use attach::Side;
 pub use config::{EndpointConfig, SameHost};
 pub use endpoint::{Endpoint, Listener, Peer};
 pub use error::Error;
@@ -48,4 +54,5 @@ pub use quell_net_engine::{
     scheduler,
 };
 pub use selector::Selector;
+pub use stats::{Carried, ChannelStats, Origin, Stats};
 pub use stream::{Chunks, Reservation, Stream};

@@ -10,6 +10,7 @@ use quell_net_engine::{Body, Engine, Frame, Key};
 
 use crate::memory::{Pool, Span, spans_of};
 use crate::socket::Sockets;
+use crate::stats::Carried;
 use crate::transport::Outgoing;
 
 /// Bytes that are gathered at once.
@@ -42,6 +43,7 @@ pub(crate) struct Outbox {
     sent: usize,
     /// The first piece that is not sent whole, and how much of it is.
     next: (usize, usize),
+    carried: Carried,
 }
 
 /// How far sending came.
@@ -54,12 +56,25 @@ pub(crate) enum Sent {
 
 impl Outbox {
     pub fn new(outgoing: Box<dyn Outgoing>) -> Outbox {
-        Outbox { outgoing, staged: Vec::new(), pieces: Vec::new(), bytes: 0, sent: 0, next: (0, 0) }
+        Outbox {
+            outgoing,
+            staged: Vec::new(),
+            pieces: Vec::new(),
+            bytes: 0,
+            sent: 0,
+            next: (0, 0),
+            carried: Carried::default(),
+        }
     }
 
     /// Whether all that was gathered is sent.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
+    }
+
+    /// What its transport has taken.
+    pub fn carried(&self) -> Carried {
+        self.carried
     }
 
     /// Bytes that were gathered and not sent.
@@ -221,6 +236,7 @@ impl Outbox {
 
     fn advance(&mut self, sent: usize, direct: &[u8]) {
         self.sent += sent;
+        self.carried.count(sent);
         let (mut piece, mut done) = (self.next.0, self.next.1 + sent);
         while let Some(it) = self.pieces.get(piece) {
             let length = piece_bytes(&self.staged, direct, it).len();

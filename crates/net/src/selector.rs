@@ -9,9 +9,9 @@ use std::time::Instant;
 use quell_net_engine::Key;
 
 use crate::batch;
-use crate::core::Interest;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::leading::Interest;
 use crate::stream::{Stream, register_reader};
 use crate::waiter::Waiter;
 
@@ -22,12 +22,15 @@ pub struct Selector {
     ready: Arc<Ready>,
     sockets: BTreeMap<u64, Watched>,
     interests: Vec<Interest>,
+    /// Sockets that have each of them.
+    counts: Vec<usize>,
     /// Returned by the last wait, and new ones: they are looked at before the next.
     unknown: Vec<u64>,
 }
 
 struct Watched {
     key: Key,
+    interest: Interest,
     waker: Waker,
     mark: Arc<Mark>,
 }
@@ -69,6 +72,7 @@ impl Selector {
             ready: Arc::new(ready),
             sockets: BTreeMap::new(),
             interests: Vec::new(),
+            counts: Vec::new(),
             unknown: Vec::new(),
         }
     }
@@ -80,11 +84,15 @@ impl Selector {
             Mark { token, is_listed: AtomicBool::new(false), ready: Arc::clone(&self.ready) };
         let mark = Arc::new(mark);
         let waker = Waker::from(Arc::clone(&mark));
-        self.sockets.insert(token, Watched { key: stream.key(), waker, mark });
+        let (key, interest) = (stream.key(), stream.interest(false));
+        self.sockets.insert(token, Watched { key, interest, waker, mark });
         self.unknown.push(token);
-        let interest = stream.interest(false);
-        if !self.interests.contains(&interest) {
-            self.interests.push(interest);
+        match self.interests.iter().position(|known| *known == interest) {
+            Some(index) => self.counts[index] += 1,
+            None => {
+                self.interests.push(interest);
+                self.counts.push(1);
+            }
         }
     }
 
@@ -95,6 +103,13 @@ impl Selector {
             .shared()
             .with(|core, _| register_reader(core, watched.key, &watched.waker, false));
         self.unknown.retain(|known| *known != token);
+        let index = self.interests.iter().position(|known| *known == watched.interest);
+        let Some(index) = index else { return };
+        self.counts[index] -= 1;
+        if self.counts[index] == 0 {
+            self.interests.swap_remove(index);
+            self.counts.swap_remove(index);
+        }
     }
 
     /// Waits until a socket can be read, has ended or failed, and gives the tokens of all that can.

@@ -14,9 +14,10 @@ use quell_net_engine::{Class, Key};
 use rustix::event::PollFd;
 
 use crate::batch;
-use crate::core::{Core, Interest, Led};
+use crate::core::Core;
 use crate::error::Error;
 use crate::helper::LOOK;
+use crate::leading::{Interest, Led};
 use crate::transport::Readiness;
 use crate::waiter::{Waiter, wake_time};
 
@@ -88,7 +89,7 @@ impl Shared {
         self.with_held(&mut held, act)
     }
 
-    /// The same, and wakes nobody yet.
+    /// The same, and wakes no thread yet.
     fn with_held<T>(&self, held: &mut Held, act: impl FnOnce(&mut Core, Nanos) -> T) -> (T, bool) {
         let now = self.now();
         let mut core = self.lock();

@@ -37,7 +37,7 @@ impl Wakers {
         self.0.retain(|known| !known.will_wake(waker));
     }
 
-    /// Whether nobody waits.
+    /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -10,9 +10,10 @@ use quell_model::Nanos;
 use quell_net_engine::{Class, Key, SocketStatus};
 
 use crate::batch;
-use crate::core::{Core, Interest};
+use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::leading::Interest;
 use crate::memory::{LARGE, Segment, Span, spans_of};
 use crate::shared::Shared;
 

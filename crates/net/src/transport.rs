@@ -8,8 +8,9 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use quell_net_engine::ChannelCaps;
-use rustix::event::PollFlags;
+pub use quell_net_engine::ChannelCaps;
+pub use quell_net_engine::wire::PAYLOAD_MAX;
+pub use rustix::event::PollFlags;
 
 /// A channel that is up: its two directions.
 pub struct Transport {

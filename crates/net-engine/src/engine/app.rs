@@ -224,7 +224,7 @@ impl Engine {
         }
     }
 
-    /// Tells the application of room that is worth waking for: a third of the socket's memory, as in the kernel's
+    /// Has the application woken for room that is worth waking for: a third of the socket's memory, as in the kernel's
     /// `sk_stream_is_writeable`, and half of what may be unsent.
     pub(super) fn tell_room(&mut self, key: Key) {
         let Some(stream) = self.streams.get(key) else { return };

@@ -201,7 +201,7 @@ impl Engine {
         }
     }
 
-    /// Nobody waits for an answer: it goes with the next frame of its channel, or soon.
+    /// No application waits for an answer: it goes with the next frame of its channel, or soon.
     fn answer_late(&mut self, now: Nanos) {
         self.wake_at(Nanos(now.0.saturating_add(app::REPORT_WITHIN.0)));
     }

@@ -250,6 +250,11 @@ impl Engine {
         chosen.filter(is_idle).map_or(Direct::Never, |chosen| Direct::Channel(chosen, credit))
     }
 
+    /// Sockets that wait for a channel.
+    pub fn waiting(&self, channel: Key) -> usize {
+        self.channels.get(channel).map_or(0, |channel| channel.ready.len())
+    }
+
     /// Without recovery the memory of a chunk is free once the channel has taken it: the driver says so. Returns the first
     /// offset that is still needed.
     pub fn taken(&mut self, key: Key, now: Nanos) -> Option<u64> {

@@ -238,8 +238,8 @@ impl ReceiveHalf {
         self.beyond.first()
     }
 
-    /// Whether a report is due: the limit has risen by a quarter of the window, or half of a window has arrived that nobody
-    /// reads, or the peer has to be answered.
+    /// Whether a report is due: the limit has risen by a quarter of the window, or half of a window has arrived that is
+    /// not read, or the peer has to be answered.
     pub fn is_report_due(&self, window: u64) -> bool {
         self.must_report
             || self.ack() - self.reported >= (window / 2).max(1)

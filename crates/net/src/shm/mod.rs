@@ -26,6 +26,8 @@ use rustix::net::{
 use crate::error::Error;
 use crate::tcp::HANDSHAKE_TIME;
 use crate::transport::{Incoming, Outgoing, Readiness, Transport};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use ring::write_anything;
 use ring::{Consumer, Producer, Side};
 
 /// Descriptors of a hello: the opener's memory and its end of the pair for room; the acceptor's memory.

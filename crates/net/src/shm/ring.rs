@@ -404,6 +404,33 @@ fn load_words(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
+/// Both ends of a ring, one of whose processes writes what `bytes` say, eleven of them a step.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn write_anything(bytes: &[u8]) {
+    let Ok((own, peer)) = Side::create().and_then(|a| Ok((a, Side::create()?))) else { return };
+    // The hostile process's memory, as it has it and as the other one sees it.
+    let theirs = Arc::new(peer.0);
+    let Ok(seen) = Side::open(peer.1).map(Arc::new) else { return };
+    let own = Arc::new(own.0);
+    let mut consumer = Consumer::new(Arc::clone(&own), Arc::clone(&seen));
+    let mut producer = Producer::new(own, seen);
+    let mut memory = vec![0; 1 << 16];
+    for step in bytes.as_chunks::<11>().0 {
+        let at = usize::from(u16::from_le_bytes([step[1], step[2]]));
+        let mut value = [0; 8];
+        value.copy_from_slice(&step[3..]);
+        let value = u64::from_le_bytes(value);
+        match step[0] % 5 {
+            0 => theirs.0[PRODUCED].store(value, Ordering::Relaxed),
+            1 => theirs.0[CONSUMED].store(value, Ordering::Relaxed),
+            2 => theirs.ring()[at % RING_WORDS].store(value, Ordering::Relaxed),
+            // An error ends the channel; a peer may go on all the same.
+            3 => _ = consumer.pull(&mut [IoSliceMut::new(&mut memory[..at])]),
+            _ => _ = producer.push(&[IoSlice::new(&memory[..at])]),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 mod direct;
+mod examples;
 mod messages;
 mod process;
+mod stats;
 mod streams;

@@ -1,0 +1,247 @@
+//! Which thread reads which channel: leaders, and the followers that wait for them.
+//!
+//! A thread that waits for sockets reads the channels of their class itself, as their leader, for all sockets that use them.
+//! Others that want the same channels sleep until it passes them their bytes, or the reading.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use quell_model::Nanos;
+use quell_net_engine::{Class, Key};
+
+use crate::channel::Leader;
+use crate::core::Core;
+use crate::inbox::{Inbox, Input};
+use crate::transport::Readiness;
+
+/// How long a channel of the latency class is left to threads that wait for latency sockets, after one has read it: others
+/// would have it read by a thread that is busy with bulk data.
+const RESERVED: Nanos = Nanos::from_millis(10);
+
+/// A channel whose leader has read for other threads within this time is read by one of them when it leaves. Otherwise it
+/// comes back before the helper has looked, as a rule.
+const SHARED_FOR: Nanos = Nanos::from_millis(1);
+
+/// Peers whose channels a thread reads that waits for new streams.
+const ACCEPTOR_PEERS_MAX: usize = 4;
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interest {
+    pub peer: Key,
+    pub class: Class,
+    /// Control frames may end the wait: credit, an answer to an open frame.
+    pub wants_control: bool,
+    /// It waits for new streams: it reads what no other thread does, and waits for no other to leave it that.
+    pub is_weak: bool,
+}
+
+/// A channel's inbox in the hands of the thread that reads it.
+pub(crate) struct Led {
+    pub key: Key,
+    pub class: Class,
+    pub inbox: Box<Inbox>,
+    pub readiness: Arc<dyn Readiness>,
+    pub input: Input,
+}
+
+impl Led {
+    /// Whether its thread may let bulk data gather.
+    pub fn may_nap(&self) -> bool {
+        self.class == Class::Throughput && self.inbox.is_bulk()
+    }
+}
+
+impl Core {
+    /// The channels that carry a class to a peer: those of another if it has none.
+    fn channels_of(&self, peer: Key, class: Class) -> impl Iterator<Item = Key> {
+        let has_own = self.engine.channels(peer).any(|(_, of)| of == class);
+        let of_class = move |it: &(Key, Class)| !has_own || it.1 == class;
+        self.engine.channels(peer).filter(of_class).map(|(key, _)| key)
+    }
+
+    /// Channels that a thread reads, or that can be written for it.
+    pub fn channels_for(&self, interest: Interest) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.channels_of(interest.peer, interest.class).collect();
+        let is_apart = interest.class != Class::Latency && self.engine.has_control_apart();
+        if interest.wants_control && is_apart {
+            let control = self.channels_of(interest.peer, Class::Latency);
+            control.for_each(|key| {
+                if !keys.contains(&key) {
+                    keys.push(key);
+                }
+            });
+        }
+        keys
+    }
+
+    /// Full channels that no other thread waits for: this one has them sent on.
+    pub fn blocked_for(
+        &mut self,
+        interests: &[Interest],
+        waker: &Waker,
+    ) -> Vec<(Key, Arc<dyn Readiness>)> {
+        let mut blocked: Vec<(Key, Arc<dyn Readiness>)> = Vec::new();
+        let keys: Vec<Key> =
+            interests.iter().flat_map(|interest| self.channels_for(*interest)).collect();
+        for key in keys {
+            let Some(channel) = self.channels.get_mut(key) else { continue };
+            let is_led = channel.room_leader.as_ref().is_some_and(|it| !it.will_wake(waker));
+            if !channel.is_blocked || is_led {
+                channel.room_followers.add(waker);
+            } else if blocked.iter().all(|(known, _)| *known != key) {
+                channel.room_leader = Some(waker.clone());
+                blocked.push((key, Arc::clone(&channel.readiness)));
+            }
+        }
+        blocked
+    }
+
+    /// Gives a thread the inboxes that it waits for and that no other has.
+    pub fn take_inboxes(
+        &mut self,
+        interest: Interest,
+        waker: &Waker,
+        led: &mut Vec<Led>,
+        now: Nanos,
+    ) {
+        let is_latency = interest.class == Class::Latency;
+        for key in self.channels_for(interest) {
+            let Some(channel) = self.channels.get_mut(key) else { continue };
+            let is_own = channel.class == interest.class;
+            if !is_latency && channel.class == Class::Latency && now < channel.reserved_until {
+                if channel.inbox.is_some() {
+                    self.wakes.extend(channel.followers.first());
+                }
+                continue;
+            }
+            if is_latency && is_own {
+                channel.reserved_until = Nanos(now.0 + RESERVED.0);
+            }
+            let is_other = |successor: &Waker| !successor.will_wake(waker);
+            let is_left = channel.is_paused || channel.successor.as_ref().is_some_and(is_other);
+            match channel.inbox.take_if(|_| !is_left) {
+                Some(inbox) => {
+                    if channel.successor.take().is_some() {
+                        // It was the only user of late: others do not wait for it to leave.
+                        channel.shared_at = None;
+                    }
+                    channel.asked.take_if(|(asker, _)| asker.will_wake(waker));
+                    channel.leader = Some(Leader { waker: waker.clone(), is_latency });
+                    // It may take the wake-up that was meant for the helper.
+                    channel.armed.for_data = false;
+                    channel.was_led = true;
+                    let (class, readiness) = (channel.class, Arc::clone(&channel.readiness));
+                    led.push(Led { key, class, inbox, readiness, input: Input::default() });
+                }
+                None if interest.is_weak => channel.acceptors.add(waker),
+                None if is_own => {
+                    channel.followers.add(waker);
+                    // A thread that is busy with bulk data gives it back, as does one that reads for this one alone.
+                    let inherits = channel.asks(waker);
+                    let gives_up = |it: &&Leader| inherits || (is_latency && !it.is_latency);
+                    let leader = channel.leader.as_ref().filter(gives_up);
+                    self.wakes.extend(leader.map(|leader| leader.waker.clone()));
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// A thread returns the inboxes that it took.
+    pub fn give_back(&mut self, led: &mut Vec<Led>) {
+        let mut is_unwatched = false;
+        for Led { key, mut inbox, .. } in led.drain(..) {
+            match self.channels.get_mut(key) {
+                Some(channel) => {
+                    channel.inbox = Some(inbox);
+                    channel.leader = None;
+                    channel.was_led = true;
+                    self.wakes.extend(channel.successor.clone());
+                    is_unwatched |= !channel.armed.for_data;
+                }
+                None => inbox.end(&mut self.engine),
+            }
+        }
+        if is_unwatched {
+            self.rouse_helper();
+        }
+    }
+
+    /// The helper has read channels: those with input are in use.
+    pub fn note_live(&mut self, led: &[Led]) {
+        for it in led.iter().filter(|it| !it.input.is_empty()) {
+            if let Some(channel) = self.channels.get_mut(it.key) {
+                channel.is_live = true;
+                // Reading ends the wake-up that was asked for.
+                channel.armed.for_data = false;
+            }
+        }
+    }
+
+    /// The helper returns the inboxes that it has read for want of a leader. Threads that came meanwhile go on.
+    pub fn give_back_to_followers(&mut self, led: &mut Vec<Led>) {
+        for Led { key, mut inbox, .. } in led.drain(..) {
+            match self.channels.get_mut(key) {
+                Some(channel) => {
+                    channel.inbox = Some(inbox);
+                    self.wakes.extend(channel.next_leader());
+                }
+                None => inbox.end(&mut self.engine),
+            }
+        }
+    }
+
+    /// A thread waits no more: another one reads what it would have read, if others have used the channel just now.
+    pub fn leave(&mut self, interest: Interest, waker: &Waker, now: Nanos) {
+        let mut is_left = false;
+        for key in self.channels_for(interest) {
+            let Some(channel) = self.channels.get_mut(key) else { continue };
+            channel.followers.remove(waker);
+            channel.acceptors.remove(waker);
+            channel.room_followers.remove(waker);
+            if channel.room_leader.take_if(|leader| leader.will_wake(waker)).is_some() {
+                self.wakes.extend(channel.room_followers.first());
+            }
+            let was_successor =
+                channel.successor.take_if(|successor| successor.will_wake(waker)).is_some();
+            let is_shared =
+                channel.shared_at.is_some_and(|at| now.since(at) <= SHARED_FOR) || was_successor;
+            if channel.inbox.is_some() && is_shared {
+                self.wakes.extend(channel.followers.first());
+            }
+            is_left |= channel.inbox.is_some() && !channel.followers.is_empty();
+        }
+        if is_left {
+            // It reads for the threads that wait on, should this one be long.
+            self.leave_to_helper(now);
+        }
+    }
+
+    /// A stream is closed: its channels may have lost their last reader, and a thread that accepts streams reads them.
+    pub fn offer(&mut self, peer: Key) {
+        let keys: Vec<Key> = self.engine.channels(peer).map(|(key, _)| key).collect();
+        for key in keys {
+            let channel = self.channels.get_mut(key).filter(|it| it.inbox.is_some());
+            self.wakes.extend(channel.and_then(|channel| channel.acceptors.first()));
+        }
+    }
+
+    /// What a thread that accepts streams waits for: the channels of some peers. The helper reads those of others.
+    pub fn interests_of_acceptor(&self) -> Vec<Interest> {
+        let peers = self.routes.values().flatten().map(|route| route.peer);
+        let of_peer = |peer| {
+            Class::ALL.map(|class| Interest { peer, class, wants_control: false, is_weak: true })
+        };
+        peers.take(ACCEPTOR_PEERS_MAX).flat_map(of_peer).collect()
+    }
+
+    /// A thread has read channels, and nothing was its own.
+    pub fn note_shared(&mut self, keys: &[Key], now: Nanos) {
+        for key in keys {
+            if let Some(channel) = self.channels.get_mut(*key) {
+                channel.shared_at = Some(now);
+            }
+        }
+    }
+}
