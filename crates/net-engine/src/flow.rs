@@ -20,7 +20,7 @@ impl Default for MemoryLimits {
         MemoryLimits {
             endpoint: 256 << 20,
             peer: 128 << 20,
-            stream_max: 4 << 20,
+            stream_max: 1 << 20,
             stream_min: 64 << 10,
         }
     }

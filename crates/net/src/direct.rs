@@ -69,7 +69,7 @@ impl Core {
         let Some((_, start)) = self.engine.send_range(key) else { return Err(Error::Closed) };
         let length = bytes.len().min(usize::try_from(credit).unwrap_or(usize::MAX));
         self.engine.written(key, length as u64, now);
-        let socket = (key, start, length < bytes.len());
+        let socket = (key, start);
         let end = outbox.gather_direct(&mut self.engine, chosen, &self.sockets, socket, now);
         // The rest goes to another channel.
         let rest = &bytes[(end - start) as usize..length];

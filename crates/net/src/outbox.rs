@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use quell_model::Nanos;
-use quell_net_engine::wire::Header;
 use quell_net_engine::{Body, Engine, Frame, Key};
 
 use crate::memory::{Pool, Span, spans_of};
@@ -101,29 +100,25 @@ impl Outbox {
     }
 
     /// Gathers the channel's next frames, of which those of `socket` carry bytes of the application's memory, the first of
-    /// which has the offset `start` in the stream. `is_blocked`: it has more than the peer lets it send. Returns up to which
-    /// offset they reach.
+    /// which has the offset `start` in the stream. Returns up to which offset they
+    /// reach.
     pub fn gather_direct(
         &mut self,
         engine: &mut Engine,
         key: Key,
         sockets: &Sockets,
-        (socket, start, is_blocked): (Key, u64, bool),
+        (socket, start): (Key, u64),
         now: Nanos,
     ) -> u64 {
         debug_assert!(self.is_empty(), "what was gathered before goes first");
         let (max, mut end) = (engine.config().max_frame, start);
-        let most = engine.send_range(socket).map_or(start, |(_, end)| end);
-        while let Some(mut frame) = engine.transmit(key, max, now) {
+        while let Some(frame) = engine.transmit(key, max, now) {
             if frame.body != Body::Data(socket) {
                 debug_assert!(!matches!(frame.body, Body::Data(_)), "a socket that was not queued");
                 self.add_frame(&frame, sockets);
                 continue;
             }
             debug_assert_eq!(frame.header.offset, end, "bytes of a stream out of order");
-            if is_blocked && frame.header.end() == most {
-                frame.header.flags |= Header::BLOCKED;
-            }
             self.stage(&frame.header.encode());
             let from = (end - start) as usize;
             end = frame.header.end();

@@ -187,7 +187,7 @@ impl Engine {
             };
             stream.route.last = Some(id);
             let fin = if chunk.is_last { Header::FIN } else { 0 };
-            let flags = fin | if stream.send.is_blocked() { Header::BLOCKED } else { 0 };
+            let flags = fin | if stream.send.credit() == 0 { Header::BLOCKED } else { 0 };
             let header = Header {
                 kind: Kind::Data,
                 flags,

@@ -169,7 +169,8 @@ impl Header {
     /// The payload is the last of its stream in this direction: the final offset is `offset + length`. In an update frame:
     /// it is the last report, the sender is done with the stream.
     pub const FIN: u8 = 1;
-    /// Of a data frame: more is written, and the peer's limit keeps it back. As QUIC's STREAM_DATA_BLOCKED (RFC 9000, 19.13).
+    /// Of a data frame: it uses up the limit, which keeps back what follows. As QUIC's STREAM_DATA_BLOCKED (RFC 9000, 19.13), but
+    /// without waiting for more to be written.
     pub const BLOCKED: u8 = 2;
 
     /// Of an open frame: its sender goes on without waiting for the answer, which may go with the first that the receiver
@@ -187,7 +188,7 @@ impl Header {
         self.flags & Header::FIN != 0
     }
 
-    /// Whether the limit keeps more back.
+    /// Whether the limit keeps back what follows.
     pub fn is_blocked(&self) -> bool {
         self.flags & Header::BLOCKED != 0
     }
