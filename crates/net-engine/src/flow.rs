@@ -21,7 +21,7 @@ impl Default for MemoryLimits {
             endpoint: 256 << 20,
             peer: 128 << 20,
             stream_max: 1 << 20,
-            stream_min: 64 << 10,
+            stream_min: 16 << 10,
         }
     }
 }

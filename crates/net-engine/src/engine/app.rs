@@ -214,12 +214,12 @@ impl Engine {
     /// The application found no room: a notice follows when there is some.
     pub fn wants_room(&mut self, key: Key) {
         let Some(stream) = self.streams.get(key) else { return };
-        // Memory of others does not help a socket whose own is full.
-        let has_own = self.own_room(stream) > 0;
+        // Memory of others helps a socket that has room of its own, and no other.
+        let is_short = self.own_room(stream) > 0 && self.room(stream) == 0;
         let Some(stream) = self.streams.get_mut(key) else { return };
         // One without a notice since waits already.
         let is_new = std::mem::take(&mut stream.told_writable);
-        if is_new && has_own && !std::mem::replace(&mut stream.is_short_of_room, true) {
+        if is_new && is_short && !std::mem::replace(&mut stream.is_short_of_room, true) {
             self.short_of_room.push(key);
         }
     }

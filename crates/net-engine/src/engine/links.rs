@@ -103,6 +103,7 @@ impl Engine {
             channels: Vec::new(),
             control: Default::default(),
             answers: VecDeque::new(),
+            has_dropped_answers: false,
             closed: BTreeMap::new(),
             closed_order: VecDeque::new(),
             reserved: Reserved::default(),

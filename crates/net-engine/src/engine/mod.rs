@@ -196,13 +196,16 @@ impl Engine {
             it.answer(Answer { kind, stream, offset });
         }
         match kind {
-            Kind::Closed | Kind::Update => self.answer_late(now),
+            Kind::Closed | Kind::Update => self.answer_late(peer, now),
             _ => self.tell_control(peer),
         }
     }
 
     /// No application waits for an answer: it goes with the next frame of its channel, or soon.
-    fn answer_late(&mut self, now: Nanos) {
+    fn answer_late(&mut self, peer: Key, now: Nanos) {
+        if self.peers.get(peer).is_some_and(Peer::is_full_of_answers) {
+            self.tell_control(peer);
+        }
         self.wake_at(Nanos(now.0.saturating_add(app::REPORT_WITHIN.0)));
     }
 
@@ -412,7 +415,7 @@ impl Engine {
             peer.control[stream.class.index()].retain(|queued| *queued != key);
             self.policies.flow.release(&mut peer.reserved, stream.window);
         }
-        self.answer_late(now);
+        self.answer_late(stream.peer, now);
         self.wake_at(until);
     }
 }

@@ -54,6 +54,8 @@ pub(crate) struct Peer {
     /// Streams with control frames that are due, by class.
     pub control: [VecDeque<Key>; 2],
     pub answers: VecDeque<Answer>,
+    /// There was no place for some since they were last empty.
+    pub has_dropped_answers: bool,
     pub closed: BTreeMap<StreamId, Closed>,
     /// In the order in which they are forgotten.
     pub closed_order: VecDeque<StreamId>,
@@ -112,9 +114,27 @@ impl Peer {
 
     /// Queues an answer.
     pub fn answer(&mut self, answer: Answer) {
-        if self.answers.len() < ANSWERS_MAX && !self.answers.contains(&answer) {
-            self.answers.push_back(answer);
+        if self.answers.contains(&answer) {
+            return;
         }
+        match self.answers.len() < ANSWERS_MAX {
+            true => self.answers.push_back(answer),
+            false => self.has_dropped_answers = true,
+        }
+    }
+
+    /// The next answer. Those for which there was no place are due again behind the last.
+    pub fn next_answer(&mut self) -> Option<Answer> {
+        let answer = self.answers.pop_front();
+        if self.answers.is_empty() && std::mem::take(&mut self.has_dropped_answers) {
+            self.answer_again();
+        }
+        answer
+    }
+
+    /// Whether answers that may wait have to go now, for want of places.
+    pub fn is_full_of_answers(&self) -> bool {
+        self.answers.len() >= ANSWERS_MAX / 2
     }
 
     /// Answers that may have been lost are due again.

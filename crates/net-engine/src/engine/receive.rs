@@ -199,6 +199,8 @@ impl Engine {
         let mut stream = Stream::new(id, peer, open, Phase::Incoming { listener }, window);
         stream.send.set_limit(limit);
         stream.receive.raise_limit(window.size().max(u64::from(self.policies.first_window)));
+        // The accept frame says it.
+        stream.receive.announce();
         stream.due.accept = true;
         let key = self.streams.insert(stream);
         known.streams.insert(id, key);
@@ -224,6 +226,7 @@ impl Engine {
         if stream.send.set_limit(limit) {
             self.note_waiting(key, now);
             self.route(key);
+            self.tell_room(key);
         }
     }
 

@@ -117,7 +117,7 @@ impl Engine {
     fn control_of(&mut self, peer: Key, class: Class) -> Option<Frame> {
         let it = self.peers.get_mut(peer)?;
         if class == Class::Latency
-            && let Some(answer) = it.answers.pop_front()
+            && let Some(answer) = it.next_answer()
         {
             return Some(answer_frame(&answer));
         }
@@ -287,7 +287,7 @@ fn due_frame(stream: &mut Stream) -> Option<Frame> {
     let (id, due) = (stream.id, &mut stream.due);
     if std::mem::take(&mut due.accept) {
         let limit = stream.receive.limit();
-        stream.receive.reported();
+        stream.receive.announce();
         return Some(Frame::control(Kind::Accept, id, limit));
     }
     if std::mem::take(&mut due.stop) {

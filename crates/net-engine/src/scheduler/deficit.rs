@@ -16,6 +16,9 @@ pub struct DeficitQueue<K> {
 struct Entry<K> {
     key: K,
     left: u32,
+    /// It had something to send in this round: if it has again, it waits in its place, as in FQ-CoDel (RFC 8290, 4.2). One
+    /// that came back as a new socket each time would go before all others for ever.
+    is_spent: bool,
 }
 
 impl<K: Copy + PartialEq> DeficitQueue<K> {
@@ -26,50 +29,64 @@ impl<K: Copy + PartialEq> DeficitQueue<K> {
 
     /// Whether no socket waits.
     pub fn is_empty(&self) -> bool {
-        self.active.is_empty() && self.fresh.is_empty()
+        self.waiting().next().is_none()
     }
 
     /// Sockets that wait.
     pub fn len(&self) -> usize {
-        self.active.len() + self.fresh.len()
+        self.waiting().count()
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = &Entry<K>> {
+        self.fresh.iter().chain(&self.active).filter(|entry| !entry.is_spent)
     }
 
     /// A socket that is not in the queue has something to send. It goes before those that have used a quantum: a short
     /// message does not wait for a round of bulk transfers, and one that sends more waits like the others.
     pub fn push(&mut self, key: K) {
         debug_assert!(!self.contains(key), "a socket waits twice");
-        self.fresh.push_back(Entry { key, left: self.quantum });
+        match self.active.iter_mut().find(|entry| entry.key == key) {
+            Some(known) => known.is_spent = false,
+            None => {
+                let entry = Entry { key, left: self.quantum, is_spent: false };
+                self.fresh.push_back(entry);
+            }
+        }
     }
 
     /// Whether a socket waits.
     pub fn contains(&self, key: K) -> bool {
-        self.fresh.iter().chain(&self.active).any(|entry| entry.key == key)
+        self.waiting().any(|entry| entry.key == key)
     }
 
     /// The socket that sends next, and how many bytes.
     pub fn front(&self) -> Option<(K, u32)> {
-        self.fresh.front().or(self.active.front()).map(|entry| (entry.key, entry.left))
+        self.waiting().next().map(|entry| (entry.key, entry.left))
     }
 
     /// The front has sent `bytes`. It goes to the end when its quantum is used, and out of the queue unless it `has_more`.
     pub fn sent(&mut self, bytes: u32, has_more: bool) {
         let from_fresh = !self.fresh.is_empty();
         let queue = if from_fresh { &mut self.fresh } else { &mut self.active };
+        // The round has come to those that have nothing more: they are new again.
+        while queue.front().is_some_and(|entry| entry.is_spent) {
+            queue.pop_front();
+        }
         let Some(mut entry) = queue.pop_front() else { return };
-        if !has_more {
-            return;
+        if self.active.iter().all(|entry| entry.is_spent) {
+            self.active.clear();
         }
         // A chunk may pass its quantum: the rest counts in the next round.
-        match entry.left.checked_sub(bytes.max(1)).filter(|left| *left > 0) {
-            Some(left) => {
-                entry.left = left;
-                queue.push_front(entry);
-            }
-            None => {
-                let owed = bytes.saturating_sub(entry.left);
-                entry.left = self.quantum.saturating_sub(owed).max(1);
-                self.active.push_back(entry);
-            }
+        let left = entry.left.checked_sub(bytes.max(1)).filter(|left| *left > 0);
+        let is_used = left.is_none();
+        let owed = bytes.saturating_sub(entry.left);
+        entry.left = left.unwrap_or_else(|| self.quantum.saturating_sub(owed).max(1));
+        entry.is_spent = !has_more;
+        if (has_more && is_used) || (!has_more && !self.active.is_empty()) {
+            self.active.push_back(entry);
+        } else if has_more {
+            let queue = if from_fresh { &mut self.fresh } else { &mut self.active };
+            queue.push_front(entry);
         }
     }
 
@@ -86,7 +103,8 @@ impl<K: Copy + PartialEq> DeficitQueue<K> {
 
     /// Empties the queue.
     pub fn drain(&mut self) -> impl Iterator<Item = K> {
-        self.fresh.drain(..).chain(self.active.drain(..)).map(|entry| entry.key)
+        let all = self.fresh.drain(..).chain(self.active.drain(..));
+        all.filter(|entry| !entry.is_spent).map(|entry| entry.key)
     }
 }
 
@@ -121,6 +139,31 @@ mod tests {
             let apart = most.expect("some") - least.expect("some");
             prop_assert!(apart <= 2 * u64::from(quantum), "{sent:?}");
         }
+    }
+
+    #[test]
+    fn socket_that_runs_empty_each_time_does_not_starve_others() {
+        let mut queue = DeficitQueue::new(100);
+        queue.push('a');
+        queue.sent(100, true);
+        let mut sent = [0; 2];
+        queue.push('b');
+        for _ in 0..100 {
+            let (key, left) = queue.front().expect("both have more");
+            let is_b = key == 'b';
+            sent[usize::from(is_b)] += left;
+            queue.sent(left, !is_b);
+            if is_b {
+                queue.push('b');
+            }
+        }
+        assert_eq!(sent, [5_000, 5_000]);
+        // What is left of the round is forgotten when no other waits.
+        queue.remove('a');
+        queue.sent(10, false);
+        assert!(queue.is_empty());
+        queue.push('c');
+        assert_eq!((queue.front(), queue.len()), (Some(('c', 100)), 1));
     }
 
     #[test]

@@ -268,6 +268,11 @@ impl ReceiveHalf {
         self.must_report = false;
     }
 
+    /// The limit is on its way, and no acknowledgement.
+    pub fn announce(&mut self) {
+        self.announced = self.limit;
+    }
+
     /// Reports may have been lost.
     pub fn report_again(&mut self) {
         self.must_report |= self.reported > 0 || self.announced > 0;
