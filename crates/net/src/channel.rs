@@ -31,6 +31,8 @@ pub(crate) struct Leader {
     pub waker: Waker,
     /// It waits for latency sockets itself.
     pub is_latency: bool,
+    /// It waits for new streams, and leaves the channel to any that waits for a socket.
+    pub is_weak: bool,
 }
 
 /// A channel and its users. A direction that is absent is in use by a thread.

@@ -60,6 +60,8 @@ pub(crate) struct Core {
     to_send: VecDeque<Key>,
     /// To be woken once the lock is free.
     pub wakes: Vec<Waker>,
+    /// The same, for bulk data that has come: more may be on its way.
+    bulk_wakes: Vec<Waker>,
     /// Peers to which channels are missing, to be opened again.
     pub missing: Vec<Key>,
     /// Peers to which a thread opens channels.
@@ -89,6 +91,7 @@ impl Core {
             routes: BTreeMap::new(),
             to_send: VecDeque::new(),
             wakes: Vec::new(),
+            bulk_wakes: Vec::new(),
             missing: Vec::new(),
             reopening: BTreeSet::new(),
             helper,
@@ -146,14 +149,16 @@ impl Core {
         self.wakes.push(Waker::from(Arc::clone(&self.helper)));
     }
 
-    /// Handles the engine's notices. Returns the wakers to call once the lock is free, and whether there is
-    /// something to send.
-    pub fn dispatch(&mut self) -> (Vec<Waker>, bool) {
+    /// Handles the engine's notices. Returns the wakers to call once the lock is free, those of readers of bulk data apart, and
+    /// whether there is something to send.
+    pub fn dispatch(&mut self) -> ([Vec<Waker>; 2], bool) {
         while let Some(notice) = self.engine.notice() {
             match notice {
                 Notice::Readable(key) => {
                     let readers = self.sockets.get_mut(key).map(|it| it.readers.take());
-                    self.wakes.extend(readers.into_iter().flatten());
+                    let is_bulk = self.engine.class_of(key) == Some(Class::Throughput);
+                    let wakes = if is_bulk { &mut self.bulk_wakes } else { &mut self.wakes };
+                    wakes.extend(readers.into_iter().flatten());
                 }
                 Notice::Writable(key) | Notice::Connected(key) => {
                     let writers = self.sockets.get_mut(key).map(|it| it.writers.take());
@@ -187,7 +192,8 @@ impl Core {
             self.helper_until = Nanos::ZERO;
             self.wake_helper();
         }
-        (std::mem::take(&mut self.wakes), !self.to_send.is_empty())
+        let wakes = [std::mem::take(&mut self.wakes), std::mem::take(&mut self.bulk_wakes)];
+        (wakes, !self.to_send.is_empty())
     }
 
     fn free_written(&mut self, key: Key) {
@@ -201,7 +207,7 @@ impl Core {
     /// The next channel with something to send on which no thread sends, its frames gathered: those of the latency class first,
     /// and for its threads only those.
     pub fn next_sending(&mut self, only_latency: bool, now: Nanos) -> Option<Sending> {
-        while let Some(key) = self.next_to_send(only_latency) {
+        while let Some(key) = self.next_to_send(only_latency, now) {
             let Some(channel) = self.channels.get_mut(key).filter(|it| !it.is_blocked) else {
                 continue;
             };
@@ -220,7 +226,7 @@ impl Core {
         None
     }
 
-    fn next_to_send(&mut self, only_latency: bool) -> Option<Key> {
+    fn next_to_send(&mut self, only_latency: bool, now: Nanos) -> Option<Key> {
         let is_latency = |key: &Key| {
             self.channels.get(*key).is_none_or(|channel| channel.class == Class::Latency)
         };
@@ -229,7 +235,7 @@ impl Core {
             None if only_latency => {
                 if !self.to_send.is_empty() {
                     // Its writers wait, or the helper looks.
-                    self.rouse_helper();
+                    self.leave_to_helper(now);
                 }
                 None
             }
@@ -254,12 +260,13 @@ impl Core {
                 channel.sent = outbox.carried();
                 channel.outbox = Some(outbox);
                 if sent == Sent::Part {
-                    self.rouse_helper();
+                    self.leave_to_helper(now);
                 }
                 self.engine.channel_load(key, backlog, sent == Sent::Part, Nanos::ZERO);
                 if sent == Sent::All && self.engine.has_frame(key) {
                     self.to_send.push_back(key);
-                } else if sent == Sent::All {
+                }
+                if sent == Sent::All {
                     self.pass_turn(key);
                 }
             }

@@ -80,6 +80,7 @@ impl Core {
 
     /// A thread waits until a channel of its stream is free.
     fn await_turn(&mut self, key: Key, waker: &Waker) {
+        self.leave_turns(waker);
         if let Direct::Channel(chosen, _) = self.engine.direct(key)
             && let Some(channel) = self.channels.get_mut(chosen)
         {

@@ -163,7 +163,7 @@ impl Inbox {
         let mut spans = Vec::with_capacity(bytes.div_ceil(LARGE));
         self.count = match bytes.div_ceil(LARGE) {
             used if used == self.count && bytes == used * LARGE => (2 * used).min(SEGMENTS_MAX),
-            used => used,
+            used => used.min(SEGMENTS_MAX),
         };
         for segment in &mut self.segments {
             let Some(own) = Arc::get_mut(segment).filter(|_| bytes > 0) else { break };

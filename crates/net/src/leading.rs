@@ -109,13 +109,20 @@ impl Core {
         for key in self.channels_for(interest) {
             let Some(channel) = self.channels.get_mut(key) else { continue };
             let is_own = channel.class == interest.class;
+            if interest.is_weak && !channel.followers.is_empty() {
+                if channel.inbox.is_some() {
+                    self.wakes.extend(channel.followers.first());
+                }
+                channel.acceptors.add(waker);
+                continue;
+            }
             if !is_latency && channel.class == Class::Latency && now < channel.reserved_until {
                 if channel.inbox.is_some() {
                     self.wakes.extend(channel.followers.first());
                 }
                 continue;
             }
-            if is_latency && is_own {
+            if is_latency && is_own && !interest.is_weak {
                 channel.reserved_until = Nanos(now.0 + RESERVED.0);
             }
             let is_other = |successor: &Waker| !successor.will_wake(waker);
@@ -127,7 +134,8 @@ impl Core {
                         channel.shared_at = None;
                     }
                     channel.asked.take_if(|(asker, _)| asker.will_wake(waker));
-                    channel.leader = Some(Leader { waker: waker.clone(), is_latency });
+                    let is_weak = interest.is_weak;
+                    channel.leader = Some(Leader { waker: waker.clone(), is_latency, is_weak });
                     // It may take the wake-up that was meant for the helper.
                     channel.armed.for_data = false;
                     channel.was_led = true;
@@ -139,7 +147,8 @@ impl Core {
                     channel.followers.add(waker);
                     // A thread that is busy with bulk data gives it back, as does one that reads for this one alone.
                     let inherits = channel.asks(waker);
-                    let gives_up = |it: &&Leader| inherits || (is_latency && !it.is_latency);
+                    let gives_up =
+                        |it: &&Leader| inherits || it.is_weak || (is_latency && !it.is_latency);
                     let leader = channel.leader.as_ref().filter(gives_up);
                     self.wakes.extend(leader.map(|leader| leader.waker.clone()));
                 }
@@ -200,7 +209,8 @@ impl Core {
             channel.followers.remove(waker);
             channel.acceptors.remove(waker);
             channel.room_followers.remove(waker);
-            if channel.room_leader.take_if(|leader| leader.will_wake(waker)).is_some() {
+            channel.room_leader.take_if(|leader| leader.will_wake(waker));
+            if channel.is_blocked && channel.room_leader.is_none() {
                 self.wakes.extend(channel.room_followers.first());
             }
             let was_successor =
@@ -210,7 +220,8 @@ impl Core {
             if channel.inbox.is_some() && is_shared {
                 self.wakes.extend(channel.followers.first());
             }
-            is_left |= channel.inbox.is_some() && !channel.followers.is_empty();
+            let has_others = !channel.followers.is_empty() || !channel.acceptors.is_empty();
+            is_left |= channel.inbox.is_some() && has_others;
         }
         if is_left {
             // It reads for the threads that wait on, should this one be long.

@@ -44,6 +44,8 @@ type Blocked = Vec<(Key, Arc<dyn Readiness>)>;
 #[derive(Default)]
 struct Held {
     wakes: Vec<Waker>,
+    /// Of the first of them.
+    since: Option<Instant>,
     bytes: usize,
 }
 
@@ -56,8 +58,20 @@ const NAP: Duration = Duration::from_micros(50);
 const HELD_TIME: Duration = Duration::from_micros(200);
 
 impl Held {
+    fn hold(&mut self, wakes: Vec<Waker>) {
+        if self.wakes.is_empty() && !wakes.is_empty() {
+            self.since = Some(Instant::now());
+        }
+        self.wakes.extend(wakes);
+    }
+
+    /// Whether they have to be woken now.
+    fn is_over(&self) -> bool {
+        self.bytes >= HELD_BYTES || self.since.is_some_and(|since| since.elapsed() >= HELD_TIME)
+    }
+
     fn release(&mut self) {
-        self.bytes = 0;
+        (self.bytes, self.since) = (0, None);
         self.wakes.drain(..).for_each(Waker::wake);
     }
 }
@@ -89,13 +103,15 @@ impl Shared {
         self.with_held(&mut held, act)
     }
 
-    /// The same, and wakes no thread yet.
+    /// The same, and wakes no reader of bulk data yet.
     fn with_held<T>(&self, held: &mut Held, act: impl FnOnce(&mut Core, Nanos) -> T) -> (T, bool) {
         let now = self.now();
         let mut core = self.lock();
         let result = act(&mut core, now);
-        let (wakes, has_frames) = core.dispatch();
-        held.wakes.extend(wakes);
+        let ([wakes, bulk_wakes], has_frames) = core.dispatch();
+        drop(core);
+        wakes.into_iter().for_each(Waker::wake);
+        held.hold(bulk_wakes);
         (result, has_frames)
     }
 
@@ -147,7 +163,7 @@ impl Shared {
         register: impl Fn(&mut Core, &Waker, bool),
     ) -> Result<T, Error> {
         let only_latency = !interests.is_empty()
-            && interests.iter().all(|interest| interest.class == Class::Latency);
+            && interests.iter().all(|it| it.class == Class::Latency || it.is_weak);
         let (found, has_frames) = self.with(&mut check);
         // Answers that wait for others wait on while those come at once.
         if has_frames && !(found.is_some() && batch::holds(self)) {
@@ -186,7 +202,7 @@ impl Shared {
                 Step::Wait(core.blocked_for(interests, &waker))
             });
             let is_bulk = !led.is_empty() && led.iter().all(|it| it.class == Class::Throughput);
-            if !is_bulk || held.bytes >= HELD_BYTES || matches!(step, Step::Done(_)) {
+            if !is_bulk || has_frames || held.is_over() || matches!(step, Step::Done(_)) {
                 held.release();
             }
             if has_frames {

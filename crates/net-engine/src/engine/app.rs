@@ -161,6 +161,11 @@ impl Engine {
         })
     }
 
+    /// What a socket carries.
+    pub fn class_of(&self, key: Key) -> Option<Class> {
+        Some(self.streams.get(key)?.class)
+    }
+
     /// The peer of a socket.
     pub fn peer_of(&self, key: Key) -> Option<Key> {
         Some(self.streams.get(key)?.peer)

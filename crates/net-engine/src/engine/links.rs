@@ -181,7 +181,8 @@ impl Engine {
     fn lose_channel(&mut self, key: Key, channel: ChannelId, now: Nanos) {
         let has_recovery = self.has_recovery(key);
         let Some(stream) = self.streams.get_mut(key) else { return };
-        let used = stream.route.last == Some(channel) || stream.route.pinned == Some(channel);
+        let route = &stream.route;
+        let used = route.used.contains(&channel) || route.pinned == Some(channel);
         if !has_recovery && used {
             return self.fail(key, StreamFailure::Aborted(ResetReason::PeerLost), now);
         }

@@ -57,7 +57,7 @@ impl Due {
 }
 
 /// Where a stream's chunks go.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Route {
     /// The channel in whose queue it waits.
     pub queued_on: Option<Key>,
@@ -67,6 +67,8 @@ pub(crate) struct Route {
     pub run_bytes: u64,
     /// Until it is accepted all goes behind its open frame on one channel, since the peer knows nothing of it before.
     pub pinned: Option<ChannelId>,
+    /// Without recovery: channels that have carried some of it, any of which may lose it.
+    pub used: Vec<ChannelId>,
 }
 
 /// Figure 5's state of a stream.

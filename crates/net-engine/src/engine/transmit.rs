@@ -179,6 +179,9 @@ impl Engine {
             };
             let before = stream.send.outstanding();
             stream.send.sent(chunk, id, keeps);
+            if !keeps && !stream.route.used.contains(&id) {
+                stream.route.used.push(id);
+            }
             let freed = before - stream.send.outstanding();
             debug_assert!(stream.send.is_consistent());
             stream.route.run_bytes = match stream.route.last == Some(id) {

@@ -2,12 +2,15 @@
 
 use quell_model::Nanos;
 use quell_net_engine::flow::{Credit, MemoryLimits};
+use quell_net_engine::scheduler::{ChannelChoice, RoundRobin};
+use quell_net_engine::wire::{Features, Header, Hello, Kind, Open};
 use quell_net_engine::{
-    ChannelCaps, ChannelId, Class, OpenRefusal, Policies, ResetReason, StreamFailure,
+    Body, ChannelCaps, ChannelId, Class, EndpointId, Engine, EngineConfig, Key, OpenRefusal,
+    Policies, ResetReason, StreamFailure,
 };
 
 use super::link::LinkSpec;
-use super::world::World;
+use super::world::{World, address};
 
 const SPEC: LinkSpec = LinkSpec {
     delay: Nanos::from_micros(50),
@@ -209,4 +212,48 @@ fn second_channel_of_a_number_and_the_own_endpoint_are_refused() {
     let own = world.hosts[0].engine.hello(ChannelId(9), Class::Latency);
     assert!(world.hosts[0].engine.channel_up(&own, true, caps, now).is_err());
     assert_eq!(ResetReason::from_code(0), ResetReason::Closed);
+}
+
+#[test]
+fn stream_without_recovery_ends_with_any_channel_that_carried_it() {
+    let mut config = EngineConfig::new(EndpointId(1));
+    config.has_recovery = false;
+    let choice: [Box<dyn ChannelChoice>; 2] =
+        [Box::new(RoundRobin { run_bytes: 1 }), Box::new(RoundRobin { run_bytes: 1 })];
+    let mut engine = Engine::new(config, Policies { choice, ..Policies::default() });
+    let caps = ChannelCaps { is_lossy: false, max_frame: 4_096 };
+    let now = Nanos::ZERO;
+    let up = |engine: &mut Engine, number| {
+        let hello = Hello {
+            endpoint: EndpointId(2),
+            channel: ChannelId(number),
+            class: Class::Throughput,
+            features: Features::default(),
+            max_frame: 4_096,
+            first_window: 1 << 20,
+        };
+        engine.channel_up(&hello, true, caps, now).expect("a new one")
+    };
+    let channels = [1, 2, 3].map(|number| up(&mut engine, number));
+    let peer = engine.peer(EndpointId(2)).expect("it is up");
+    let open = Open { source: address(0), destination: address(1), class: Class::Throughput };
+    let key = engine.open(peer, open, now).expect("room");
+    let opened = channels.iter().find_map(|channel| engine.transmit(*channel, 4_096, now));
+    let id = opened.expect("the open frame").header.stream;
+    let accept = Header::control(Kind::Accept, id, 1 << 20);
+    engine.frame(channels[0], &accept, &[], now).expect("valid");
+    let mut used: Vec<Key> = Vec::new();
+    while used.len() < 2 {
+        engine.written(key, 1_000, now);
+        for channel in channels {
+            while let Some(frame) = engine.transmit(channel, 4_096, now) {
+                if frame.body == Body::Data(key) && !used.contains(&channel) {
+                    used.push(channel);
+                }
+            }
+        }
+    }
+    // Not the one of the last chunk alone: any of them may have bytes on their way.
+    engine.channel_down(used[0], now);
+    assert!(engine.status(key).expect("held").failure.is_some());
 }
