@@ -235,22 +235,20 @@ impl Engine {
         let has_recovery = self.has_recovery(key);
         let is_lossy = self.is_lossy(key);
         let Some(stream) = self.streams.get_mut(key) else { return };
-        if has_recovery {
-            match stream.send.ack(ack, update.beyond) {
-                Ok(0) => {}
-                Ok(freed) => {
-                    stream.waiting_since = None;
-                    self.notices.push_back(Notice::Freed(key));
-                    self.free_send(freed);
-                }
-                Err(_) => {
-                    let failure = StreamFailure::Aborted(ResetReason::Protocol);
-                    return self.fail(key, failure, now);
-                }
+        match stream.send.ack(ack, update.beyond) {
+            Ok(0) => {}
+            Ok(freed) => {
+                stream.waiting_since = None;
+                self.notices.push_back(Notice::Freed(key));
+                self.free_send(freed);
             }
-            if let Some((start, _)) = update.beyond.filter(|_| is_lossy) {
-                self.repair(key, ack, start, now);
+            Err(_) => {
+                let failure = StreamFailure::Aborted(ResetReason::Protocol);
+                return self.fail(key, failure, now);
             }
+        }
+        if let Some((start, _)) = update.beyond.filter(|_| is_lossy && has_recovery) {
+            self.repair(key, ack, start, now);
         }
         let Some(stream) = self.streams.get_mut(key) else { return };
         stream.send.set_limit(update.limit);

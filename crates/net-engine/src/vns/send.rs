@@ -47,8 +47,10 @@ pub struct SendHalf {
     ended: bool,
     /// The first offset that was never sent.
     next: u64,
-    /// Everything below has arrived.
+    /// Everything below needs no memory: it has arrived, or is not kept.
     acked: u64,
+    /// Everything below has arrived, as the peer says.
+    confirmed: u64,
     /// The peer accepts bytes below this offset.
     limit: u64,
     /// The peer asked for a pause.
@@ -91,7 +93,7 @@ impl SendHalf {
 
     /// Whether all has arrived, the end of the stream included.
     pub fn is_finished(&self) -> bool {
-        self.ended && self.acked > self.written
+        self.ended && self.confirmed > self.written
     }
 
     /// The application has written `bytes` more.
@@ -212,6 +214,7 @@ impl SendHalf {
         }
         let before = self.acked();
         self.acked = self.acked.max(offset);
+        self.confirmed = self.confirmed.max(offset);
         self.arrived(0, self.acked);
         if let Some((start, end)) = beyond.filter(|_| !self.is_shredded()) {
             self.arrived(start, end);
@@ -391,11 +394,15 @@ mod tests {
     }
 
     #[test]
-    fn without_recovery_what_a_channel_took_is_free() {
+    fn without_recovery_what_a_channel_took_is_free_but_not_finished() {
         let mut half = half(10, 10);
         half.end();
         let chunk = half.chunk(64).expect("a chunk is ready");
         half.sent(chunk, A, false);
-        assert!(half.is_finished() && half.outstanding() == 0 && !half.channel_lost(A));
+        assert!(half.outstanding() == 0 && !half.channel_lost(A));
+        // The channel may lose it, and then the peer has to learn that.
+        assert!(!half.is_finished());
+        assert_eq!(half.ack(11, None), Ok(0));
+        assert!(half.is_finished());
     }
 }
