@@ -1,4 +1,4 @@
-//! Channels over a transport of the program's own.
+//! The first bytes on a transport that is connected, and channels over transports of the program's own.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use quell_net_engine::Class;
 use quell_net_engine::wire::{HELLO_BYTES, Hello};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::core::Addresses;
 use crate::endpoint::{Endpoint, Peer};
 use crate::error::Error;
+use crate::stats::Origin;
 use crate::tcp;
 use crate::transport::Transport;
+use crate::waiter::timespec;
 
 /// Which end of a transport an endpoint has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,34 +45,24 @@ impl Endpoint {
         }
         let shared = self.shared();
         let until = Instant::now() + tcp::HANDSHAKE_TIME;
-        let at = |what| move |source| Error::Peer { address: peer, what, source };
-        let read = |transport: &mut Transport| {
-            let bytes = read_hello(transport, until).map_err(at("read the peer's hello"))?;
-            Hello::decode(&bytes).map_err(|source| Error::Hello { address: peer, source })
-        };
-        let send = |transport: &mut Transport, hello: &Hello| {
-            send_hello(transport, &hello.encode(), until).map_err(at("send the hello"))
-        };
         let theirs = match side {
             Side::Opener => {
                 let (hello, _) = shared.with(|core, _| {
                     let number = core.channel_number();
                     core.engine.hello(number, class)
                 });
-                send(&mut transport, &hello)?;
-                let theirs = read(&mut transport)?;
-                // The class and the number are what this side asked for, whatever the peer says.
-                Hello { class, channel: hello.channel, ..theirs }
+                greet(&mut transport, &hello, peer)?
             }
             Side::Acceptor => {
-                let theirs = read(&mut transport)?;
+                let theirs = read_hello(&mut transport, peer, until)?;
                 let (hello, _) =
                     shared.with(|core, _| core.engine.hello(theirs.channel, theirs.class));
-                send(&mut transport, &hello)?;
+                send_hello(&mut transport, &hello, peer, until)?;
                 theirs
             }
         };
-        let addresses = Addresses { peer, rendezvous: None, own: peer.ip(), is_attached: true };
+        let origin = Origin::Attached;
+        let addresses = Addresses { peer, rendezvous: None, own: peer.ip(), origin };
         let is_ours = side == Side::Opener;
         shared.act(|core, now| {
             core.add_channel(&theirs, is_ours, transport, addresses, now)?;
@@ -79,7 +71,46 @@ impl Endpoint {
     }
 }
 
+/// Says hello as the side that has opened a transport, and reads the answer. The class and the number are what this side
+/// asked for, whatever the peer says.
+pub(crate) fn greet(
+    transport: &mut Transport,
+    hello: &Hello,
+    address: SocketAddr,
+) -> Result<Hello, Error> {
+    let until = Instant::now() + tcp::HANDSHAKE_TIME;
+    send_hello(transport, hello, address, until)?;
+    let theirs = read_hello(transport, address, until)?;
+    Ok(Hello { class: hello.class, channel: hello.channel, ..theirs })
+}
+
 fn send_hello(
+    transport: &mut Transport,
+    hello: &Hello,
+    address: SocketAddr,
+    until: Instant,
+) -> Result<(), Error> {
+    let what = "send the hello";
+    send_all(transport, &hello.encode(), until).map_err(|source| Error::Peer {
+        address,
+        what,
+        source,
+    })
+}
+
+fn read_hello(
+    transport: &mut Transport,
+    address: SocketAddr,
+    until: Instant,
+) -> Result<Hello, Error> {
+    let what =
+        "read the peer's hello: it may have refused the channel, or the port is another program's";
+    let bytes =
+        read_first(transport, until).map_err(|source| Error::Peer { address, what, source })?;
+    Hello::decode(&bytes).map_err(|source| Error::Hello { address, source })
+}
+
+fn send_all(
     transport: &mut Transport,
     bytes: &[u8; HELLO_BYTES],
     until: Instant,
@@ -101,7 +132,7 @@ fn send_hello(
     Ok(())
 }
 
-fn read_hello(transport: &mut Transport, until: Instant) -> io::Result<[u8; HELLO_BYTES]> {
+fn read_first(transport: &mut Transport, until: Instant) -> io::Result<[u8; HELLO_BYTES]> {
     let (mut bytes, mut filled) = ([0; HELLO_BYTES], 0);
     while filled < HELLO_BYTES {
         // No more than the hello: frames follow at once.
@@ -126,11 +157,7 @@ fn wait((fd, flags): (BorrowedFd<'_>, PollFlags), until: Instant) -> io::Result<
     if left == Duration::ZERO {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    let timeout = Timespec {
-        tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: left.subsec_nanos().into(),
-    };
-    match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&timeout)) {
+    match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&timespec(left))) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }

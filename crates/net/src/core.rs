@@ -38,8 +38,8 @@ pub(crate) struct Addresses {
     /// Where this side opens lost channels again.
     pub rendezvous: Option<SocketAddr>,
     pub own: IpAddr,
-    /// The program has made the channel.
-    pub is_attached: bool,
+    /// Why the channel is there.
+    pub origin: Origin,
 }
 
 /// Sending that its thread has to do, without the lock.
@@ -114,7 +114,7 @@ impl Core {
         addresses: Addresses,
         now: Nanos,
     ) -> Result<Key, Error> {
-        let Addresses { peer: address, rendezvous, own, .. } = addresses;
+        let Addresses { peer: address, rendezvous, own, origin } = addresses;
         if self.is_closed {
             return Err(Error::Closed);
         }
@@ -128,11 +128,6 @@ impl Core {
             Some(known) => known.rendezvous = known.rendezvous.or(rendezvous),
             None => routes.push(Route { peer, rendezvous, own }),
         }
-        let origin = match (is_ours, rendezvous) {
-            (true, Some(_)) => Origin::Configured,
-            _ if addresses.is_attached => Origin::Attached,
-            _ => Origin::Peer,
-        };
         let channel = Channel::new(hello.class, peer, transport, origin, &self.pool);
         self.channels.insert(key, channel);
         self.wake_helper();

@@ -58,6 +58,7 @@ impl Core {
             }
             Direct::Channel(chosen, credit) => (chosen, credit),
         };
+        let Some((_, start)) = self.engine.send_range(key) else { return Err(Error::Closed) };
         let Some(channel) = self.channels.get_mut(chosen) else {
             return Ok(Some(Turn::Copies));
         };
@@ -66,7 +67,6 @@ impl Core {
         }
         let Some(mut outbox) = channel.outbox.take() else { return Ok(None) };
         channel.was_sent_on = true;
-        let Some((_, start)) = self.engine.send_range(key) else { return Err(Error::Closed) };
         let length = bytes.len().min(usize::try_from(credit).unwrap_or(usize::MAX));
         self.engine.written(key, length as u64, now);
         let socket = (key, start);

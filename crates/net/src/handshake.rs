@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::helper::Settings;
 use crate::shared::Shared;
 use crate::shm;
+use crate::stats::Origin;
 use crate::tcp;
 use crate::transport::Transport;
 
@@ -164,7 +165,7 @@ fn take(
     transport: Transport,
     (peer, own): (SocketAddr, IpAddr),
 ) -> Result<(), Error> {
-    let addresses = Addresses { peer, rendezvous: None, own, is_attached: false };
+    let addresses = Addresses { peer, rendezvous: None, own, origin: Origin::Peer };
     let added = shared.act(|core, now| core.add_channel(theirs, false, transport, addresses, now));
     added.map(|_| ())
 }

@@ -17,6 +17,7 @@ use quell_net_engine::wire::Hello;
 use quell_net_engine::{Class, Key};
 use rustix::event::{PollFlags, epoll};
 
+use crate::attach::greet;
 use crate::channel::{Armed, Channel};
 use crate::config::SameHost;
 use crate::core::{Addresses, Core};
@@ -26,9 +27,10 @@ use crate::inbox::Input;
 use crate::leading::Led;
 use crate::shared::Shared;
 use crate::shm;
+use crate::stats::Origin;
 use crate::tcp;
 use crate::transport::Readiness;
-use crate::waiter::Waiter;
+use crate::waiter::{Waiter, timespec};
 
 /// The interval of looks at channels that are in use.
 pub(crate) const LOOK: Nanos = Nanos::from_micros(500);
@@ -302,10 +304,7 @@ impl Helper {
     fn sleep(&mut self, until: Option<Nanos>) {
         let now = self.shared.now();
         let left = until.map(|until| Duration::from_nanos(until.since(now).0));
-        let left = left.map(|left| rustix::event::Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        });
+        let left = left.map(timespec);
         let mut events = Vec::with_capacity(64);
         let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let timeout = if self.waiter.begin_sleep() { left.as_ref() } else { Some(&zero) };
@@ -527,17 +526,19 @@ pub(crate) fn open_channel(
     let (transport, theirs, own) = match shared_memory {
         Some((transport, theirs)) => (transport, theirs, address.ip()),
         None => {
-            let (connection, theirs) = tcp::connect(address, &settings.congestion, &hello)?;
+            let connection = tcp::connect(address, &settings.congestion)?;
             let failed = |source| Error::io("set a new channel up", source);
             let own = connection.local_addr().map_err(failed)?.ip();
-            (tcp::transport(connection).map_err(failed)?, theirs, own)
+            let mut transport = tcp::transport(connection).map_err(failed)?;
+            let theirs = greet(&mut transport, &hello, address)?;
+            (transport, theirs, own)
         }
     };
     // The class and the number are what this side asked for, whatever the peer says.
     let theirs = Hello { class, channel: hello.channel, ..theirs };
     shared.act(|core, now| {
-        let rendezvous = Some(address);
-        let addresses = Addresses { peer: address, rendezvous, own, is_attached: false };
+        let (rendezvous, origin) = (Some(address), Origin::Configured);
+        let addresses = Addresses { peer: address, rendezvous, own, origin };
         core.add_channel(&theirs, true, transport, addresses, now)?;
         core.engine.peer(theirs.endpoint).ok_or(Error::Closed)
     })

@@ -51,11 +51,11 @@ struct Held {
 
 /// Bytes that a thread reads before it wakes others.
 const HELD_BYTES: usize = 512 << 10;
+/// Others are woken after this time, for a part of a frame if need be.
+const HELD_TIME: Duration = Duration::from_micros(200);
 /// How long a thread waits for more bulk data after much has come, before it has itself woken for it: each wake-up costs the
 /// sender's core an interrupt to this one, and brings the few bytes that came first.
 const NAP: Duration = Duration::from_micros(50);
-/// They are woken for a part of a frame if the rest does not come within this time.
-const HELD_TIME: Duration = Duration::from_micros(200);
 
 impl Held {
     fn hold(&mut self, wakes: Vec<Waker>) {

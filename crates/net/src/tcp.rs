@@ -1,13 +1,13 @@
 //! Channels over kernel TCP.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read as _};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quell_net_engine::ChannelCaps;
-use quell_net_engine::wire::{HELLO_BYTES, Hello, PAYLOAD_MAX};
+use quell_net_engine::wire::PAYLOAD_MAX;
 use rustix::event::PollFlags;
 
 use crate::error::Error;
@@ -37,48 +37,17 @@ pub(crate) fn leaves_host(peer: IpAddr) -> bool {
     !peer.to_canonical().is_loopback()
 }
 
-/// Opens a connection and says hello.
-pub(crate) fn connect(
-    address: SocketAddr,
-    congestion: &str,
-    hello: &Hello,
-) -> Result<(TcpStream, Hello), Error> {
+/// Opens a connection.
+pub(crate) fn connect(address: SocketAddr, congestion: &str) -> Result<TcpStream, Error> {
     let what = "connect to the peer's channel port";
-    let mut connection = TcpStream::connect_timeout(&address, HANDSHAKE_TIME)
+    let connection = TcpStream::connect_timeout(&address, HANDSHAKE_TIME)
         .map_err(|source| Error::Peer { address, what, source })?;
     prepare(&connection, congestion)?;
-    let at = |what: &'static str| move |source| Error::Peer { address, what, source };
-    connection.write_all(&hello.encode()).map_err(at("send the hello"))?;
-    let bytes = read_hello(&mut connection).map_err(at(
-        "read the peer's hello: it may have refused the channel, or the port is another program's",
-    ))?;
-    let theirs = Hello::decode(&bytes).map_err(|source| Error::Hello { address, source })?;
-    Ok((connection, theirs))
+    Ok(connection)
 }
 
-/// Reads a hello, all of it within the time for it.
-fn read_hello(connection: &mut TcpStream) -> io::Result<[u8; HELLO_BYTES]> {
-    let until = Instant::now() + HANDSHAKE_TIME;
-    let (mut bytes, mut filled) = ([0; HELLO_BYTES], 0);
-    while filled < HELLO_BYTES {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        connection.set_read_timeout(Some(left))?;
-        match connection.read(&mut bytes[filled..]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(bytes)
-}
-
-/// A connection after the handshake, as a channel.
+/// A connection as a transport.
 pub(crate) fn transport(connection: TcpStream) -> io::Result<Transport> {
-    connection.set_read_timeout(None)?;
     connection.set_nonblocking(true)?;
     let connection = Arc::new(connection);
     let outgoing = Box::new(TcpOutgoing(Arc::clone(&connection)));

@@ -43,7 +43,8 @@ pub trait Incoming: Send {
     /// [`io::ErrorKind::WouldBlock`] where nothing has arrived; with all others the channel has ended.
     fn dequeue(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
 
-    /// `poll` has said that something has arrived: called before the next [`Incoming::dequeue`].
+    /// `poll` has said that something has arrived, or was not asked for a while: called before the next
+    /// [`Incoming::dequeue`], and does not wait.
     fn woken(&mut self) {}
 
     /// Whether asking in vain costs a system call: after a read that left memory over, `poll` is asked first.

@@ -76,13 +76,7 @@ impl Waiter {
         descriptors: &mut Vec<PollFd<'a>>,
         until: Option<Instant>,
     ) -> io::Result<bool> {
-        let timeout = until.map(|until| {
-            let left = until.saturating_duration_since(Instant::now());
-            Timespec {
-                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            }
-        });
+        let timeout = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
         descriptors.push(PollFd::new(&self.event, PollFlags::IN));
         let ready = match poll(descriptors, timeout.as_ref()) {
             Err(Errno::INTR) => Ok(1),
@@ -130,6 +124,14 @@ impl Wake for Waiter {
             // It fails only when the counter is full: then the thread wakes anyway.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
+    }
+}
+
+/// A time for `poll` and `epoll_pwait2`.
+pub(crate) fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
     }
 }
 
