@@ -164,7 +164,7 @@ impl Episode {
         match kind {
             Kind::Wasted => {
                 let grade = if self.by_grade[0] >= self.by_grade[1] { Grade::A } else { Grade::B };
-                let quell = self.quell.0 * 2 > self.wasted.0;
+                let quell = self.quell.0 > self.wasted.0 / 2;
                 (Some(grade), label::of_waste(grade, quell, evidence, self.wasted))
             }
             Kind::AllowedByPolicy => {
