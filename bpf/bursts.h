@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Bursts of LC threads: the CPU time of a thread between two sleeps.
+ * Bursts of LC threads: the CPU time of a thread between two sleeps. One that
+ * receives from sockets meanwhile works off a backlog of many short requests:
+ * its burst is as long as its longest stretch between two inputs, or as a part
+ * of its whole.
  *
  * Two events only go to user space: a burst that goes on beyond the budget
  * of the thread's role while another LC thread waits, and the sleep after which a
@@ -24,6 +27,8 @@
 #define LONG_BURST_COSTS 4
 /* For a kernel thread that waits for longer an event is sent, whatever the bursts: user space lets it run within 100 ms. */
 #define KTHREAD_WAITS 70000000ULL
+/* The whole of a burst with inputs counts for a part in so many: a backlog is let be for so many budgets. */
+#define INPUT_WEIGHT 32
 /* Shortest time of the timer, so that a mistaken look does not become a loop. */
 #define CHECK_MIN 20000ULL
 
@@ -39,20 +44,66 @@ static __always_inline void burst_begin(struct slot *s, struct task_struct *p)
 		return;
 	s->burst_exec = p->se.sum_exec_runtime;
 	s->burst_ran = s->ran;
+	s->input_ran = s->ran;
+	s->stretch_max = 0;
 	s->overrun_sent = 0;
+}
+
+/* The length of a burst of which one stretch was so long. */
+static __always_inline __u64 burst_length(__u64 whole, __u64 stretch)
+{
+	__u64 weighed = whole / INPUT_WEIGHT;
+
+	return stretch > weighed ? stretch : weighed;
+}
+
+/* What the running thread of this slot ran so far. */
+static __always_inline __u64 ran_by(struct slot *s, __u64 now)
+{
+	__u64 ran = READ_ONCE(s->ran), since = READ_ONCE(s->since);
+
+	return now > since ? ran + (now - since) : ran;
+}
+
+/* Without the slot held, `ran` may be of before the last input. */
+static __always_inline __u64 since_input(struct slot *s, __u64 ran)
+{
+	__u64 input = READ_ONCE(s->input_ran);
+
+	return ran > input ? ran - input : 0;
+}
+
+/*
+ * The running thread has received something: what it does from here on is
+ * about that. It alone writes these two while it runs, so the slot is not held.
+ */
+static __always_inline void note_input(struct slot *s, __u64 handle, __u64 now)
+{
+	__u64 ran = ran_by(s, now), stretch = since_input(s, ran);
+
+	if (stretch > s->stretch_max)
+		WRITE_ONCE(s->stretch_max, stretch);
+	WRITE_ONCE(s->input_ran, ran);
+	mark_dirty(handle);
 }
 
 /* A demoted thread sleeps. Whether it has proved itself by that, once. */
 static __always_inline bool burst_proves(struct slot *s, struct task_struct *p)
 {
-	__u64 length = p->se.sum_exec_runtime - s->burst_exec;
+	__u64 whole = p->se.sum_exec_runtime - s->burst_exec;
+	__u64 stretch = s->ran - s->input_ran;
 	struct control *c = control_page();
 	__u32 above;
 
 	if (without_roles || s->role == QUELL_EVENT_THREAD || s->proved_sent || !c)
 		return false;
+	if (stretch < s->stretch_max)
+		stretch = s->stretch_max;
+	/* `ran` counts what the hypervisor stole. */
+	if (stretch > whole)
+		stretch = whole;
 	above = s->role == QUELL_LONG_EVENT ? QUELL_EVENT_THREAD : QUELL_LONG_EVENT;
-	if (length <= READ_ONCE(c->budgets[above]))
+	if (burst_length(whole, stretch) <= READ_ONCE(c->budgets[above]))
 		s->proved++;
 	else if (s->role == QUELL_LONG_EVENT && s->proved > LONG_BURST_COSTS)
 		s->proved -= LONG_BURST_COSTS;
@@ -127,7 +178,7 @@ static __always_inline void check_after(struct burst_check *check, __u64 delay, 
  */
 static int check_burst(void *map, __u32 *cpu, struct burst_check *check)
 {
-	__u64 now = bpf_ktime_get_ns(), length, budget, handle, gap, waits;
+	__u64 now = bpf_ktime_get_ns(), ran, whole, stretch, length, budget, handle, gap, waits;
 	struct control *c = control_page();
 	struct core *core;
 	struct slot *s;
@@ -149,12 +200,14 @@ static int check_burst(void *map, __u32 *cpu, struct burst_check *check)
 		budget = READ_ONCE(c->budgets[QUELL_EVENT_THREAD]);
 	if (!budget)
 		return 0;
-	length = s->ran - s->burst_ran;
-	if (now > s->since)
-		length += now - s->since;
+	ran = ran_by(s, now);
+	whole = ran - s->burst_ran;
+	stretch = since_input(s, ran);
+	length = burst_length(whole, stretch);
 	waits = READ_ONCE(core->kthread_since);
 	if (length < budget && !(waits && now - waits > KTHREAD_WAITS)) {
-		check_after(check, budget - length, now);
+		gap = budget * INPUT_WEIGHT - whole;
+		check_after(check, gap < budget - stretch ? gap : budget - stretch, now);
 		return 0;
 	}
 	/* User space may let a burst go on for long: fewer and fewer events. */

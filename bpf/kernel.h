@@ -60,6 +60,9 @@ enum {
 
 /* include/linux/sched.h: values of task_struct.__state */
 #define TASK_RUNNING 0x0000
+/* include/linux/socket.h */
+#define MSG_PEEK 2
+
 #define TASK_UNINTERRUPTIBLE 0x0002
 #define TASK_DEAD 0x0080
 #define TASK_WAKING 0x0200

@@ -23,6 +23,9 @@
 #include "locks.h"
 #include "wakers.h"
 
+/* Its address alone is passed. */
+struct sock;
+
 char LICENSE[] SEC("license") = "GPL";
 
 SEC("tp_btf/sched_waking")
@@ -246,6 +249,8 @@ static __always_inline void switch_in(struct slot *s, __u64 handle, struct core 
 	} else if (state == QUELL_SLEEPING) {
 		s->awake_since = now;
 		s->burst_ran = s->ran;
+		s->input_ran = s->ran;
+		s->stretch_max = 0;
 		s->overrun_sent = 0;
 		count_lane_change(s);
 		if (t)
@@ -395,6 +400,28 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		tell_if_queued(turn.gains - 1, task, generation, now);
 	if (turn.kind == QUELL_IDLE)
 		tell_idle(order, prev, cpu, now);
+	return 0;
+}
+
+/* A thread has received from a socket (from Linux 6.3 on; before, a backlog of requests is one burst). */
+SEC("tp_btf/sock_recv_length")
+int BPF_PROG(on_input, struct sock *sk, int ret, int flags)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct core *core = bpf_map_lookup_elem(&cores, &cpu);
+	__u64 handle;
+	struct slot *s;
+	__u32 kind;
+
+	if (ret <= 0 || flags & MSG_PEEK || !core)
+		return 0;
+	kind = READ_ONCE(core->kind);
+	if ((kind != QUELL_LC && kind != QUELL_LC_FAIR) || !core->slot)
+		return 0;
+	handle = make_handle(core->slot - 1, core->reuse_count);
+	s = slot_of(handle);
+	if (s)
+		note_input(s, handle, bpf_ktime_get_ns());
 	return 0;
 }
 

@@ -125,6 +125,9 @@ struct slot {
 	/* se.sum_exec_runtime, and `ran`, when its burst began. */
 	__u64 burst_exec;
 	__u64 burst_ran;
+	/* `ran` when it last received from a socket in this burst, else when that began; its longest stretch before that. */
+	__u64 input_ran;
+	__u64 stretch_max;
 	/* When QUELL_EVENT_OVERRAN was last sent for this burst; 0: not yet. */
 	__u64 overrun_sent;
 };

@@ -299,6 +299,8 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 	s->proved = 0;
 	s->burst_exec = p->se.sum_exec_runtime;
 	s->burst_ran = 0;
+	s->input_ran = 0;
+	s->stretch_max = 0;
 	s->overrun_sent = 0;
 	s->start_boottime = p->start_boottime;
 	s->generation = m->generation;

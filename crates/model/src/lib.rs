@@ -41,7 +41,9 @@ pub use outcome::Outcome;
 pub use plan::{CoreMode, CorePlan, Plan, Reason, TaskPlan, TaskReason};
 pub use relief::{InKernel, KernelStop, LockState, LockWait, Relief, ReliefCause};
 pub use renamed::renamed_in;
-pub use role::{Burst, BurstState, RECORD_TRANSITIONS, Role, ThreadId, ThreadPlan, Waiter};
+pub use role::{
+    Burst, BurstState, INPUT_WEIGHT, RECORD_TRANSITIONS, Role, ThreadId, ThreadPlan, Waiter,
+};
 pub use rung::{BeRung, Rung};
 pub use signal::{Absence, Estimate, Signal};
 pub use snapshot::{CoreView, Reported, Snapshot, TaskView};

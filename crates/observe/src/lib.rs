@@ -64,7 +64,7 @@ pub struct ThreadView {
     pub ran: Nanos,
     /// Total time waiting since it is watched.
     pub waited: Nanos,
-    /// CPU time of its present burst: since it last slept. Zero where the observer sees no bursts.
+    /// The length of its present burst ([`quell_model::Burst::weigh`]). Zero where the observer sees no bursts.
     pub burst: Nanos,
     /// Counts its state changes: a decision taken at another count was taken on a stale state.
     pub transitions: u64,

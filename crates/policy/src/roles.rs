@@ -1,6 +1,7 @@
 //! Roles of the threads of LC tasks: order follows bursts.
 //!
-//! A thread keeps the rung of its task while its bursts are short. Three rules change that, and only for single threads:
+//! A thread keeps the rung of its task while its bursts ([`Burst::weigh`]) are short. Three rules change that, and only for
+//! single threads:
 //!
 //! - **Demotion.** A burst beyond the budget of the thread's role, while another LC thread or a kernel thread waits that
 //!   the lower rung no longer holds up, costs the role at once. A burst that delays none costs nothing, however long it is.
@@ -70,14 +71,15 @@ pub const LEND_PERIOD: Nanos = Nanos::from_millis(10);
 
 /// A kernel thread that has waited so long for a core is next: it runs within 100 ms, however LC threads with short
 /// bursts take turns.
-pub const KERNEL_WAITS: Nanos = Nanos::from_millis(80);
+pub const KERNEL_WAITS: Nanos = Nanos::from_millis(75);
 
 /// Threads with short bursts leave the core to a kernel thread only then: most often one with a long burst holds it, and
 /// they are a guaranteed neighbour of that one.
-pub const KERNEL_WAITS_SHORT: Nanos = Nanos::from_millis(90);
+pub const KERNEL_WAITS_SHORT: Nanos = Nanos::from_millis(85);
 
-/// Time of each LC thread in the fair class meanwhile.
-pub const KERNEL_TIME: Nanos = Nanos::from_millis(5);
+/// Meanwhile LC threads of the core stay in the fair class until the kernel thread has waited for a multiple of this: all are
+/// away at once, for longer than the slice of one that runs on in the fair class.
+pub const KERNEL_TIME: Nanos = Nanos::from_millis(20);
 
 /// Interval of looks at a core whose kernel thread is next.
 const KERNEL_LOOK: Nanos = Nanos(200_000);
@@ -264,7 +266,7 @@ impl Roles {
                 let due = since + if is_short { KERNEL_WAITS_SHORT } else { KERNEL_WAITS };
                 if due <= now {
                     // The next thread above the fair class takes the core at once; its turn comes with the next look.
-                    self.leave_to_others(thread, task, length, now, KERNEL_TIME);
+                    self.leave_to_others(thread, task, length, now, time_for_kernel(now, since));
                     next = next.min(now + KERNEL_LOOK);
                     continue;
                 }
@@ -437,6 +439,13 @@ impl Demoted {
 /// core in the fair class; above it a lowered thread stays ahead of them.
 fn passes(lowered: Rung, waiting: Rung) -> bool {
     lowered > waiting || (lowered == waiting && lowered == Rung::LcFair)
+}
+
+/// For how long a thread leaves its core to a kernel thread that waits since then.
+fn time_for_kernel(now: Nanos, since: Nanos) -> Nanos {
+    let waited = now.since(since).max(KERNEL_WAITS_SHORT);
+    let until = since + Nanos((waited.0 / KERNEL_TIME.0 + 1) * KERNEL_TIME.0);
+    until.since(now)
 }
 
 /// The highest role whose budget a burst of this length keeps.

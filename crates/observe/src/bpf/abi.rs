@@ -87,6 +87,8 @@ bpf_struct! {
         proved: AtomicU16,
         burst_exec: AtomicU64,
         burst_ran: AtomicU64,
+        input_ran: AtomicU64,
+        stretch_max: AtomicU64,
         overrun_sent: AtomicU64,
     }
 }
@@ -117,6 +119,10 @@ pub(super) struct SlotCopy {
     pub role: u8,
     /// `ran` when its burst began.
     pub burst_ran: Nanos,
+    /// `ran` when it last received from a socket in this burst, else when that began.
+    pub input_ran: Nanos,
+    /// The longest stretch of the burst before that.
+    pub stretch_max: Nanos,
     /// How often the slot was freed.
     pub used: u32,
     /// `None`: the slot is free.
@@ -157,6 +163,8 @@ impl Slot {
             member: self.member.load(Ordering::Relaxed),
             role: self.role.load(Ordering::Relaxed),
             burst_ran: Nanos(load_wide(&self.burst_ran)),
+            input_ran: Nanos(load_wide(&self.input_ran)),
+            stretch_max: Nanos(load_wide(&self.stretch_max)),
             used: load(&self.reuse_count),
             thread: identity(load(&self.tid), load(&self.tgid), load_wide(&self.start_boottime)),
             parent: Tid(load(&self.parent_tid) as i32),

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::sync::Once;
 
+use libbpf_rs::btf::{Btf, types::Typedef};
 use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, RingBuffer,
     RingBufferBuilder, set_print,
@@ -48,6 +49,13 @@ pub(crate) fn constants(
     let room = room.ok_or_else(|| broken("bpf/", "no room for constants".to_owned()))?;
     room.copy_from_slice(values);
     Ok(())
+}
+
+/// Whether programs can be attached to this tracepoint of the running kernel.
+pub(crate) fn has_tracepoint(name: &str) -> Result<bool, ObserveError> {
+    let kernel =
+        Btf::from_vmlinux().map_err(|error| refused("reading the kernel's BTF", &error))?;
+    Ok(kernel.type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}")).is_some())
 }
 
 /// Attaches all programs that belong to a tracepoint.

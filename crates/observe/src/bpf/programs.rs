@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use libbpf_rs::{Link, MapCore, MapHandle, Object, ProgramInput};
+use libbpf_rs::{Link, MapCore, MapHandle, Object, OpenObject, ProgramInput};
 use quell_model::CoreId;
 
 use super::abi::{
@@ -23,6 +23,17 @@ const TEST_RUN_ON_CPU: u32 = 1;
 
 static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/quell.bpf.o"));
 const SOURCE: &str = "bpf/quell.bpf.c";
+
+/// The tracepoint of what threads receive from sockets, from Linux 6.3 on. Without it a backlog of requests is one burst.
+const INPUTS: &str = "sock_recv_length";
+
+/// Does not load the programs of these sections.
+fn leave_out(open: &mut OpenObject, sections: &str) {
+    let programs = open.progs_mut();
+    let those =
+        programs.filter(|program| program.section().to_string_lossy().starts_with(sections));
+    those.for_each(|mut program| program.set_autoload(false));
+}
 
 /// The loaded programs. Dropping them detaches those that nobody else holds.
 pub(super) struct Programs {
@@ -67,10 +78,10 @@ impl Programs {
         }
         if !config.roles {
             object::constants(&mut open, "rodata.roles", &1u32.to_ne_bytes())?;
-            let locks = open.progs_mut().filter(|program| {
-                program.section().to_string_lossy().starts_with("tp_btf/contention_")
-            });
-            locks.for_each(|mut program| program.set_autoload(false));
+            leave_out(&mut open, "tp_btf/contention_");
+        }
+        if !config.roles || !object::has_tracepoint(INPUTS)? {
+            leave_out(&mut open, &format!("tp_btf/{INPUTS}"));
         }
         let object = open.load().map_err(|error| refused("loading the BPF programs", &error))?;
         let mut programs = Programs {

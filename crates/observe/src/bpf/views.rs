@@ -31,6 +31,8 @@ struct Private {
     has_run: bool,
     /// `ran` when its burst began.
     burst_ran: Nanos,
+    /// `ran` at its last input in this burst.
+    input_ran: Nanos,
     role: Role,
     /// A process of an LC task that is treated as BE: not one of the task's threads.
     guest: bool,
@@ -142,6 +144,7 @@ impl Views {
             waited: copy.waited,
             has_run: !copy.woken,
             burst_ran: copy.burst_ran,
+            input_ran: copy.input_ran,
             role: Role::ALL.get(usize::from(copy.role)).copied().unwrap_or_default(),
             guest: copy.guest,
         };
@@ -264,7 +267,8 @@ impl Views {
                 match view.state {
                     ThreadState::Running => {
                         view.ran = private.ran + stretch;
-                        view.burst = view.ran.since(private.burst_ran);
+                        let whole = view.ran.since(private.burst_ran);
+                        view.burst = Burst::weigh(whole, view.ran.since(private.input_ran));
                     }
                     _ => view.waited = private.waited + stretch,
                 }
@@ -421,6 +425,7 @@ fn has_record(view: &ThreadView) -> bool {
 }
 
 fn view(slot: u32, thread: ThreadRef, copy: &SlotCopy) -> ThreadView {
+    let stretch = copy.ran.since(copy.input_ran).max(copy.stretch_max);
     ThreadView {
         id: ThreadId { index: slot, generation: copy.used },
         thread,
@@ -438,7 +443,7 @@ fn view(slot: u32, thread: ThreadRef, copy: &SlotCopy) -> ThreadView {
         core: CoreId(copy.core as u16),
         ran: copy.ran,
         waited: copy.waited,
-        burst: copy.ran.since(copy.burst_ran),
+        burst: Burst::weigh(copy.ran.since(copy.burst_ran), stretch),
         transitions: copy.transitions,
     }
 }

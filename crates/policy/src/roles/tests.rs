@@ -358,7 +358,8 @@ fn threads_with_short_bursts_leave_a_full_core_to_others_too() {
 fn kernel_thread_that_waits_for_long_has_all_threads_leave_in_turn() {
     let mut bench = Bench::new();
     bench.seen.cores[0].running = Some(OWNER);
-    bench.seen.cores[0].kernel_waits = Some(bench.now);
+    let began = bench.now;
+    bench.seen.cores[0].kernel_waits = Some(began);
     bench.seen.cores[0].burst = Some((MAIN, Nanos::from_micros(20)));
     assert_eq!(bench.decide(), bench.now + KERNEL_WAITS);
     assert_eq!(bench.plan.role(MAIN), Role::Event);
@@ -371,7 +372,10 @@ fn kernel_thread_that_waits_for_long_has_all_threads_leave_in_turn() {
     bench.decide();
     assert_eq!(bench.plan.role(HELPER), Role::Fair);
     bench.seen.cores[0].kernel_waits = None;
-    bench.now += KERNEL_TIME;
+    bench.now = began + Nanos::from_millis(99);
+    bench.decide();
+    assert_eq!([MAIN, HELPER].map(|thread| bench.plan.role(thread)), [Role::Fair; 2], "at once");
+    bench.now = began + Nanos::from_millis(100);
     bench.decide();
     assert_eq!([MAIN, HELPER].map(|thread| bench.plan.role(thread)), [Role::Event; 2]);
 }
@@ -394,7 +398,7 @@ fn kernel_thread_has_the_long_burst_leave_and_not_its_neighbour() {
     // The kernel thread runs in the next gap.
     bench.seen.cores[0].kernel_waits = None;
     bench.run(Some(MAIN));
-    bench.wait(KERNEL_TIME);
+    bench.wait(Nanos::from_millis(100) - KERNEL_WAITS);
     assert_eq!([MAIN, GUEST_THREAD].map(|thread| bench.plan.role(thread)), [Role::Event; 2]);
 }
 

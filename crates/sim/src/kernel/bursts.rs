@@ -5,7 +5,8 @@
 //! finds the first kind. It is armed only while something waits for a core that runs LC, never by a switch.
 
 use quell_model::{
-    Burst, BurstState, CoreSet, Nanos, RECORD_TRANSITIONS, Role, Rung, TaskId, ThreadId, Waiter,
+    Burst, BurstState, CoreSet, INPUT_WEIGHT, Nanos, RECORD_TRANSITIONS, Role, Rung, TaskId,
+    ThreadId, Waiter,
 };
 
 use super::State;
@@ -33,6 +34,9 @@ pub(crate) struct BurstRecord {
     needs: u32,
     proved: u32,
     is_proof_sent: bool,
+    /// What the thread had run of the present burst when it took its last request, and the longest stretch before that.
+    input_ran: Nanos,
+    stretch_max: Nanos,
     /// When the present burst was last reported.
     overrun_sent: Option<Nanos>,
     /// Changes of state: beyond a number of them it has a record.
@@ -46,7 +50,19 @@ impl Engine<'_> {
 
     /// The length of the burst of a thread that runs on this core.
     pub(crate) fn burst_length(&self, thread: usize, at: usize) -> Nanos {
-        self.threads[thread].ran + self.now.since(self.cores[at].since)
+        let whole = self.threads[thread].ran + self.now.since(self.cores[at].since);
+        Burst::weigh(whole, whole.since(self.records[thread].input_ran))
+    }
+
+    /// A running thread goes on to a further request, as one on a host that receives from a socket.
+    pub(super) fn note_input(&mut self, thread: usize, at: usize) {
+        if !self.tasks[self.threads[thread].task].has_roles {
+            return;
+        }
+        let ran = self.threads[thread].ran + self.now.since(self.cores[at].since);
+        let record = &mut self.records[thread];
+        record.stretch_max = record.stretch_max.max(ran.since(record.input_ran));
+        record.input_ran = ran;
     }
 
     pub(super) fn count_transition(&mut self, thread: usize) {
@@ -75,10 +91,17 @@ impl Engine<'_> {
         let thread = self.cores[at].running;
         let budget = thread.and_then(|thread| self.threads[thread].role.budget());
         let left = match (thread, budget) {
-            (Some(thread), Some(budget)) => budget.since(self.burst_length(thread, at)),
+            (Some(thread), Some(budget)) => self.burst_left(thread, at, budget),
             _ => Role::Event.budget().unwrap_or(OVERRUN_GAP),
         };
         self.check_after(at, left);
+    }
+
+    /// How long until the burst of the thread on this core reaches its budget, if it takes no further request.
+    fn burst_left(&self, thread: usize, at: usize, budget: Nanos) -> Nanos {
+        let whole = self.threads[thread].ran + self.now.since(self.cores[at].since);
+        let of_stretch = budget.since(whole.since(self.records[thread].input_ran));
+        of_stretch.min(Nanos(budget.0 * INPUT_WEIGHT).since(whole))
     }
 
     fn check_after(&mut self, at: usize, delay: Nanos) {
@@ -104,7 +127,7 @@ impl Engine<'_> {
         let kernel_waits =
             self.kernel_waits(at).is_some_and(|since| now.since(since) > KTHREAD_WAITS);
         if length < budget && !kernel_waits {
-            return self.check_after(at, budget - length);
+            return self.check_after(at, self.burst_left(thread, at, budget));
         }
         // A burst may be let go on for long: fewer and fewer reports.
         let gap = length.clamp(OVERRUN_GAP, OVERRUN_GAP_MAX);
@@ -131,8 +154,10 @@ impl Engine<'_> {
             return;
         }
         let role = self.threads[thread].role;
-        let length = self.threads[thread].ran;
+        let whole = self.threads[thread].ran;
         let record = &mut self.records[thread];
+        let last = whole.since(std::mem::take(&mut record.input_ran));
+        let length = Burst::weigh(whole, last.max(std::mem::take(&mut record.stretch_max)));
         record.transitions += 1;
         record.overrun_sent = None;
         if matches!(role, Role::Event | Role::Boosted) || record.is_proof_sent {
@@ -240,7 +265,10 @@ impl Engine<'_> {
         let at = self.threads[thread].last_core.unwrap_or_default();
         let length = match self.threads[thread].state {
             State::Running(at) => self.burst_length(thread, at),
-            State::Sleeping | State::Waiting { .. } => self.threads[thread].ran,
+            State::Sleeping | State::Waiting { .. } => {
+                let whole = self.threads[thread].ran;
+                Burst::weigh(whole, whole.since(self.records[thread].input_ran))
+            }
         };
         Burst {
             thread: self.thread_id(thread),
@@ -270,6 +298,7 @@ mod tests {
             ("OVERRUN_GAP_MAX", format!("{}ULL", OVERRUN_GAP_MAX.0)),
             ("LONG_BURST_COSTS", LONG_BURST_COSTS.to_string()),
             ("KTHREAD_WAITS", format!("{}ULL", KTHREAD_WAITS.0)),
+            ("INPUT_WEIGHT", INPUT_WEIGHT.to_string()),
             ("CHECK_MIN", format!("{}ULL", CHECK_MIN.0)),
         ] {
             assert!(header.contains(&format!("#define {name} {value}\n")), "{name} is not {value}");

@@ -272,6 +272,7 @@ impl Engine<'_> {
     /// A running thread goes on to a request without a switch.
     fn take_up(&mut self, at: usize, request: Request) {
         let Some(thread) = self.cores[at].running else { return };
+        self.note_input(thread, at);
         self.threads[thread].work = Work::Request(request);
         // One that is still switched in begins when it is in.
         self.cores[at].since = self.cores[at].since.max(self.now);

@@ -122,6 +122,21 @@ fn collector_delays_its_service_by_a_budget_and_is_raised_again() {
 }
 
 #[test]
+fn backlog_of_short_requests_costs_no_role_until_it_is_long() {
+    // Two workers, and load beyond the core's for a while: they are awake until it is worked off.
+    let changes_after = |overloaded: u64| {
+        let mut scenario = one_core(true);
+        let steps = [(0, 300), (100 * MS, 1_300), (100 * MS + overloaded, 300)];
+        let task = Task { threads: 2, ..worker(&scenario.host, 1, &steps) };
+        scenario.tasks = vec![task, hog(&scenario.host, 1)];
+        watch(&scenario).1
+    };
+    assert_eq!(changes_after(7 * MS), [], "some 10 ms for both");
+    let long = changes_after(200 * MS);
+    assert!(long.iter().any(|(_, _, role)| *role == Role::LongEvent), "{long:?}");
+}
+
+#[test]
 fn collector_of_a_cores_owner_lends_its_core_to_the_neighbour() {
     let outcome = |bursts| {
         let mut scenario = one_core(bursts);
@@ -281,7 +296,7 @@ fn beside_the_kernel(bursts: bool) -> Scenario {
 fn kernel_threads_run_beside_an_overloaded_service() {
     let waited = |bursts| watch(&beside_the_kernel(bursts)).0.longest_kernel_wait;
     let (with, without) = (waited(true), waited(false));
-    assert!(with < Nanos(10 * MS), "{with}");
+    assert!(with < Nanos(50 * MS), "{with}");
     assert!(without > fuzz::KERNEL_WAIT_MAX, "roles are what lets them run: {without}");
 }
 

@@ -1,6 +1,9 @@
 //! Bursts of LC threads beyond their budgets, and proofs of demoted threads.
 
-use quell_model::{Burst, BurstState, Role, ThreadId};
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
+use quell_model::{Burst, BurstState, INPUT_WEIGHT, Role, ThreadId};
 
 use super::*;
 use quell_os::sched::SchedAttr;
@@ -110,6 +113,40 @@ fn yielding_does_not_end_a_burst() {
             let over = burst.length >= Role::Event.budget().unwrap();
             let waited_for = matches!(burst.state, BurstState::Overran(Some(_)));
             burst.thread == yielder && over && waited_for
+        })
+    });
+}
+
+#[test]
+fn burst_of_a_thread_that_receives_is_as_long_as_a_stretch_between_two_inputs() {
+    let Some(mut scene) = CrowdedCore::new() else { return };
+    let (near, far) = UnixStream::pair().unwrap();
+    let (mut sent, mut received) = (near, far);
+    // It never sleeps: each byte is there before it is read.
+    let receiver = Worker::start(crowded(), move || {
+        sent.write_all(&[1]).unwrap();
+        received.read_exact(&mut [0]).unwrap();
+    });
+    let (receiver, receives) = watched(&mut scene.observer, receiver);
+    let (spinner, _) = scene.spinner();
+    let mut lengths = |thread: ThreadRef| {
+        scene.observer.read(&mut snapshot());
+        let view = find(&scene.observer, thread).unwrap();
+        (view.burst, view.ran)
+    };
+    let budget = Role::Event.budget().unwrap();
+    eventually("it ran for long, in short stretches", || {
+        let (burst, ran) = lengths(receiver.thread);
+        ran.0 > budget.0 * INPUT_WEIGHT / 2 && burst < budget
+    });
+    eventually("one without inputs has a burst as long as it ran", || {
+        let (burst, ran) = lengths(spinner.thread);
+        ran > budget && burst == ran
+    });
+    eventually("a thread that receives without end holds up the others at last", || {
+        bursts(&mut scene.observer).iter().any(|burst| {
+            let waited_for = matches!(burst.state, BurstState::Overran(Some(_)));
+            burst.thread == receives && waited_for && burst.length >= budget
         })
     });
 }
