@@ -2,8 +2,8 @@
 /*
  * Bursts of LC threads: the CPU time of a thread between two sleeps. One that
  * receives from sockets meanwhile works off a backlog of many short requests:
- * its burst is as long as its longest stretch between two inputs, or as a part
- * of its whole.
+ * to threads of its task, its burst is as long as the stretch since the last
+ * input, or as a part of the whole. To others the whole counts.
  *
  * Two events only go to user space: a burst that goes on beyond the budget
  * of the thread's role while another LC thread waits, and the sleep after which a
@@ -83,7 +83,8 @@ static __always_inline void note_input(struct slot *s, __u64 handle, __u64 now)
 
 	if (stretch > s->stretch_max)
 		WRITE_ONCE(s->stretch_max, stretch);
-	WRITE_ONCE(s->input_ran, ran);
+	/* As the exchange that unlocks a slot does, this orders the write before the look at the dirty bit. */
+	atomic_xchg(&s->input_ran, ran);
 	mark_dirty(handle);
 }
 
@@ -178,7 +179,7 @@ static __always_inline void check_after(struct burst_check *check, __u64 delay, 
  */
 static int check_burst(void *map, __u32 *cpu, struct burst_check *check)
 {
-	__u64 now = bpf_ktime_get_ns(), ran, whole, stretch, length, budget, handle, gap, waits;
+	__u64 now = bpf_ktime_get_ns(), ran, whole, stretch, length, budget, handle, gap, waits, left;
 	struct control *c = control_page();
 	struct core *core;
 	struct slot *s;
@@ -203,20 +204,27 @@ static int check_burst(void *map, __u32 *cpu, struct burst_check *check)
 	ran = ran_by(s, now);
 	whole = ran - s->burst_ran;
 	stretch = since_input(s, ran);
-	length = burst_length(whole, stretch);
+	/* A boost is for one budget, whatever is received meanwhile. */
+	length = role == QUELL_BOOSTED ? whole : burst_length(whole, stretch);
 	waits = READ_ONCE(core->kthread_since);
-	if (length < budget && !(waits && now - waits > KTHREAD_WAITS)) {
-		gap = budget * INPUT_WEIGHT - whole;
-		check_after(check, gap < budget - stretch ? gap : budget - stretch, now);
+	if (whole < budget && !(waits && now - waits > KTHREAD_WAITS)) {
+		check_after(check, budget - whole, now);
 		return 0;
 	}
-	/* User space may let a burst go on for long: fewer and fewer events. */
-	gap = length > OVERRUN_GAP ? length : OVERRUN_GAP;
+	/* User space may let a burst go on for long: fewer and fewer events. Those of its own task wait for the length. */
+	gap = length < budget ? whole : length;
+	if (gap < OVERRUN_GAP)
+		gap = OVERRUN_GAP;
 	if (gap > OVERRUN_GAP_MAX)
 		gap = OVERRUN_GAP_MAX;
 	if (now - s->overrun_sent >= gap) {
 		WRITE_ONCE(s->overrun_sent, now);
 		send_burst(QUELL_EVENT_OVERRAN, s, handle, length, now);
+	}
+	if (length < budget) {
+		left = budget * INPUT_WEIGHT - whole;
+		left = left < budget - stretch ? left : budget - stretch;
+		gap = left < gap ? left : gap;
 	}
 	check_after(check, gap, now);
 	return 0;
@@ -244,21 +252,41 @@ static __always_inline void arm_check(__u32 cpu, __u64 now)
 		arm_check_of(cpu, now);
 }
 
-/* A thread that is not watched is woken: kernel threads of the fair class wait behind LC. */
+static __always_inline bool is_fair_kthread(struct task_struct *p)
+{
+	return p->flags & PF_KTHREAD && p->prio >= MAX_RT_PRIO;
+}
+
+/*
+ * A thread that is not watched is woken: kernel threads of the fair class wait
+ * behind LC. One that is bound to its core waits there until it runs, whatever
+ * runs before. Where another one will be put is not known yet: it counts as
+ * waiting for its last core until the fair class has that.
+ */
 static __always_inline void note_kthread(struct task_struct *p)
 {
-	__u32 cpu = p->thread_info.cpu;
+	__u32 cpu = p->thread_info.cpu, kind;
+	bool bound = p->nr_cpus_allowed == 1;
 	struct core *core;
 	__u64 now;
 
-	if (without_roles || !(p->flags & PF_KTHREAD) || p->prio < MAX_RT_PRIO)
+	if (without_roles || !is_fair_kthread(p))
 		return;
 	core = bpf_map_lookup_elem(&cores, &cpu);
-	if (!core || READ_ONCE(core->kind) != QUELL_LC || READ_ONCE(core->kthread_since))
+	if (!core || READ_ONCE(core->kthread_since) || core->running == p->pid)
+		return;
+	kind = READ_ONCE(core->kind);
+	if (kind == QUELL_IDLE || (!bound && kind != QUELL_LC))
 		return;
 	now = bpf_ktime_get_ns();
-	WRITE_ONCE(core->kthread_since, now);
+	WRITE_ONCE(core->kthread_since, bound ? now | QUELL_BOUND : now & ~QUELL_BOUND);
 	arm_check(cpu, now);
+}
+
+/* Whether the kernel thread that waited for this core waits no longer. */
+static __always_inline bool ends_kthread_wait(__u64 since, __u32 kind, struct task_struct *next)
+{
+	return since & QUELL_BOUND ? kind == QUELL_IDLE || is_fair_kthread(next) : kind != QUELL_LC;
 }
 
 /* Run once for each possible core (`args->core`) before the programs are attached. */

@@ -62,6 +62,7 @@ enum {
 #define TASK_RUNNING 0x0000
 /* include/linux/socket.h */
 #define MSG_PEEK 2
+#define MSG_ERRQUEUE 0x2000
 
 #define TASK_UNINTERRUPTIBLE 0x0002
 #define TASK_DEAD 0x0080

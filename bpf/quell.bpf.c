@@ -384,9 +384,12 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	if (s)
 		switch_in(s, handle_next, core, &turn, false, cpu, now);
 	crowded = core_turn(core, cpu, sets_now, &turn, now);
-	/* The fair class has the core: the kernel lets its threads take turns. */
-	if (!without_roles && turn.kind != QUELL_LC && core->kthread_since)
-		WRITE_ONCE(core->kthread_since, 0);
+	if (!without_roles && core->kthread_since) {
+		if (ends_kthread_wait(core->kthread_since, turn.kind, next))
+			WRITE_ONCE(core->kthread_since, 0);
+		else
+			crowded = true;
+	}
 	if (crowded && turn.kind == QUELL_LC)
 		arm_check(cpu, now);
 	/* The entry of the core names the next thread by now. */
@@ -413,15 +416,17 @@ int BPF_PROG(on_input, struct sock *sk, int ret, int flags)
 	struct slot *s;
 	__u32 kind;
 
-	if (ret <= 0 || flags & MSG_PEEK || !core)
+	if (ret <= 0 || flags & (MSG_PEEK | MSG_ERRQUEUE) || !core)
 		return 0;
 	kind = READ_ONCE(core->kind);
 	if ((kind != QUELL_LC && kind != QUELL_LC_FAIR) || !core->slot)
 		return 0;
 	handle = make_handle(core->slot - 1, core->reuse_count);
 	s = slot_of(handle);
-	if (s)
-		note_input(s, handle, bpf_ktime_get_ns());
+	/* The core's entry is an old one where a switch was missed. */
+	if (!s || s->reuse_count != handle_use(handle) || (__s32)bpf_get_current_pid_tgid() != s->tid)
+		return 0;
+	note_input(s, handle, bpf_ktime_get_ns());
 	return 0;
 }
 

@@ -125,12 +125,18 @@ struct slot {
 	/* se.sum_exec_runtime, and `ran`, when its burst began. */
 	__u64 burst_exec;
 	__u64 burst_ran;
+	/* When QUELL_EVENT_OVERRAN was last sent for this burst; 0: not yet. */
+	__u64 overrun_sent;
+
 	/* `ran` when it last received from a socket in this burst, else when that began; its longest stretch before that. */
 	__u64 input_ran;
 	__u64 stretch_max;
-	/* When QUELL_EVENT_OVERRAN was last sent for this burst; 0: not yet. */
-	__u64 overrun_sent;
+	/* To the end of the line: each input writes here. */
+	__u64 reserved[6];
 };
+
+/* In `kthread_since`: the thread is bound to the core. A nanosecond more or less is no matter. */
+#define QUELL_BOUND 1ULL
 
 /* A core, written by the core itself with interrupts off. */
 struct core {
@@ -157,7 +163,7 @@ struct core {
 	/* The thread that has it, watched or not; 0: idle. */
 	__s32 running;
 	__u32 reserved0;
-	/* Since when a kernel thread of the fair class waits behind LC; 0: none. */
+	/* Since when a kernel thread of the fair class waits behind LC, with QUELL_BOUND; 0: none. */
 	__u64 kthread_since;
 };
 

@@ -154,6 +154,7 @@ fn views() -> Vec<ThreadView> {
         ran: Nanos::ZERO,
         waited: Nanos::ZERO,
         burst: Nanos::ZERO,
+        burst_whole: Nanos::ZERO,
         transitions: 0,
     };
     (1..=1_000).map(view).collect()

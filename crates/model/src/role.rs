@@ -103,8 +103,10 @@ pub struct Burst {
     pub task: TaskId,
     /// The core on which it runs or ran.
     pub core: CoreId,
-    /// The length of the burst so far, as [`Burst::weigh`] says.
+    /// The length of the burst so far, as [`Burst::weigh`] says: what counts for threads of the same task.
     pub length: Nanos,
+    /// All of the burst: what counts for threads of other tasks, to which a backlog is no excuse.
+    pub whole: Nanos,
     /// Whether the thread has slept often enough that its role says something of it. A new thread has no record.
     pub has_record: bool,
     /// What happened.
@@ -120,6 +122,11 @@ impl Burst {
     /// a thread that receives without end (a replica, an upload) does not hold up the others for ever.
     pub fn weigh(whole: Nanos, stretch: Nanos) -> Nanos {
         stretch.max(Nanos(whole.0 / INPUT_WEIGHT))
+    }
+
+    /// Whether one stretch without an input is as long as the burst counts: the thread may do one thing, or spin.
+    pub fn is_one_stretch(&self) -> bool {
+        self.length.0 > self.whole.0 / INPUT_WEIGHT
     }
 }
 

@@ -66,6 +66,8 @@ pub struct ThreadView {
     pub waited: Nanos,
     /// The length of its present burst ([`quell_model::Burst::weigh`]). Zero where the observer sees no bursts.
     pub burst: Nanos,
+    /// All of it: CPU time since the thread last slept.
+    pub burst_whole: Nanos,
     /// Counts its state changes: a decision taken at another count was taken on a stale state.
     pub transitions: u64,
 }

@@ -5,6 +5,7 @@
 //!
 //! - **Demotion.** A burst beyond the budget of the thread's role, while another LC thread or a kernel thread waits that
 //!   the lower rung no longer holds up, costs the role at once. A burst that delays none costs nothing, however long it is.
+//!   What a thread of the same task has to bear while a backlog is worked off, one of another task has not.
 //! - **Promotion.** The first demotion ends with the burst that caused it. Each relapse doubles how many short bursts
 //!   in a row earn the higher role back, and each second without a relapse halves that number.
 //! - **Record.** A thread that has slept a few times only has none, and does not cost one that has its role.
@@ -77,9 +78,12 @@ pub const KERNEL_WAITS: Nanos = Nanos::from_millis(75);
 /// they are a guaranteed neighbour of that one.
 pub const KERNEL_WAITS_SHORT: Nanos = Nanos::from_millis(85);
 
-/// Meanwhile LC threads of the core stay in the fair class until the kernel thread has waited for a multiple of this: all are
-/// away at once, for longer than the slice of one that runs on in the fair class.
+/// Meanwhile LC threads of the core stay in the fair class until the kernel thread has waited for a multiple of this, or has
+/// run: all are away at once, for longer than the slice of one that runs on in the fair class.
 pub const KERNEL_TIME: Nanos = Nanos::from_millis(20);
+
+/// They stay for so long at least: of a kernel thread that may run elsewhere it is not known whether it has.
+const KERNEL_TIME_MIN: Nanos = Nanos::from_millis(5);
 
 /// Interval of looks at a core whose kernel thread is next.
 const KERNEL_LOOK: Nanos = Nanos(200_000);
@@ -113,6 +117,8 @@ struct Demoted {
     ends_sleep: Option<(CoreId, Nanos)>,
     /// When it was boosted for that last.
     boosted_at: Nanos,
+    /// It is in the fair class for a kernel thread of this core.
+    for_kernel: Option<CoreId>,
 }
 
 /// Decides the roles of threads. Remembers only those that exceeded a budget.
@@ -139,7 +145,7 @@ impl Roles {
             }
         }
         let mut next = self.leave_core_to_others(now, seen);
-        next = next.min(self.end_times(now));
+        next = next.min(self.end_for_kernel(now, seen)).min(self.end_times(now));
         next = next.min(self.boost_wakers(now, seen, plan));
         plan.roles.clear();
         let listed = self.demoted.iter().filter(|thread| thread.planned.role != Role::Event);
@@ -151,7 +157,9 @@ impl Roles {
     /// A burst exceeded its budget while `waiter` waits; `None`: a kernel thread.
     fn demote(&mut self, now: Nanos, burst: &Burst, plan: &Plan, waiter: Option<Waiter>) {
         let role = self.role(burst.thread);
-        let target = role_of(burst.length);
+        let is_foreign = waiter.is_some_and(|waiter| waiter.task != burst.task);
+        let length = if is_foreign { burst.whole } else { burst.length };
+        let target = role_of(length);
         let Some(own) = rung_of(plan, burst.task) else { return };
         if role == Role::Boosted {
             return self.end_boost(burst.thread, now);
@@ -165,8 +173,12 @@ impl Roles {
                     return;
                 }
                 let waiter_role = self.role(waiter.thread);
-                if waiter_role == Role::Background && target == Role::LongEvent {
-                    return self.boost(waiter, own, now);
+                if waiter_role == Role::Background && target == Role::LongEvent && !is_foreign {
+                    // One with a backlog does not wait for a lock.
+                    if burst.is_one_stretch() {
+                        self.boost(waiter, own, now);
+                    }
+                    return;
                 }
                 let Some(theirs) = rung_of(plan, waiter.task) else { return };
                 let waiting = theirs.of_role(waiter_role);
@@ -184,7 +196,7 @@ impl Roles {
         }
         thread.forgive_at = now + FORGIVE_AFTER;
         let planned = &mut thread.planned;
-        (planned.role, planned.since, planned.burst) = (target, now, burst.length);
+        (planned.role, planned.since, planned.burst) = (target, now, length);
         if lends {
             thread.until = Some(now + LEND_TIME);
             thread.lends_from = now + LEND_PERIOD;
@@ -267,6 +279,7 @@ impl Roles {
                 if due <= now {
                     // The next thread above the fair class takes the core at once; its turn comes with the next look.
                     self.leave_to_others(thread, task, length, now, time_for_kernel(now, since));
+                    self.note_kernel_thread(thread, core.id);
                     next = next.min(now + KERNEL_LOOK);
                     continue;
                 }
@@ -304,6 +317,33 @@ impl Roles {
             thread.become_role(Role::Fair, now);
             thread.until = Some(now + time);
         }
+    }
+
+    /// The thread is in the fair class for a kernel thread of this core.
+    fn note_kernel_thread(&mut self, thread: ThreadId, core: CoreId) {
+        if let Ok(index) = self.find(thread)
+            && self.demoted[index].planned.role == Role::Fair
+        {
+            self.demoted[index].for_kernel = Some(core);
+        }
+    }
+
+    /// Threads that left their core to a kernel thread which has run come back.
+    fn end_for_kernel(&mut self, now: Nanos, seen: &Snapshot) -> Nanos {
+        let mut next = Nanos::MAX;
+        for thread in &mut self.demoted {
+            let Some(core) = thread.for_kernel else { continue };
+            let view = seen.cores.iter().find(|view| view.id == core);
+            let least = thread.planned.since + KERNEL_TIME_MIN;
+            if least > now {
+                next = next.min(least);
+            } else if view.is_none_or(|view| view.kernel_waits.is_none()) {
+                thread.until = Some(now);
+            } else {
+                next = next.min(now + KERNEL_LOOK_SHORT);
+            }
+        }
+        next
     }
 
     /// Ends what lasts for a fixed time, and forgives. Returns the next such end.
@@ -415,6 +455,7 @@ impl Demoted {
             lends_from: Nanos::ZERO,
             ends_sleep: None,
             boosted_at: Nanos::ZERO,
+            for_kernel: None,
         }
     }
 
@@ -429,6 +470,7 @@ impl Demoted {
 
     fn become_role(&mut self, role: Role, now: Nanos) {
         (self.planned.role, self.planned.since, self.until) = (role, now, None);
+        self.for_kernel = None;
         if matches!(role, Role::Event | Role::LongEvent) {
             self.ends_sleep = None;
         }

@@ -280,7 +280,7 @@ pub struct ThreadRoleStatus {
     pub role: String,
     /// Seconds since it has this role.
     pub since_s: f64,
-    /// The burst (CPU time between two sleeps) that cost it the role before, in microseconds.
+    /// The length of the burst that cost it the role before, in microseconds.
     pub burst_us: f64,
     /// Short bursts in a row that earn it a higher role; 0: the end of the present burst does.
     pub needs: u32,

@@ -317,6 +317,7 @@ mod tests {
             ran: Nanos::ZERO,
             waited: Nanos::ZERO,
             burst: Nanos::ZERO,
+            burst_whole: Nanos::ZERO,
             transitions: 0,
         }
     }

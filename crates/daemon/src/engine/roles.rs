@@ -63,6 +63,7 @@ impl Engine {
             task: id,
             core: CoreId(0),
             length: Nanos::ZERO,
+            whole: Nanos::ZERO,
             has_record: true,
             state: BurstState::Assigned(role),
         }));

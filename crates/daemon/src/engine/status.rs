@@ -271,7 +271,7 @@ fn role_in_words(thread: &ThreadRoleStatus) -> String {
         needs => format!("until {needs} short bursts in a row"),
     };
     format!(
-        "thread {tid} is {role} since {since_s:.1} s: it ran {burst_us:.0} us without a sleep while an LC thread waited; {until}"
+        "thread {tid} is {role} since {since_s:.1} s: its burst had come to {burst_us:.0} us while an LC thread waited; {until}"
     )
 }
 

@@ -87,9 +87,10 @@ bpf_struct! {
         proved: AtomicU16,
         burst_exec: AtomicU64,
         burst_ran: AtomicU64,
+        overrun_sent: AtomicU64,
         input_ran: AtomicU64,
         stretch_max: AtomicU64,
-        overrun_sent: AtomicU64,
+        reserved: [AtomicU64; 6],
     }
 }
 

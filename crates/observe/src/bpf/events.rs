@@ -23,8 +23,8 @@ pub(super) enum Raw {
     /// The thread became the leader of its process, and had this number before.
     Execed(ThreadRef, Tid),
     Stall(Stall),
-    /// A burst exceeded the budget of its role while an event thread waits.
-    Overran(ThreadId),
+    /// A burst exceeded the budget of its role while an event thread waits: it was so long then.
+    Overran(ThreadId, Nanos),
     /// A demoted thread sleeps after as many short bursts as it needs.
     Proved(ThreadId),
     /// A background thread waits while a thread whose sleeps it ends sleeps.
@@ -128,7 +128,7 @@ fn parse(bytes: &[u8]) -> Option<Raw> {
             stolen: Nanos(event.stolen),
             process: event.subject.tgid(),
         }),
-        7 => Raw::Overran(thread),
+        7 => Raw::Overran(thread, Nanos(event.length)),
         8 => Raw::Proved(thread),
         9 => Raw::Lock(LockEvent { waiter: thread, owner: Some(owner) }),
         10 => Raw::Lock(LockEvent { waiter: thread, owner: None }),

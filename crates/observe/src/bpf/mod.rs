@@ -204,7 +204,7 @@ pub struct BpfObserver {
     lost_told: u64,
     idle_while_lc_waits: Nanos,
     /// Bursts that exceeded their budgets, and threads that proved themselves, since the last [`Observer::read`].
-    overran: Vec<ThreadId>,
+    overran: Vec<(ThreadId, Nanos)>,
     proved: Vec<ThreadId>,
     /// Background threads that began to wait while a thread whose sleeps they end sleeps.
     ends_sleep: Vec<ThreadId>,
@@ -397,6 +397,14 @@ impl BpfObserver {
     }
 
     /// Hands over what is in the inbox.
+    /// Of several events of one thread the longest burst counts.
+    fn note_overrun(&mut self, thread: ThreadId, length: Nanos) {
+        match self.overran.iter_mut().find(|(known, _)| *known == thread) {
+            Some((_, known)) => *known = length.max(*known),
+            None => self.overran.push((thread, length)),
+        }
+    }
+
     fn hand_over(&mut self, sink: &mut dyn FnMut(HostEvent)) {
         while let Some(event) = self.events.next() {
             match event {
@@ -406,8 +414,7 @@ impl BpfObserver {
                 }
                 Raw::Execed(thread, _) => sink(HostEvent::Execed(thread)),
                 Raw::Stall(_) | Raw::Stopped => {}
-                Raw::Overran(thread) if self.overran.contains(&thread) => {}
-                Raw::Overran(thread) => self.overran.push(thread),
+                Raw::Overran(thread, length) => self.note_overrun(thread, length),
                 Raw::Proved(thread) => self.proved.push(thread),
                 Raw::EndsSleep(thread) => self.ends_sleep.push(thread),
                 Raw::Lock(event) => self.locks.push(event),
@@ -491,8 +498,10 @@ impl Observer for BpfObserver {
         let kthread_waits = |core: CoreId| {
             self.programs.cores.get(core.index()).is_some_and(|core| core.kernel_waits().is_some())
         };
-        let bursts =
-            self.overran.drain(..).filter_map(|thread| self.views.overrun(thread, kthread_waits));
+        let bursts = self
+            .overran
+            .drain(..)
+            .filter_map(|(thread, length)| self.views.overrun(thread, length, kthread_waits));
         seen.bursts.extend(bursts);
         let proved = self.proved.drain(..);
         seen.bursts

@@ -267,8 +267,9 @@ impl Views {
                 match view.state {
                     ThreadState::Running => {
                         view.ran = private.ran + stretch;
-                        let whole = view.ran.since(private.burst_ran);
-                        view.burst = Burst::weigh(whole, view.ran.since(private.input_ran));
+                        view.burst_whole = view.ran.since(private.burst_ran);
+                        let stretch = view.ran.since(private.input_ran);
+                        view.burst = Burst::weigh(view.burst_whole, stretch);
                     }
                     _ => view.waited = private.waited + stretch,
                 }
@@ -304,10 +305,11 @@ impl Views {
 
     /// The burst of a thread that was seen to exceed its budget, if it still runs and an LC thread waits for its core: the
     /// one with the highest role, of those one of the same process, of those the one that waits longest. Else a kernel
-    /// thread may wait there.
+    /// thread may wait there. A burst that is long as a whole only is one for other tasks. `length` is what it was found to be then: the thread may have received something since.
     pub fn overrun(
         &self,
         thread: ThreadId,
+        length: Nanos,
         kthread_waits: impl Fn(CoreId) -> bool,
     ) -> Option<Burst> {
         let view = self.view_of(thread).filter(|view| view.state == ThreadState::Running)?;
@@ -319,7 +321,13 @@ impl Views {
                 && other.core == view.core
         };
         let is_foreign = |index: usize| self.views[index].thread.tgid != view.thread.tgid;
-        let first = self.awake().filter(waits).min_by_key(|index| {
+        let seen = burst(view);
+        // Of an earlier burst it says nothing.
+        let length = if length <= seen.whole { seen.length.max(length) } else { seen.length };
+        let budget = self.role_of(thread).and_then(Role::budget);
+        let is_backlog = budget.is_some_and(|budget| length < budget);
+        let counts = |index: &usize| !is_backlog || self.views[*index].task != view.task;
+        let first = self.awake().filter(waits).filter(counts).min_by_key(|index| {
             (self.private[*index].role, is_foreign(*index), self.views[*index].since)
         });
         let waiter = first.map(|index| Waiter {
@@ -329,7 +337,7 @@ impl Views {
             has_record: has_record(&self.views[index]),
         });
         let waited_for = waiter.is_some() || kthread_waits(view.core);
-        waited_for.then_some(Burst { state: BurstState::Overran(waiter), ..burst(view) })
+        waited_for.then_some(Burst { state: BurstState::Overran(waiter), length, ..seen })
     }
 
     /// The present burst of a thread, with another state than an overrun.
@@ -362,6 +370,7 @@ impl Views {
             task,
             core: CoreId(0),
             length: Nanos::ZERO,
+            whole: Nanos::ZERO,
             has_record: false,
             state: BurstState::Exited,
         })
@@ -415,6 +424,7 @@ fn burst(view: &ThreadView) -> Burst {
         task: view.task,
         core: view.core,
         length: view.burst,
+        whole: view.burst_whole,
         has_record: has_record(view),
         state: BurstState::Proved,
     }
@@ -426,6 +436,7 @@ fn has_record(view: &ThreadView) -> bool {
 
 fn view(slot: u32, thread: ThreadRef, copy: &SlotCopy) -> ThreadView {
     let stretch = copy.ran.since(copy.input_ran).max(copy.stretch_max);
+    let burst_whole = copy.ran.since(copy.burst_ran);
     ThreadView {
         id: ThreadId { index: slot, generation: copy.used },
         thread,
@@ -443,7 +454,8 @@ fn view(slot: u32, thread: ThreadRef, copy: &SlotCopy) -> ThreadView {
         core: CoreId(copy.core as u16),
         ran: copy.ran,
         waited: copy.waited,
-        burst: Burst::weigh(copy.ran.since(copy.burst_ran), stretch),
+        burst: Burst::weigh(burst_whole, stretch),
+        burst_whole,
         transitions: copy.transitions,
     }
 }

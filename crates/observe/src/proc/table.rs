@@ -76,6 +76,7 @@ impl Table {
                 ran: Nanos::ZERO,
                 waited: Nanos::ZERO,
                 burst: Nanos::ZERO,
+                burst_whole: Nanos::ZERO,
                 transitions: 0,
             });
             self.private.push(Private {

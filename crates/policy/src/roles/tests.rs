@@ -1,3 +1,4 @@
+mod backlog;
 mod boosts;
 
 use proptest::prelude::*;
@@ -65,19 +66,35 @@ impl Bench {
     }
 
     fn burst(&mut self, thread: ThreadId, length: Nanos, state: BurstState) {
+        self.burst_of(thread, length, length, state);
+    }
+
+    fn burst_of(&mut self, thread: ThreadId, length: Nanos, whole: Nanos, state: BurstState) {
         let task = if is_guest(thread) { GUEST } else { OWNER };
         let has_record = thread != NEW;
         let core = CoreId(0);
-        self.seen.bursts.push(Burst { thread, task, core, length, has_record, state });
+        self.seen.bursts.push(Burst { thread, task, core, length, whole, has_record, state });
         self.decide();
     }
 
     fn overrun(&mut self, thread: ThreadId, length: Nanos, waiter: ThreadId) {
+        self.long_as_a_whole(thread, length, length, waiter);
+    }
+
+    /// An overrun with inputs.
+    fn long_as_a_whole(
+        &mut self,
+        thread: ThreadId,
+        whole: Nanos,
+        stretch: Nanos,
+        waiter: ThreadId,
+    ) {
         let waiter_task = if waiter == GUEST_THREAD { GUEST } else { OWNER };
         let same_process = thread != GUEST_THREAD && waiter != GUEST_THREAD;
         let has_record = waiter != NEW;
         let waiter = Waiter { thread: waiter, task: waiter_task, same_process, has_record };
-        self.burst(thread, length, BurstState::Overran(Some(waiter)));
+        let length = Burst::weigh(whole, stretch);
+        self.burst_of(thread, length, whole, BurstState::Overran(Some(waiter)));
     }
 
     /// The thread waits while one sleeps whose sleeps it ends; `running` has its core.
@@ -247,7 +264,9 @@ fn roles_by_the_operator_leave_places_for_demotions() {
     let (task, core, length, has_record) = (OWNER, CoreId(0), Nanos::ZERO, true);
     let state = BurstState::Assigned(Some(Role::Background));
     let threads = (10..10 + THREADS_MAX as u32).map(|index| ThreadId { index, generation: 1 });
-    let assigned = threads.map(|thread| Burst { thread, task, core, length, has_record, state });
+    let whole = length;
+    let assigned =
+        threads.map(|thread| Burst { thread, task, core, length, whole, has_record, state });
     bench.seen.bursts.extend(assigned);
     bench.decide();
     assert_eq!(bench.plan.roles.len(), ASSIGNED_MAX);
@@ -355,7 +374,7 @@ fn threads_with_short_bursts_leave_a_full_core_to_others_too() {
 }
 
 #[test]
-fn kernel_thread_that_waits_for_long_has_all_threads_leave_in_turn() {
+fn kernel_thread_that_waits_for_long_has_all_threads_leave() {
     let mut bench = Bench::new();
     bench.seen.cores[0].running = Some(OWNER);
     let began = bench.now;
@@ -371,11 +390,10 @@ fn kernel_thread_that_waits_for_long_has_all_threads_leave_in_turn() {
     bench.now = next;
     bench.decide();
     assert_eq!(bench.plan.role(HELPER), Role::Fair);
-    bench.seen.cores[0].kernel_waits = None;
     bench.now = began + Nanos::from_millis(99);
     bench.decide();
     assert_eq!([MAIN, HELPER].map(|thread| bench.plan.role(thread)), [Role::Fair; 2], "at once");
-    bench.now = began + Nanos::from_millis(100);
+    bench.seen.cores[0].kernel_waits = None;
     bench.decide();
     assert_eq!([MAIN, HELPER].map(|thread| bench.plan.role(thread)), [Role::Event; 2]);
 }
@@ -398,7 +416,7 @@ fn kernel_thread_has_the_long_burst_leave_and_not_its_neighbour() {
     // The kernel thread runs in the next gap.
     bench.seen.cores[0].kernel_waits = None;
     bench.run(Some(MAIN));
-    bench.wait(Nanos::from_millis(100) - KERNEL_WAITS);
+    bench.wait(KERNEL_TIME_MIN);
     assert_eq!([MAIN, GUEST_THREAD].map(|thread| bench.plan.role(thread)), [Role::Event; 2]);
 }
 
@@ -451,7 +469,8 @@ proptest! {
             bench.seen.cores[0].burst = Some((ThreadId { index: index ^ waits, ..thread }, length));
             bench.seen.cores[0].rt_share = Signal::Measured(Permille(share));
             let (core, has_record) = (CoreId(0), index < 5);
-            bench.seen.bursts.push(Burst { thread, task, core, length, has_record, state });
+            let whole = length;
+            bench.seen.bursts.push(Burst { thread, task, core, length, whole, has_record, state });
             let next = bench.decide();
             for planned in &bench.plan.roles {
                 let is_assigned = planned.needs == ThreadPlan::ASSIGNED;

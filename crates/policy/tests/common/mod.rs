@@ -191,11 +191,13 @@ fn burst(dice: &mut Dice, tasks: usize) -> Burst {
             has_record: dice.below(2) == 1,
         })),
     };
+    let length = Nanos(dice.below(60_000) * 100);
     Burst {
         thread: thread(dice),
         task: own,
         core: CoreId(dice.below(4) as u16),
-        length: Nanos(dice.below(60_000) * 100),
+        length,
+        whole: Nanos(length.0 * (1 + dice.below(32))),
         has_record: dice.below(2) == 1,
         state,
     }

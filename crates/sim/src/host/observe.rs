@@ -92,7 +92,7 @@ impl Engine<'_> {
             view.rt_share = self.rt_shares[at].of(now, core.rt_ran + length);
             view.burst =
                 judged.map(|thread| (self.thread_id(thread), self.burst_length(thread, at)));
-            view.kernel_waits = judged.and_then(|_| self.kernel_waits(at));
+            view.kernel_waits = self.kernel_waits(at);
         }
         if caps.request_start_times {
             view.request_start = match core.began.filter(|began| *began <= now) {

@@ -50,8 +50,13 @@ impl Engine<'_> {
 
     /// The length of the burst of a thread that runs on this core.
     pub(crate) fn burst_length(&self, thread: usize, at: usize) -> Nanos {
-        let whole = self.threads[thread].ran + self.now.since(self.cores[at].since);
+        let whole = self.whole_burst(thread, at);
         Burst::weigh(whole, whole.since(self.records[thread].input_ran))
+    }
+
+    /// All of it.
+    fn whole_burst(&self, thread: usize, at: usize) -> Nanos {
+        self.threads[thread].ran + self.now.since(self.cores[at].since)
     }
 
     /// A running thread goes on to a further request, as one on a host that receives from a socket.
@@ -59,7 +64,7 @@ impl Engine<'_> {
         if !self.tasks[self.threads[thread].task].has_roles {
             return;
         }
-        let ran = self.threads[thread].ran + self.now.since(self.cores[at].since);
+        let ran = self.whole_burst(thread, at);
         let record = &mut self.records[thread];
         record.stretch_max = record.stretch_max.max(ran.since(record.input_ran));
         record.input_ran = ran;
@@ -91,15 +96,15 @@ impl Engine<'_> {
         let thread = self.cores[at].running;
         let budget = thread.and_then(|thread| self.threads[thread].role.budget());
         let left = match (thread, budget) {
-            (Some(thread), Some(budget)) => self.burst_left(thread, at, budget),
+            (Some(thread), Some(budget)) => budget.since(self.whole_burst(thread, at)),
             _ => Role::Event.budget().unwrap_or(OVERRUN_GAP),
         };
         self.check_after(at, left);
     }
 
-    /// How long until the burst of the thread on this core reaches its budget, if it takes no further request.
+    /// How long until the length of the burst on this core reaches the budget, if the thread takes no further request.
     fn burst_left(&self, thread: usize, at: usize, budget: Nanos) -> Nanos {
-        let whole = self.threads[thread].ran + self.now.since(self.cores[at].since);
+        let whole = self.whole_burst(thread, at);
         let of_stretch = budget.since(whole.since(self.records[thread].input_ran));
         of_stretch.min(Nanos(budget.0 * INPUT_WEIGHT).since(whole))
     }
@@ -122,22 +127,29 @@ impl Engine<'_> {
             self.tasks[task].has_roles && self.threads[*thread].role.budget().is_some()
         });
         let Some(thread) = judged else { return self.check_in_time(at) };
-        let (length, now) = (self.burst_length(thread, at), self.now);
+        let (whole, now) = (self.whole_burst(thread, at), self.now);
+        // A boost is for one budget, whatever is taken up meanwhile.
+        let length = match self.threads[thread].role {
+            Role::Boosted => whole,
+            _ => self.burst_length(thread, at),
+        };
         let budget = self.threads[thread].role.budget().unwrap_or(Nanos::MAX);
         let kernel_waits =
             self.kernel_waits(at).is_some_and(|since| now.since(since) > KTHREAD_WAITS);
-        if length < budget && !kernel_waits {
-            return self.check_after(at, self.burst_left(thread, at, budget));
+        if whole < budget && !kernel_waits {
+            return self.check_after(at, budget - whole);
         }
-        // A burst may be let go on for long: fewer and fewer reports.
-        let gap = length.clamp(OVERRUN_GAP, OVERRUN_GAP_MAX);
+        // A burst may be let go on for long: fewer and fewer reports. Those of its own task wait for the length.
+        let is_long = length >= budget;
+        let gap = if is_long { length } else { whole }.clamp(OVERRUN_GAP, OVERRUN_GAP_MAX);
         let sent = &mut self.records[thread].overrun_sent;
         if sent.is_none_or(|sent| now.since(sent) >= gap) {
             *sent = Some(now);
             self.overruns.push(thread);
             self.ring();
         }
-        self.check_after(at, gap);
+        let left = if is_long { gap } else { self.burst_left(thread, at, budget) };
+        self.check_after(at, gap.min(left));
     }
 
     /// Whether a thread of the kernel waits for this core, or an LC thread that may use it.
@@ -216,6 +228,7 @@ impl Engine<'_> {
             task,
             core: self.cores[self.threads[thread].last_core.unwrap_or_default()].id,
             length: Nanos::ZERO,
+            whole: Nanos::ZERO,
             has_record: false,
             state: BurstState::Exited,
         });
@@ -238,16 +251,19 @@ impl Engine<'_> {
 
     /// The burst of a thread that exceeded its budget, if it still runs and an LC thread waits for its core: the one with the
     /// highest role, of those one of the same task, of those the one that waits longest. Else a thread of the kernel
-    /// may wait there.
+    /// may wait there. A burst that is long as a whole only is one for other tasks.
     fn overrun(&self, thread: usize) -> Option<Burst> {
         let State::Running(at) = self.threads[thread].state else { return None };
         let (own, core) = (self.threads[thread].task, self.cores[at].id);
         let tasks = self.tasks.iter().filter(|task| task.has_roles && task.allowed.contains(core));
         let waiting = tasks.flat_map(|task| task.waiting.iter().copied());
+        let budget = self.threads[thread].role.budget();
+        let is_backlog = budget.is_some_and(|budget| self.burst_length(thread, at) < budget);
         let first = waiting.filter_map(|other| match self.threads[other].state {
             State::Waiting { since } => {
                 let is_foreign = self.threads[other].task != own;
-                Some(((self.threads[other].role, is_foreign, since), other))
+                (is_foreign || !is_backlog)
+                    .then_some(((self.threads[other].role, is_foreign, since), other))
             }
             State::Sleeping | State::Running(_) => None,
         });
@@ -263,18 +279,22 @@ impl Engine<'_> {
 
     fn burst(&self, thread: usize, state: BurstState) -> Burst {
         let at = self.threads[thread].last_core.unwrap_or_default();
-        let length = match self.threads[thread].state {
-            State::Running(at) => self.burst_length(thread, at),
-            State::Sleeping | State::Waiting { .. } => {
-                let whole = self.threads[thread].ran;
-                Burst::weigh(whole, whole.since(self.records[thread].input_ran))
-            }
+        let whole = match self.threads[thread].state {
+            State::Running(at) => self.whole_burst(thread, at),
+            State::Sleeping | State::Waiting { .. } => self.threads[thread].ran,
+        };
+        let record = &self.records[thread];
+        let stretch = whole.since(record.input_ran);
+        let stretch = match self.threads[thread].state {
+            State::Running(_) => stretch,
+            State::Sleeping | State::Waiting { .. } => stretch.max(record.stretch_max),
         };
         Burst {
             thread: self.thread_id(thread),
             task: self.id_of(self.threads[thread].task),
             core: self.cores[at].id,
-            length,
+            length: Burst::weigh(whole, stretch),
+            whole,
             has_record: self.has_record(thread),
             state,
         }

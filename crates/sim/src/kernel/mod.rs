@@ -66,7 +66,7 @@ pub(crate) struct Thread {
     pub work: Work,
     /// The position of the core it ran on last.
     pub last_core: Option<usize>,
-    /// Time run since it last slept: its burst.
+    /// Time run since it last slept: the whole of its burst.
     pub ran: Nanos,
     /// Its rung follows from this and from its task's.
     pub role: Role,

@@ -222,6 +222,7 @@ pub fn view(tid: i32, of: u32) -> ThreadView {
         ran: Nanos::ZERO,
         waited: Nanos::ZERO,
         burst: Nanos::ZERO,
+        burst_whole: Nanos::ZERO,
         transitions: 0,
     }
 }

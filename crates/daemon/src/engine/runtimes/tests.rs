@@ -45,6 +45,7 @@ fn thread(tid: i32) -> ThreadView {
         ran: Nanos::ZERO,
         waited: Nanos::ZERO,
         burst: Nanos::ZERO,
+        burst_whole: Nanos::ZERO,
         transitions: 0,
     }
 }
