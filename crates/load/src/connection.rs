@@ -1,19 +1,18 @@
 //! One pipelined connection: bytes out, bytes in, and the requests that wait for a reply.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use quell_model::Nanos;
 
+use crate::carrier::{Carrier, Target};
 use crate::error::LoadError;
 use crate::protocol::{Malformed, Parsed, Protocol, Status, Token};
 use crate::stamps;
 
-/// How long a connection attempt may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// First size of the input buffer; it grows as far as the protocol's longest reply needs.
 const INPUT_BYTES: usize = 16 << 10;
 /// Requests waiting on one connection before memory is allocated during the run.
@@ -70,7 +69,7 @@ pub(crate) enum Flushed {
 }
 
 pub(crate) struct Connection {
-    stream: TcpStream,
+    carrier: Carrier,
     /// Bytes to write; those before `out_start` are written.
     out: Vec<u8>,
     out_start: usize,
@@ -106,15 +105,17 @@ impl Lost {
 
 impl Connection {
     /// Connects, greets, and makes the socket nonblocking and undelayed.
-    pub fn open(addr: SocketAddr, protocol: &dyn Protocol) -> Result<Connection, LoadError> {
-        let failed = |source| LoadError::Connect { addr, source };
-        let stream = TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT).map_err(failed)?;
-        stream.set_nodelay(true).map_err(failed)?;
-        let refused = |reason| LoadError::Refused { addr, reason };
-        protocol.greet(&stream).map_err(refused)?;
-        stream.set_nonblocking(true).map_err(failed)?;
+    pub fn open(target: &Target, protocol: &dyn Protocol) -> Result<Connection, LoadError> {
+        let addr = target.addr;
+        let carrier = target.connect()?;
+        if let Some(stream) = carrier.kernel() {
+            let refused = |reason| LoadError::Refused { addr, reason };
+            protocol.greet(stream).map_err(refused)?;
+            let failed = |source| LoadError::Connect { addr, source };
+            stream.set_nonblocking(true).map_err(failed)?;
+        }
         Ok(Connection {
-            stream,
+            carrier,
             out: Vec::with_capacity(INPUT_BYTES),
             out_start: 0,
             queued: 0,
@@ -135,9 +136,11 @@ impl Connection {
     /// # Errors
     /// When the kernel refuses.
     pub fn stamp(&mut self) -> Result<(), LoadError> {
-        stamps::ask_for(&self.stream)
-            .map_err(LoadError::system("ask for the kernel's time stamps"))?;
-        self.stamps = true;
+        if let Some(stream) = self.carrier.kernel() {
+            stamps::ask_for(stream)
+                .map_err(LoadError::system("ask for the kernel's time stamps"))?;
+            self.stamps = true;
+        }
         Ok(())
     }
 
@@ -149,7 +152,8 @@ impl Connection {
     pub fn reopen(&mut self, addr: SocketAddr, lost: &Lost, protocol: &dyn Protocol) -> bool {
         self.fruitless = if self.answered { 0 } else { self.fruitless + 1 };
         // A greeting would block the loop.
-        if !lost.is_closed() || self.fruitless > FRUITLESS_MAX || !protocol.pipelines() {
+        let is_lost = !lost.is_closed() || self.fruitless > FRUITLESS_MAX;
+        if is_lost || !protocol.pipelines() || self.carrier.kernel().is_none() {
             return false;
         }
         let Ok(stream) = connect_later(addr) else { return false };
@@ -160,16 +164,24 @@ impl Connection {
             }
             pending.end = self.out.len() as u64;
         }
-        self.stream = stream;
+        self.carrier = Carrier::Kernel(stream);
         (self.out_start, self.in_start, self.in_end) = (0, 0, 0);
         (self.queued, self.written) = (self.out.len() as u64, 0);
         (self.answered, self.blocked, self.stamps) = (false, true, false);
         true
     }
 
-    /// The socket.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+    /// What a poller can watch.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.carrier.fd()
+    }
+
+    /// Waits as [`Carrier::wait`] does.
+    ///
+    /// # Errors
+    /// Its errors.
+    pub fn wait(&self, for_room: bool, patience: Duration) -> Result<bool, LoadError> {
+        self.carrier.wait(for_room, patience)
     }
 
     /// Requests without a reply.
@@ -198,7 +210,7 @@ impl Connection {
     /// Writes what is queued, as far as the socket takes it.
     pub fn flush(&mut self) -> Result<Flushed, Lost> {
         while self.out_start < self.out.len() {
-            match (&self.stream).write(&self.out[self.out_start..]) {
+            match self.carrier.write(&self.out[self.out_start..]) {
                 Ok(count) => {
                     self.out_start += count;
                     self.written += count as u64;
@@ -235,9 +247,9 @@ impl Connection {
     ) -> Result<(), Lost> {
         self.make_room(protocol.reply_bytes_max())?;
         let room = &mut self.input[self.in_end..];
-        let read = match self.stamps {
-            true => stamps::read(&self.stream, room),
-            false => (&self.stream).read(room).map(|count| (count, None)),
+        let read = match self.carrier.kernel().filter(|_| self.stamps) {
+            Some(stream) => stamps::read(stream, room),
+            None => self.carrier.read(room).map(|count| (count, None)),
         };
         let stamp = match read {
             Ok((0, _)) => return Err(Lost::Closed),
@@ -333,6 +345,7 @@ mod tests {
     use super::*;
     use crate::protocol::{keyvalue::KeyValueSpec, memcached::Memcached};
     use proptest::prelude::*;
+    use std::io::Write as _;
     use std::net::TcpListener;
 
     const HIT: &[u8] = b"VALUE k 0 13\r\nabc\r\nEND\r\nabc\r\nEND\r\n";
@@ -341,7 +354,8 @@ mod tests {
 
     fn pair() -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let connection = Connection::open(listener.local_addr().unwrap(), &get_only()).unwrap();
+        let target = Target::kernel(listener.local_addr().unwrap());
+        let connection = Connection::open(&target, &get_only()).unwrap();
         (connection, listener.accept().unwrap().0)
     }
 

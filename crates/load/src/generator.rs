@@ -65,6 +65,8 @@ struct Effort {
 pub(crate) struct Generator<'a> {
     protocol: Box<dyn Protocol>,
     addr: SocketAddr,
+    /// Connections are virtual sockets, which no poller watches: they are looked at one by one.
+    is_virtual: bool,
     rng: WorkloadRng,
     schedule: Peekable<Schedule>,
     start: Nanos,
@@ -110,7 +112,8 @@ impl<'a> Generator<'a> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(LoadError::system("epoll_create"))?;
         for (index, connection) in connections.iter().enumerate() {
-            epoll::add(&poller, connection.fd(), data(index), interest(connection))
+            let Some(fd) = connection.fd() else { continue };
+            epoll::add(&poller, fd, data(index), interest(connection))
                 .map_err(LoadError::system("epoll_ctl"))?;
         }
         let mut rng = WorkloadRng::seed_from_u64(spec.seed);
@@ -119,6 +122,7 @@ impl<'a> Generator<'a> {
             pipelines: spec.pipelining && protocol.pipelines(),
             protocol,
             addr: spec.addr,
+            is_virtual: spec.channels.is_some(),
             rng,
             books: Books::open(spec, samples_room(&schedule).min(spec.samples_max), start),
             schedule: schedule.peekable(),
@@ -326,7 +330,9 @@ impl<'a> Generator<'a> {
             return false;
         }
         self.turns += 1;
-        if self.books.outstanding <= DIRECT_MAX && !self.turns.is_multiple_of(DIRECT_TURNS) {
+        let is_direct =
+            self.books.outstanding <= DIRECT_MAX && !self.turns.is_multiple_of(DIRECT_TURNS);
+        if is_direct || self.is_virtual {
             return self.receive_directly(clock);
         }
         events.clear();
@@ -355,6 +361,9 @@ impl<'a> Generator<'a> {
             let index = self.waiting[place];
             let is_open = |one: &Connection| !one.blocked;
             if self.connections[index].as_ref().is_some_and(is_open) {
+                self.receive_from(index, clock);
+            } else if self.is_virtual {
+                self.flush(index, clock);
                 self.receive_from(index, clock);
             }
         }
@@ -417,7 +426,8 @@ impl<'a> Generator<'a> {
         let Some(mut connection) = self.connections[index].take() else { return };
         // The old socket is closed by now, which took it off the poller.
         if connection.reopen(self.addr, lost, &*self.protocol)
-            && epoll::add(&self.poller, connection.fd(), data(index), interest(&connection)).is_ok()
+            && let Some(fd) = connection.fd()
+            && epoll::add(&self.poller, fd, data(index), interest(&connection)).is_ok()
         {
             self.connections[index] = Some(connection);
             self.reopened += 1;
@@ -471,6 +481,7 @@ fn interest(connection: &Connection) -> epoll::EventFlags {
 
 /// Has the poller watch for room in a blocked socket, and no longer in another.
 fn watch(poller: &OwnedFd, index: usize, connection: &Connection) -> Result<(), Lost> {
-    epoll::modify(poller, connection.fd(), data(index), interest(connection))
+    let Some(fd) = connection.fd() else { return Ok(()) };
+    epoll::modify(poller, fd, data(index), interest(connection))
         .map_err(|errno| Lost::Io(errno.into()))
 }

@@ -16,6 +16,7 @@ pub mod serve;
 
 mod arrivals;
 mod books;
+mod carrier;
 mod clock;
 mod connection;
 mod error;

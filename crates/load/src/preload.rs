@@ -1,11 +1,10 @@
 //! Prepares a server's state before a run, closed-loop and checked.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use quell_model::Nanos;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::carrier::Target;
 use crate::connection::{Connection, Flushed};
 use crate::error::LoadError;
 use crate::protocol::{Protocol, Status};
@@ -16,9 +15,9 @@ const IN_FLIGHT: usize = 128;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sends every preload request and checks each reply.
-pub(crate) fn preload(addr: SocketAddr, protocol: &mut dyn Protocol) -> Result<(), LoadError> {
-    let failed = |reason: String| LoadError::Preload { addr, reason };
-    let mut connection = Connection::open(addr, protocol)?;
+pub(crate) fn preload(target: &Target, protocol: &mut dyn Protocol) -> Result<(), LoadError> {
+    let failed = |reason: String| LoadError::Preload { addr: target.addr, reason };
+    let mut connection = Connection::open(target, protocol)?;
     let mut index = 0;
     let mut more = true;
     let mut refused = 0u64;
@@ -31,7 +30,7 @@ pub(crate) fn preload(addr: SocketAddr, protocol: &mut dyn Protocol) -> Result<(
             break;
         }
         let flushed = connection.flush().map_err(|lost| failed(lost.to_string()))?;
-        if !wait(&connection, flushed)? {
+        if !connection.wait(flushed == Flushed::Blocked, PATIENCE)? {
             return Err(failed(format!("no reply within {PATIENCE:?}")));
         }
         connection
@@ -54,15 +53,4 @@ fn encode_one(connection: &mut Connection, protocol: &mut dyn Protocol, index: u
         out.extend_from_slice(&request);
         (token, false)
     })
-}
-
-/// Waits until the socket has something, or room for more; `false` after too long.
-fn wait(connection: &Connection, flushed: Flushed) -> Result<bool, LoadError> {
-    let mut flags = PollFlags::IN;
-    flags.set(PollFlags::OUT, flushed == Flushed::Blocked);
-    let fd = connection.fd();
-    let timeout = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    poll(&mut [PollFd::new(&fd, flags)], Some(&timeout))
-        .map(|ready| ready > 0)
-        .map_err(LoadError::system("poll"))
 }

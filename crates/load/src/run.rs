@@ -12,6 +12,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::arrivals::Schedule;
 use crate::books::{Account, Tally};
+use crate::carrier::Target;
 use crate::clock::now;
 use crate::connection::Connection;
 use crate::error::LoadError;
@@ -127,11 +128,12 @@ pub fn run(spec: &LoadSpec, progress: &mut dyn Progress) -> Result<LoadReport, L
     let mut protocol = spec.protocol.build().map_err(LoadError::Spec)?;
     let schedule = Schedule::new(spec)?;
     let expected = schedule.expected();
+    let target = Target::of(spec)?;
     if spec.preload {
-        preload(spec.addr, &mut *protocol)?;
+        preload(&target, &mut *protocol)?;
     }
     let mut connections = (0..spec.connections)
-        .map(|_| Connection::open(spec.addr, &*protocol))
+        .map(|_| Connection::open(&target, &*protocol))
         .collect::<Result<Vec<_>, LoadError>>()?;
     if spec.stamps {
         connections.iter_mut().try_for_each(Connection::stamp)?;

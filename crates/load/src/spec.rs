@@ -24,9 +24,12 @@ const RATE_MAX_RPS: f64 = 1e8;
 pub struct LoadSpec {
     /// The server.
     pub addr: SocketAddr,
+    /// Where its endpoint takes channels, if it serves virtual sockets: `addr` is the address of their streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<SocketAddr>,
     /// How to talk to it, and the workload.
     pub protocol: ProtocolSpec,
-    /// TCP connections, opened before the run. Requests go round them in turn; those that are due
+    /// Connections, opened before the run. Requests go round them in turn; those that are due
     /// at the same moment share a connection and one write.
     pub connections: usize,
     /// When requests are due.
@@ -74,6 +77,7 @@ impl LoadSpec {
     ) -> LoadSpec {
         LoadSpec {
             addr,
+            channels: None,
             protocol,
             connections: 16,
             arrivals: Arrivals::Poisson,
@@ -107,6 +111,16 @@ impl LoadSpec {
         }
         if self.measured() + self.warmup + self.grace > DURATION_MAX {
             return refuse(format!("longer than {DURATION_MAX}"));
+        }
+        if self.channels.is_some() {
+            if matches!(self.protocol, ProtocolSpec::Postgres(_)) {
+                return refuse("PostgreSQL greets on a kernel socket, not on a virtual one".into());
+            }
+            if self.stamps || self.idle == Idle::Wait {
+                return refuse(
+                    "virtual sockets have no stamps of the kernel, and no descriptor".into(),
+                );
+            }
         }
         let bursts = match &self.arrivals {
             Arrivals::Bursts(bursts) => Some(bursts),
@@ -156,6 +170,9 @@ mod tests {
         assert!(refused(|spec| spec.steps[0].rate_rps = f64::NAN));
         assert!(refused(|spec| spec.steps[0].rate_rps = f64::INFINITY));
         assert!(refused(|spec| spec.grace = Nanos::MAX));
+        let channels = Some("127.0.0.1:7117".parse().unwrap());
+        assert!(LoadSpec { channels, ..spec() }.check().is_ok());
+        assert!(LoadSpec { channels, stamps: true, ..spec() }.check().is_err());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use quell_model::Nanos;
 
 use crate::shared::Shared;
+use crate::threads;
 
 /// Calls that are further apart are of a program that works on each answer: none waits for the next.
 const APART: Nanos = Nanos::from_micros(20);
@@ -26,8 +27,11 @@ thread_local! {
     static BATCH: Cell<Option<Batch>> = const { Cell::new(None) };
 }
 
-/// The thread got so many ready sockets.
+/// The thread got so many ready sockets. Green threads share kernel threads: none of their answers waits.
 pub(crate) fn begin(shared: &Shared, sockets: usize, now: Nanos) {
+    if threads::own().is_some() {
+        return;
+    }
     let batch = Batch { shared, left: sockets, at: now };
     BATCH.set((sockets > 1).then_some(batch));
 }

@@ -17,6 +17,7 @@ use crate::handshake::Port;
 use crate::helper::{self, Helper, Settings};
 use crate::shared::Shared;
 use crate::stream::Stream;
+use crate::threads;
 use crate::waiter::Waiter;
 
 /// Streams of a listener that were not accepted; further ones are refused.
@@ -236,7 +237,7 @@ impl Drop for Inner {
             && self.shared.act(|core, now| core.engine.has_unsettled(now))
             && Instant::now() < until
         {
-            std::thread::sleep(LINGER_LOOK);
+            threads::pause(LINGER_LOOK);
         }
         self.shared.act(|core, _| core.engine.say_goodbye());
         helper::stop(&self.shared, &self.waiter);

@@ -42,6 +42,7 @@ mod store;
 mod stream;
 mod table;
 mod tcp;
+pub mod threads;
 pub mod transport;
 mod waiter;
 

@@ -5,6 +5,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::threads;
+
 /// Bytes of a segment for small messages.
 pub(crate) const SMALL: usize = 4 << 10;
 /// Bytes of a segment for bulk data: the frames of a channel are read and sent in pieces of it.
@@ -24,7 +26,8 @@ impl Pool {
     /// An empty segment with room for `bytes`, if that is not more than [`LARGE`].
     pub fn segment(self: &Arc<Pool>, bytes: usize) -> Segment {
         let size = if bytes <= SMALL { SMALL } else { LARGE };
-        let free = self.free(size).lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let free =
+            threads::hold(|| self.free(size).lock().unwrap_or_else(PoisonError::into_inner).pop());
         let bytes = free.unwrap_or_else(|| vec![0; size].into_boxed_slice());
         Segment { bytes, filled: 0, pool: Arc::clone(self) }
     }
@@ -35,10 +38,12 @@ impl Pool {
 
     fn put_back(&self, bytes: Box<[u8]>) {
         let size = bytes.len();
-        let mut free = self.free(size).lock().unwrap_or_else(PoisonError::into_inner);
-        if (free.len() + 1) * size <= KEPT_BYTES {
-            free.push(bytes);
-        }
+        threads::hold(|| {
+            let mut free = self.free(size).lock().unwrap_or_else(PoisonError::into_inner);
+            if (free.len() + 1) * size <= KEPT_BYTES {
+                free.push(bytes);
+            }
+        });
     }
 }
 

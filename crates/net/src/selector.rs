@@ -13,6 +13,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::leading::Interest;
 use crate::stream::{Stream, register_reader};
+use crate::threads;
 use crate::waiter::Waiter;
 
 /// Finds which of many sockets of an endpoint can be read, or have ended, for one thread that serves them all. As long as a
@@ -42,6 +43,22 @@ struct Ready {
     waiter: Mutex<Option<Waker>>,
 }
 
+impl Ready {
+    fn set_waiter(&self, waker: Waker) {
+        threads::hold(|| {
+            *self.waiter.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
+        });
+    }
+
+    /// One more was woken. Returns the thread to be woken for that.
+    fn list(&self, token: u64) -> Option<Waker> {
+        threads::hold(|| {
+            self.tokens.lock().unwrap_or_else(PoisonError::into_inner).push(token);
+            self.waiter.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        })
+    }
+}
+
 /// Wakes the thread for one socket.
 struct Mark {
     token: u64,
@@ -55,9 +72,7 @@ impl Wake for Mark {
         if self.is_listed.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.ready.tokens.lock().unwrap_or_else(PoisonError::into_inner).push(self.token);
-        let waiter = self.ready.waiter.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(waiter) = waiter {
+        if let Some(waiter) = self.ready.list(self.token) {
             waiter.wake();
         }
     }
@@ -118,12 +133,13 @@ impl Selector {
     /// [`Error::TimedOut`] if none could until then.
     pub fn wait(&mut self, until: Option<Instant>) -> Result<Vec<u64>, Error> {
         let waiter = Waiter::current().map_err(|source| Error::io("create an eventfd", source))?;
-        let waiter = Waker::from(waiter);
-        *self.ready.waiter.lock().unwrap_or_else(PoisonError::into_inner) = Some(waiter);
+        let waker = Waker::from(Arc::clone(&waiter));
+        self.ready.set_waiter(waker);
         let (sockets, ready) = (&self.sockets, &self.ready);
         let mut unknown = std::mem::take(&mut self.unknown);
         let shared = self.endpoint.shared();
-        let found = shared.wait(
+        let found = shared.wait_with(
+            Some(&waiter),
             &self.interests,
             until,
             |core, now| {

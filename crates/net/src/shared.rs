@@ -9,17 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use quell_model::Nanos;
-use quell_net_engine::{Class, Key};
-use rustix::event::PollFd;
-
 use crate::batch;
 use crate::core::Core;
 use crate::error::Error;
 use crate::helper::LOOK;
 use crate::leading::{Interest, Led};
+use crate::threads;
 use crate::transport::Readiness;
-use crate::waiter::{Waiter, wake_time};
+use crate::waiter::{Waiter, Wanted, wake_time};
+use quell_model::Nanos;
+use quell_net_engine::{Class, Key};
 
 /// A thread sends for others at most so often in a row before it leaves the rest to the helper.
 const SENDS_MAX: usize = 256;
@@ -106,10 +105,12 @@ impl Shared {
     /// The same, and wakes no reader of bulk data yet.
     fn with_held<T>(&self, held: &mut Held, act: impl FnOnce(&mut Core, Nanos) -> T) -> (T, bool) {
         let now = self.now();
-        let mut core = self.lock();
-        let result = act(&mut core, now);
-        let ([wakes, bulk_wakes], has_frames) = core.dispatch();
-        drop(core);
+        let (result, [wakes, bulk_wakes], has_frames) = threads::hold(|| {
+            let mut core = self.lock();
+            let result = act(&mut core, now);
+            let (wakes, has_frames) = core.dispatch();
+            (result, wakes, has_frames)
+        });
         wakes.into_iter().for_each(Waker::wake);
         held.hold(bulk_wakes);
         (result, has_frames)
@@ -159,6 +160,18 @@ impl Shared {
         &self,
         interests: &[Interest],
         until: Option<Instant>,
+        check: impl FnMut(&mut Core, Nanos) -> Option<T>,
+        register: impl Fn(&mut Core, &Waker, bool),
+    ) -> Result<T, Error> {
+        self.wait_with(None, interests, until, check, register)
+    }
+
+    /// The same with a waiter that others know already.
+    pub fn wait_with<T>(
+        &self,
+        waiter: Option<&Arc<Waiter>>,
+        interests: &[Interest],
+        until: Option<Instant>,
         mut check: impl FnMut(&mut Core, Nanos) -> Option<T>,
         register: impl Fn(&mut Core, &Waker, bool),
     ) -> Result<T, Error> {
@@ -172,8 +185,15 @@ impl Shared {
         if let Some(found) = found {
             return Ok(found);
         }
-        let waiter = Waiter::current().map_err(|source| Error::io("create an eventfd", source))?;
-        let waker = Waker::from(Arc::clone(&waiter));
+        let own;
+        let waiter = match waiter {
+            Some(waiter) => waiter,
+            None => {
+                own = Waiter::current().map_err(|source| Error::io("create an eventfd", source))?;
+                &own
+            }
+        };
+        let waker = Waker::from(Arc::clone(waiter));
         let mut led: Vec<Led> = Vec::new();
         let mut held = Held::default();
         let mut failure = None;
@@ -213,10 +233,41 @@ impl Shared {
                 Step::Done(None) => return Err(failure.unwrap_or(Error::TimedOut)),
                 Step::Wait(blocked) => {
                     let led = &mut led;
-                    failure = self.lead(&blocked, &waiter, until, led, &mut held).err();
+                    failure = self.lead(&blocked, waiter, until, led, &mut held).err();
                 }
             }
         }
+    }
+
+    /// What `check` says, at once or after one look at the channels.
+    pub fn look<T>(
+        &self,
+        interests: &[Interest],
+        mut check: impl FnMut(&mut Core, Nanos) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let (found, has_frames) = self.with(&mut check);
+        if has_frames {
+            self.flush();
+        }
+        if found.is_some() {
+            return Ok(found);
+        }
+        let waiter = Waiter::current().map_err(|source| Error::io("create an eventfd", source))?;
+        let waker = Waker::from(Arc::clone(&waiter));
+        let mut led: Vec<Led> = Vec::new();
+        self.with(|core, now| {
+            for interest in interests {
+                core.take_inboxes(*interest, &waker, &mut led, now);
+            }
+        });
+        read_all(&mut led);
+        Ok(self.act(|core, now| {
+            core.parse(&mut led, now);
+            core.give_back(&mut led);
+            let found = check(core, now);
+            interests.iter().for_each(|interest| core.leave(*interest, &waker, now));
+            found
+        }))
     }
 
     /// Reads what has arrived; if nothing has, sleeps first.
@@ -259,17 +310,13 @@ impl Shared {
         }
         let readable = led.iter().map(|it| it.readiness.readable());
         let writable = blocked.iter().map(|(_, it)| it.writable());
-        let mut descriptors: Vec<PollFd<'_>> = readable
-            .chain(writable)
-            .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags))
-            .collect();
-        let slept = waiter.sleep(&mut descriptors, until);
-        let is_ready: Vec<bool> = descriptors.iter().map(|it| !it.revents().is_empty()).collect();
-        drop(descriptors);
-        if !is_ready.contains(&true) {
+        let wanted: Vec<Wanted<'_>> = readable.chain(writable).collect();
+        let slept = waiter.sleep(&wanted, until);
+        drop(wanted);
+        if !slept.as_ref().is_ok_and(|woken| woken.ready.contains(&true)) {
             held.release();
         }
-        slept.map_err(|source| Error::io("wait for channels", source))?;
+        let is_ready = slept.map_err(|source| Error::io("wait for channels", source))?.ready;
         let (readable, writable) = is_ready.split_at(led.len());
         for (it, _) in led.iter_mut().zip(readable).filter(|(_, is_ready)| **is_ready) {
             it.inbox.woken();
@@ -307,8 +354,8 @@ fn read_all(led: &mut [Led]) -> bool {
 fn nap(waiter: &Waiter, until: Option<Instant>, led: &mut [Led]) -> Result<bool, Error> {
     let soon = Instant::now() + NAP;
     let until = until.map_or(soon, |until| until.min(soon));
-    let slept = waiter.sleep(&mut Vec::new(), Some(until));
-    let is_woken = slept.map_err(|source| Error::io("wait for channels", source))?;
+    let slept = waiter.sleep(&[], Some(until));
+    let is_woken = slept.map_err(|source| Error::io("wait for channels", source))?.is_early;
     led.iter_mut().for_each(|it| it.inbox.woken());
     Ok(read_all(led) || is_woken)
 }
@@ -324,7 +371,8 @@ fn spin(waiter: &Waiter, led: &mut [Led], blocked: &Blocked) -> bool {
         return false;
     }
     let until = Instant::now() + wake_time();
-    while Instant::now() < until && !waiter.is_woken() && is_active(led) {
+    while Instant::now() < until && !waiter.is_woken() && !waiter.is_in_the_way() && is_active(led)
+    {
         std::hint::spin_loop();
         if read_all(led) {
             return true;

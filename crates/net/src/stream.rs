@@ -92,7 +92,8 @@ impl Stream {
         self.write_timeout.set(timeout);
     }
 
-    pub(crate) fn endpoint(&self) -> &Endpoint {
+    /// The endpoint whose channels carry it.
+    pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
@@ -306,6 +307,34 @@ impl Stream {
     pub fn status(&self) -> Result<SocketStatus, Error> {
         let key = self.key;
         self.endpoint.shared().with(|core, _| status(core, key)).0
+    }
+
+    /// Reads what has arrived, without waiting: none if nothing has. Reads the stream's channels first, as a thread does that
+    /// waits.
+    ///
+    /// # Errors
+    /// As [`Stream::read`].
+    pub fn try_read(&self, into: &mut [u8]) -> Result<Option<usize>, Error> {
+        if into.is_empty() {
+            return Ok(Some(0));
+        }
+        let (key, most) = (self.key, into.len() as u64);
+        let check = |core: &mut Core, now| take(core, key, most, now).transpose();
+        let spans = self.endpoint.shared().look(&[self.interest(false)], check)?.transpose()?;
+        Ok(spans.map(|spans| copy_out(&spans, into)))
+    }
+
+    /// Writes as much as there is room for, without waiting: none if there is no room.
+    ///
+    /// # Errors
+    /// As [`Stream::write`].
+    pub fn try_write(&self, bytes: &[u8]) -> Result<Option<usize>, Error> {
+        let key = self.key;
+        let check = |core: &mut Core, now| {
+            let room = room(core, key).transpose()?;
+            Some(room.map(|room| append(core, key, bytes, room.min(COPY_LOCKED as u64), now)))
+        };
+        self.endpoint.shared().look(&[self.interest(true)], check)?.transpose()
     }
 
     /// Reads for a task, which is woken when there is something.

@@ -2,47 +2,116 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 
 use crate::meet::store_and_look;
+use crate::threads::{self, Sleeper, Threads};
 
 /// What a thread sleeps on. Others wake it through its [`std::task::Waker`], as they wake tasks.
-#[derive(Debug)]
 pub(crate) struct Waiter {
     event: OwnedFd,
+    /// Of a green thread: it sleeps until an epoll instance has something, which knows the event and what it waited for.
+    green: Option<Box<dyn Sleeper>>,
     /// 1 once it was woken.
     woken: AtomicU64,
     /// 1 while it sleeps, or is about to.
     asleep: AtomicU64,
 }
 
+/// A descriptor and what is waited for.
+pub(crate) type Wanted<'a> = (BorrowedFd<'a>, PollFlags);
+
 thread_local! {
     static CURRENT: RefCell<Option<Arc<Waiter>>> = const { RefCell::new(None) };
+}
+
+/// Those of green threads that wait for nothing: there may be many such threads, and few that wait at once.
+static SPARE: Mutex<Vec<Arc<Waiter>>> = Mutex::new(Vec::new());
+
+/// More than so many are not kept.
+const SPARE_MAX: usize = 256;
+
+/// The epoll token of a waiter's own event: no descriptor has that number.
+const OWN: u64 = u64::MAX;
+
+/// A waiter in use by the calling thread.
+pub(crate) struct Current {
+    waiter: Arc<Waiter>,
+}
+
+impl Deref for Current {
+    type Target = Arc<Waiter>;
+
+    fn deref(&self) -> &Arc<Waiter> {
+        &self.waiter
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        if self.waiter.green.is_some() {
+            threads::hold(|| {
+                let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+                if spare.len() < SPARE_MAX {
+                    spare.push(Arc::clone(&self.waiter));
+                }
+            });
+        }
+    }
 }
 
 impl Waiter {
     pub fn new() -> io::Result<Waiter> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Waiter { event, woken: AtomicU64::new(0), asleep: AtomicU64::new(0) })
+        Ok(Waiter { event, green: None, woken: AtomicU64::new(0), asleep: AtomicU64::new(0) })
     }
 
-    /// That of this thread.
-    pub fn current() -> io::Result<Arc<Waiter>> {
+    /// One of a green thread.
+    fn green(threads: &dyn Threads) -> io::Result<Waiter> {
+        let mut waiter = Waiter::new()?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &waiter.event, epoll::EventData::new_u64(OWN), epoll::EventFlags::IN)?;
+        waiter.green = Some(threads.sleeper(epoll));
+        Ok(waiter)
+    }
+
+    /// One that no green thread uses.
+    fn spare() -> Option<Arc<Waiter>> {
+        let usable = |waiter: &Arc<Waiter>| waiter.green.as_ref().is_some_and(|it| it.is_usable());
+        let next = || threads::hold(|| SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop());
+        std::iter::from_fn(next).find(usable)
+    }
+
+    /// That of this thread. A wake-up that was meant for the last green thread that used it may come yet.
+    pub fn current() -> io::Result<Current> {
+        if let Some(threads) = threads::own() {
+            let waiter = match Waiter::spare() {
+                Some(waiter) => waiter,
+                None => Arc::new(Waiter::green(threads)?),
+            };
+            return Ok(Current { waiter });
+        }
         CURRENT.with_borrow_mut(|current| {
             if let Some(waiter) = current {
-                return Ok(Arc::clone(waiter));
+                return Ok(Current { waiter: Arc::clone(waiter) });
             }
             let waiter = Arc::new(Waiter::new()?);
             *current = Some(Arc::clone(&waiter));
-            Ok(waiter)
+            Ok(Current { waiter })
         })
+    }
+
+    /// Whether others could use the kernel thread on which this one would wait awake.
+    pub fn is_in_the_way(&self) -> bool {
+        self.green.is_some() && threads::own().is_some_and(Threads::is_wanted)
     }
 
     /// Wakes from before count no more. What they were for is looked at after this.
@@ -57,28 +126,25 @@ impl Waiter {
         self.woken.load(Ordering::Relaxed) != 0
     }
 
-    /// Sleeps until something of `descriptors` is ready, the thread is woken, or the deadline has passed. Returns whether
-    /// it was not the deadline.
-    pub fn sleep<'a>(
-        &'a self,
-        descriptors: &mut Vec<PollFd<'a>>,
-        until: Option<Instant>,
-    ) -> io::Result<bool> {
+    /// Sleeps until something of `wanted` is ready, the thread is woken, or the deadline has passed. Says what is ready.
+    pub fn sleep(&self, wanted: &[Wanted<'_>], until: Option<Instant>) -> io::Result<Woken> {
         let is_woken = !self.begin_sleep();
-        let result = if is_woken { Ok(true) } else { self.poll(descriptors, until) };
+        let result = match &self.green {
+            _ if is_woken => Ok(Woken { is_early: true, ready: vec![false; wanted.len()] }),
+            Some(sleeper) => self.wait(sleeper.as_ref(), wanted, until),
+            None => self.poll(wanted, until),
+        };
         // Relaxed: a wake that comes too late for it is read at the next sleep.
         self.asleep.store(0, Ordering::Relaxed);
         result
     }
 
-    fn poll<'a>(
-        &'a self,
-        descriptors: &mut Vec<PollFd<'a>>,
-        until: Option<Instant>,
-    ) -> io::Result<bool> {
+    fn poll(&self, wanted: &[Wanted<'_>], until: Option<Instant>) -> io::Result<Woken> {
         let timeout = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+        let mut descriptors: Vec<PollFd<'_>> =
+            wanted.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
         descriptors.push(PollFd::new(&self.event, PollFlags::IN));
-        let ready = match poll(descriptors, timeout.as_ref()) {
+        let ready = match poll(&mut descriptors, timeout.as_ref()) {
             Err(Errno::INTR) => Ok(1),
             other => other,
         };
@@ -86,7 +152,57 @@ impl Waiter {
         if own.is_some_and(|own| own.revents().contains(PollFlags::IN)) {
             self.drain();
         }
-        Ok(ready? > 0)
+        let is_early = ready? > 0;
+        let ready = descriptors.iter().map(|it| !it.revents().is_empty()).collect();
+        Ok(Woken { is_early, ready })
+    }
+
+    /// The same on a green thread. What it waits for stays with the epoll instance, to be reported once for each sleep.
+    fn wait(
+        &self,
+        sleeper: &dyn Sleeper,
+        wanted: &[Wanted<'_>],
+        until: Option<Instant>,
+    ) -> io::Result<Woken> {
+        for (fd, flags) in wanted {
+            let is_room = flags.contains(PollFlags::OUT);
+            let events = if is_room { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+            let events = events | epoll::EventFlags::ONESHOT;
+            let data = epoll::EventData::new_u64(token_of(*fd));
+            match epoll::modify(sleeper.descriptor(), fd, data, events) {
+                Err(Errno::NOENT) => epoll::add(sleeper.descriptor(), fd, data, events)?,
+                other => other?,
+            }
+        }
+        let mut ready = vec![false; wanted.len()];
+        let mut look = || {
+            let mut has_some = self.is_woken();
+            let mut events = Vec::with_capacity(EVENTS_MAX);
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let buffer = rustix::buffer::spare_capacity(&mut events);
+            epoll::wait(sleeper.descriptor(), buffer, Some(&now))?;
+            for event in &events {
+                let token = event.data.u64();
+                if token == OWN {
+                    self.drain();
+                    continue;
+                }
+                // What an earlier sleep waited for is reported late, and is not wanted any more.
+                let of =
+                    wanted.iter().zip(&mut ready).filter(|((fd, _), _)| token_of(*fd) == token);
+                of.for_each(|(_, is_ready)| {
+                    *is_ready = true;
+                    has_some = true;
+                });
+            }
+            if has_some { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        };
+        let is_early = match sleeper.wait(until, &mut look) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Err(error) => return Err(error),
+        };
+        Ok(Woken { is_early, ready })
     }
 
     fn drain(&self) {
@@ -112,6 +228,22 @@ impl Waiter {
             self.drain();
         }
     }
+}
+
+/// How a sleep ended.
+pub(crate) struct Woken {
+    /// Before its deadline.
+    pub is_early: bool,
+    /// What was wanted and is ready, in its order.
+    pub ready: Vec<bool>,
+}
+
+/// Events that one look takes from an epoll instance; further ones come with the next.
+const EVENTS_MAX: usize = 16;
+
+fn token_of(fd: BorrowedFd<'_>) -> u64 {
+    // A descriptor is not negative.
+    u64::from(fd.as_raw_fd().unsigned_abs())
 }
 
 impl Wake for Waiter {
@@ -153,7 +285,7 @@ fn measure_wake_time() -> io::Result<Duration> {
     let thread = std::thread::Builder::new().spawn(move || -> io::Result<()> {
         for _ in 0..WAKES_MEASURED {
             while !other.is_woken() {
-                other.sleep(&mut Vec::new(), None)?;
+                other.sleep(&[], None)?;
             }
             other.reset();
             own_waker.wake_by_ref();
@@ -166,7 +298,7 @@ fn measure_wake_time() -> io::Result<Duration> {
         let start = Instant::now();
         other_waker.wake_by_ref();
         while !own.is_woken() {
-            own.sleep(&mut Vec::new(), None)?;
+            own.sleep(&[], None)?;
         }
         times.push(start.elapsed() / 2);
     }
@@ -185,10 +317,10 @@ mod tests {
         let waiter = Waiter::current().expect("an eventfd");
         waiter.reset();
         Waker::from(Arc::clone(&waiter)).wake();
-        assert!(waiter.sleep(&mut Vec::new(), None).expect("poll"));
+        assert!(waiter.sleep(&[], None).expect("poll").is_early);
         waiter.reset();
         let soon = Instant::now() + Duration::from_millis(1);
-        assert!(!waiter.sleep(&mut Vec::new(), Some(soon)).expect("poll"));
+        assert!(!waiter.sleep(&[], Some(soon)).expect("poll").is_early);
     }
 
     #[test]
@@ -199,7 +331,7 @@ mod tests {
         for _ in 0..2_000 {
             waiter.reset();
             sender.send(Waker::from(Arc::clone(&waiter))).expect("it lives");
-            assert!(waiter.sleep(&mut Vec::new(), None).expect("poll"));
+            assert!(waiter.sleep(&[], None).expect("poll").is_early);
         }
         drop(sender);
         other.join().expect("it ends");

@@ -200,6 +200,7 @@ impl Builder {
                 "{guaranteed} cores are guaranteed, but {kthreads} the most"
             )));
         }
+        crate::net::serve_virtual_sockets();
         config.stack_bytes = crate::stack::whole_pages(config.stack_bytes);
         config.cores = Some(permitted);
         if let Some(every) = config.preempt_every {

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use quell_load::protocol::http::HttpSpec;
 use quell_load::protocol::keyvalue::KeyValueSpec;
 use quell_load::protocol::postgres::{PostgresSpec, Transaction};
@@ -30,7 +30,7 @@ pub struct Common {
     /// next, how long each; --rate holds between them) or `trace:FILE` (docs/lab/load.md has the format)
     #[arg(long, default_value = "poisson", value_parser = arrivals)]
     arrivals: Arrivals,
-    /// TCP connections
+    /// Connections
     #[arg(long, short, default_value_t = 16)]
     connections: usize,
     /// Seconds of load before the measured window
@@ -58,6 +58,8 @@ pub struct Common {
     /// Write the report as JSON to this file, `-` for standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    #[command(flatten)]
+    transport: Transported,
     #[command(flatten)]
     pub why: OfRequests,
 }
@@ -159,6 +161,7 @@ impl Work {
 impl Common {
     pub fn spec(&self, addr: &str, protocol: ProtocolSpec) -> Result<LoadSpec> {
         Ok(LoadSpec {
+            channels: self.transport.channels()?,
             connections: self.connections,
             arrivals: self.arrivals.clone(),
             steps: self.steps()?,
@@ -189,6 +192,32 @@ impl Common {
         }
         let (rate_rps, duration) = (self.rate.unwrap_or(10_000.0), self.duration.unwrap_or(5.0));
         Ok(vec![Step { rate_rps, duration: seconds(duration) }])
+    }
+}
+
+/// What carries connections.
+#[derive(Args)]
+pub struct Transported {
+    /// What carries connections: sockets of the kernel, or virtual sockets
+    #[arg(long, value_enum, default_value_t = Transport::Kernel)]
+    transport: Transport,
+    /// With `--transport quell`: where the server's endpoint takes channels; the server's address is that of its streams
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7117")]
+    channels: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Transport {
+    Kernel,
+    Quell,
+}
+
+impl Transported {
+    fn channels(&self) -> Result<Option<SocketAddr>> {
+        match self.transport {
+            Transport::Kernel => Ok(None),
+            Transport::Quell => resolve(&self.channels).map(Some),
+        }
     }
 }
 

@@ -67,6 +67,12 @@ impl<S: AsFd> Source<S> {
         &self.socket
     }
 
+    /// Whether a reactor waits for it, or will: that of a runtime which has ended does not.
+    pub(crate) fn is_served(&self) -> bool {
+        let poller = self.registered.get().and_then(|it| it.reactor.poller());
+        !poller.is_some_and(Poller::is_closed)
+    }
+
     /// Calls `attempt` until it does not say that it would block, and waits in between.
     ///
     /// # Errors

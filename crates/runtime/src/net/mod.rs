@@ -1,8 +1,11 @@
-//! TCP and UDP with blocking calls, which block the uthread and not its kthread.
+//! TCP, UDP and virtual sockets with blocking calls, which block the uthread and not its kthread.
 //!
 //! They have the signatures of `std::net` and behave as it does on Linux: a read or write that outlasts its time-out answers
 //! `WouldBlock`, a connect `TimedOut`; `Interrupted` does not occur. Used on a thread that is none of a runtime they block
 //! that thread. There is no `set_nonblocking`.
+//!
+//! Virtual sockets are those of `quell_net`: all of its calls on uthreads wait so, but for those of its messages, and for
+//! [`connect_peer`](quell_net::Endpoint::connect_peer), which waits on the kthread for the other endpoint.
 //!
 //! A host name is looked up on the kthread, which waits for the answer: give addresses where that matters.
 //!
@@ -34,6 +37,7 @@
 mod listener;
 mod stream;
 mod udp;
+mod virtual_sockets;
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -43,6 +47,8 @@ use std::time::Duration;
 pub use listener::{Incoming, TcpListener};
 pub use stream::TcpStream;
 pub use udp::UdpSocket;
+pub(crate) use virtual_sockets::serve as serve_virtual_sockets;
+pub use virtual_sockets::{VirtualListener, VirtualStream};
 
 /// Looks an address up, on the kthread's stack: the system's resolver wants more than a uthread's.
 fn resolve(address: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
@@ -65,6 +71,15 @@ fn first<R>(
     last
 }
 
+/// Refuses a time-out of zero, as std does.
+fn none_of_zero(timeout: Option<Duration>) -> io::Result<()> {
+    if timeout == Some(Duration::ZERO) {
+        let what = "a time-out of zero would wait for ever";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    Ok(())
+}
+
 /// A time-out that may be changed while it is used.
 #[derive(Debug, Default)]
 struct Timeout {
@@ -80,10 +95,7 @@ impl Timeout {
 
     /// Zero is refused, as by std.
     fn set(&self, timeout: Option<Duration>) -> io::Result<()> {
-        if timeout == Some(Duration::ZERO) {
-            let what = "a time-out of zero would wait for ever";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
+        none_of_zero(timeout)?;
         let ns = timeout.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX));
         self.ns.store(ns, Ordering::Relaxed);
         Ok(())

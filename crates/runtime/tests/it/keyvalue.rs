@@ -228,6 +228,29 @@ fn the_load_generator_finds_every_key_that_it_stored() {
 }
 
 #[test]
+fn load_over_virtual_sockets_finds_every_key_that_it_stored() {
+    // The port of virtual addresses is the program's own.
+    let listen = ["--listen", "127.0.0.1:11211", "--daemon", "never", "--max-cores", "2"];
+    let mut command = Command::new(example("keyvalue-virtual"));
+    command.args(listen).args(["--channels", "127.0.0.1:0"]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let channels: SocketAddr = line.trim().strip_prefix("channels on ").unwrap().parse().unwrap();
+    let server = Server { child, address: "127.0.0.1:11211".parse().unwrap() };
+    let workload = KeyValueSpec { keys: 1_000, ..KeyValueSpec::default() };
+    let protocol = ProtocolSpec::Memcached(workload);
+    let mut spec = LoadSpec::new(server.address, protocol, 5_000.0, Nanos::from_millis(400));
+    spec.channels = Some(channels);
+    spec.warmup = Nanos::from_millis(50);
+    let report = quell_load::run(&spec, &mut Silent).unwrap();
+    let totals = report.overall.totals;
+    assert!(totals.scheduled > 1_500, "{totals:?}");
+    assert_eq!((totals.answered, totals.misses, totals.errors), (totals.scheduled, 0, 0));
+    assert_eq!(report.connections_lost, 0);
+}
+
+#[test]
 fn what_does_not_fit_makes_the_oldest_go() {
     // The least that a server holds: a value of the greatest size in each of its parts.
     let server = Server::uthreads(&["--memory-mib", "1"]);

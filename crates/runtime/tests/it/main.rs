@@ -4,3 +4,4 @@ mod io;
 mod keyvalue;
 mod sync;
 mod uthreads;
+mod virtual_sockets;
