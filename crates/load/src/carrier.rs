@@ -13,6 +13,8 @@ use crate::spec::LoadSpec;
 
 /// How long a connection attempt may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The interval of looks for room in a virtual socket.
+const ROOM_LOOK: Duration = Duration::from_millis(1);
 
 /// A server, and how it is reached.
 #[derive(Clone)]
@@ -110,13 +112,25 @@ impl Carrier {
                     .map_err(LoadError::system("poll"))
             }
             Carrier::Virtual(stream) => {
+                let failed = |error: quell_net::Error| {
+                    LoadError::system("wait for a virtual socket")(io::Error::from(error))
+                };
                 let mut selector = Selector::new(stream.endpoint());
                 selector.add(0, stream);
-                match selector.wait(Some(Instant::now() + patience)) {
-                    Ok(_) => Ok(true),
-                    Err(quell_net::Error::TimedOut) => Ok(false),
-                    Err(error) => {
-                        Err(LoadError::system("wait for a virtual socket")(io::Error::from(error)))
+                let until = Instant::now() + patience;
+                loop {
+                    // Of room it does not tell.
+                    let soon = if for_room { Instant::now() + ROOM_LOOK } else { until };
+                    match selector.wait(Some(soon.min(until))) {
+                        Ok(_) => return Ok(true),
+                        Err(quell_net::Error::TimedOut) => {}
+                        Err(error) => return Err(failed(error)),
+                    }
+                    if for_room && stream.status().map_err(failed)?.writable > 0 {
+                        return Ok(true);
+                    }
+                    if Instant::now() >= until {
+                        return Ok(false);
                     }
                 }
             }

@@ -157,6 +157,21 @@ impl Core {
         }
     }
 
+    /// Gives a thread that does not wait the inboxes that none has or is to have next.
+    pub fn take_free_inboxes(&mut self, interest: Interest, waker: &Waker, led: &mut Vec<Led>) {
+        for key in self.channels_for(interest) {
+            let Some(channel) = self.channels.get_mut(key) else { continue };
+            let is_left = channel.is_paused || channel.successor.is_some();
+            let Some(inbox) = channel.inbox.take_if(|_| !is_left) else { continue };
+            let is_latency = interest.class == Class::Latency;
+            channel.leader = Some(Leader { waker: waker.clone(), is_latency, is_weak: false });
+            // It may take the wake-up that was meant for the helper.
+            channel.armed.for_data = false;
+            let (class, readiness) = (channel.class, Arc::clone(&channel.readiness));
+            led.push(Led { key, class, inbox, readiness, input: Input::default() });
+        }
+    }
+
     /// A thread returns the inboxes that it took.
     pub fn give_back(&mut self, led: &mut Vec<Led>) {
         let mut is_unwatched = false;

@@ -33,6 +33,8 @@ pub(crate) struct Shared {
 enum Step<T> {
     Done(T),
     Wait(Blocked),
+    /// A green thread that reads for others lets some run.
+    Yield,
 }
 
 /// Full channels of a wait.
@@ -189,7 +191,8 @@ impl Shared {
         let waiter = match waiter {
             Some(waiter) => waiter,
             None => {
-                own = Waiter::current().map_err(|source| Error::io("create an eventfd", source))?;
+                own = Waiter::current()
+                    .map_err(|source| Error::io("create an eventfd to wait with", source))?;
                 &own
             }
         };
@@ -216,6 +219,9 @@ impl Shared {
                     return Step::Done(found);
                 }
                 register(core, &waker, true);
+                if !read.is_empty() && waiter.is_in_the_way() {
+                    return Step::Yield;
+                }
                 for interest in interests {
                     core.take_inboxes(*interest, &waker, &mut led, now);
                 }
@@ -231,6 +237,10 @@ impl Shared {
             match step {
                 Step::Done(Some(found)) => return Ok(found),
                 Step::Done(None) => return Err(failure.unwrap_or(Error::TimedOut)),
+                Step::Yield => {
+                    held.release();
+                    threads::yield_now();
+                }
                 Step::Wait(blocked) => {
                     let led = &mut led;
                     failure = self.lead(&blocked, waiter, until, led, &mut held).err();
@@ -245,29 +255,37 @@ impl Shared {
         interests: &[Interest],
         mut check: impl FnMut(&mut Core, Nanos) -> Option<T>,
     ) -> Result<Option<T>, Error> {
+        let only_latency = interests.iter().all(|it| it.class == Class::Latency);
         let (found, has_frames) = self.with(&mut check);
         if has_frames {
-            self.flush();
+            self.send(only_latency);
         }
         if found.is_some() {
             return Ok(found);
         }
-        let waiter = Waiter::current().map_err(|source| Error::io("create an eventfd", source))?;
+        let waiter = Waiter::current()
+            .map_err(|source| Error::io("create an eventfd to wait with", source))?;
         let waker = Waker::from(Arc::clone(&waiter));
         let mut led: Vec<Led> = Vec::new();
-        self.with(|core, now| {
+        self.with(|core, _| {
             for interest in interests {
-                core.take_inboxes(*interest, &waker, &mut led, now);
+                core.take_free_inboxes(*interest, &waker, &mut led);
             }
         });
+        // No `poll` was asked: the channels are.
+        led.iter_mut().for_each(|it| it.inbox.woken());
         read_all(&mut led);
-        Ok(self.act(|core, now| {
+        let (found, has_frames) = self.with(|core, now| {
             core.parse(&mut led, now);
             core.give_back(&mut led);
             let found = check(core, now);
             interests.iter().for_each(|interest| core.leave(*interest, &waker, now));
             found
-        }))
+        });
+        if has_frames {
+            self.send(only_latency);
+        }
+        Ok(found)
     }
 
     /// Reads what has arrived; if nothing has, sleeps first.

@@ -324,11 +324,14 @@ impl Stream {
         Ok(spans.map(|spans| copy_out(&spans, into)))
     }
 
-    /// Writes as much as there is room for, without waiting: none if there is no room.
+    /// Writes as much as there is room for, up to 16 KB, without waiting: none if there is no room. It is sent at once.
     ///
     /// # Errors
     /// As [`Stream::write`].
     pub fn try_write(&self, bytes: &[u8]) -> Result<Option<usize>, Error> {
+        if bytes.is_empty() {
+            return Ok(Some(0));
+        }
         let key = self.key;
         let check = |core: &mut Core, now| {
             let room = room(core, key).transpose()?;

@@ -23,6 +23,9 @@ pub trait Threads: Send + Sync {
     /// Whether another of its threads could run here now: then the caller does not wait awake.
     fn is_wanted(&self) -> bool;
 
+    /// Lets others run first.
+    fn yield_now(&self);
+
     /// Waits so long.
     fn pause(&self, time: Duration);
 }
@@ -67,6 +70,13 @@ pub(crate) fn hold<T>(act: impl FnOnce() -> T) -> T {
     threads.hold(&mut || result = act.take().map(|act| act()));
     // The runtime's promise: `act` was called.
     result.unwrap_or_else(|| unreachable!("a runtime did not call what holds a lock"))
+}
+
+/// Lets other green threads run first.
+pub(crate) fn yield_now() {
+    if let Some(threads) = own() {
+        threads.yield_now();
+    }
 }
 
 /// Waits so long.

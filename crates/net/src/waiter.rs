@@ -164,10 +164,11 @@ impl Waiter {
         wanted: &[Wanted<'_>],
         until: Option<Instant>,
     ) -> io::Result<Woken> {
-        for (fd, flags) in wanted {
-            let is_room = flags.contains(PollFlags::OUT);
-            let events = if is_room { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
-            let events = events | epoll::EventFlags::ONESHOT;
+        for (fd, _) in wanted {
+            // A channel may be wanted twice: for what arrives, and for room.
+            let of_fd = wanted.iter().filter(|(other, _)| token_of(*other) == token_of(*fd));
+            let events =
+                of_fd.fold(epoll::EventFlags::ONESHOT, |all, (_, it)| all | events_of(*it));
             let data = epoll::EventData::new_u64(token_of(*fd));
             match epoll::modify(sleeper.descriptor(), fd, data, events) {
                 Err(Errno::NOENT) => epoll::add(sleeper.descriptor(), fd, data, events)?,
@@ -176,25 +177,9 @@ impl Waiter {
         }
         let mut ready = vec![false; wanted.len()];
         let mut look = || {
-            let mut has_some = self.is_woken();
-            let mut events = Vec::with_capacity(EVENTS_MAX);
-            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            let buffer = rustix::buffer::spare_capacity(&mut events);
-            epoll::wait(sleeper.descriptor(), buffer, Some(&now))?;
-            for event in &events {
-                let token = event.data.u64();
-                if token == OWN {
-                    self.drain();
-                    continue;
-                }
-                // What an earlier sleep waited for is reported late, and is not wanted any more.
-                let of =
-                    wanted.iter().zip(&mut ready).filter(|((fd, _), _)| token_of(*fd) == token);
-                of.for_each(|(_, is_ready)| {
-                    *is_ready = true;
-                    has_some = true;
-                });
-            }
+            let mut has_some = self.take_events(sleeper, wanted, &mut ready)?;
+            // After the event was drained: a waker sets this before it writes.
+            has_some |= self.is_woken();
             if has_some { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
         };
         let is_early = match sleeper.wait(until, &mut look) {
@@ -238,12 +223,56 @@ pub(crate) struct Woken {
     pub ready: Vec<bool>,
 }
 
-/// Events that one look takes from an epoll instance; further ones come with the next.
+/// Events that are taken from an epoll instance at once.
 const EVENTS_MAX: usize = 16;
 
 fn token_of(fd: BorrowedFd<'_>) -> u64 {
     // A descriptor is not negative.
     u64::from(fd.as_raw_fd().unsigned_abs())
+}
+
+fn events_of(flags: PollFlags) -> epoll::EventFlags {
+    if flags.contains(PollFlags::OUT) { epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
+}
+
+impl Waiter {
+    /// Takes what the epoll instance of a green thread has to report. Whether some of it is wanted: what an earlier sleep waited
+    /// for is reported late, and is not.
+    fn take_events(
+        &self,
+        sleeper: &dyn Sleeper,
+        wanted: &[Wanted<'_>],
+        ready: &mut [bool],
+    ) -> io::Result<bool> {
+        let ended = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        let mut has_some = false;
+        loop {
+            let mut events = Vec::with_capacity(EVENTS_MAX);
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let buffer = rustix::buffer::spare_capacity(&mut events);
+            let count = match epoll::wait(sleeper.descriptor(), buffer, Some(&now)) {
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            for event in &events {
+                let (token, flags) = (event.data.u64(), event.flags);
+                if token == OWN {
+                    self.drain();
+                    continue;
+                }
+                for ((fd, wanted), is_ready) in wanted.iter().zip(&mut *ready) {
+                    let is_wanted = flags.intersects(events_of(*wanted) | ended);
+                    if token_of(*fd) == token && is_wanted {
+                        *is_ready = true;
+                        has_some = true;
+                    }
+                }
+            }
+            if count < EVENTS_MAX {
+                return Ok(has_some);
+            }
+        }
+    }
 }
 
 impl Wake for Waiter {

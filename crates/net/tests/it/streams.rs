@@ -43,6 +43,7 @@ on_each_transport! {
     closed_stream_delivers_what_it_wrote,
     early_stream_carries_its_first_bytes_and_learns_of_refusal,
     selector_serves_many_sockets_on_one_thread,
+    thread_that_never_waits_reads_and_writes_what_it_can,
 }
 
 const ADDRESS: &str = "127.0.0.1:80";
@@ -101,6 +102,41 @@ fn both_classes_carry_bytes_both_ways(same_host: SameHost) {
         assert!(received == sent, "{class:?}: {} bytes", received.len());
     }
     echo.join().expect("no panic");
+}
+
+fn thread_that_never_waits_reads_and_writes_what_it_can(same_host: SameHost) {
+    let (server, listener, client) = pair(same_host);
+    let echo = thread::spawn(move || {
+        let stream = listener.accept().expect("a stream");
+        let mut buffer = [0; 1_000];
+        while let Ok(bytes @ 1..) = stream.read(&mut buffer) {
+            stream.write_all(&buffer[..bytes]).expect("it reads");
+        }
+    });
+    let stream = client.connect(address(), Class::Latency).expect("accepted");
+    let sent = filled(2_000_000);
+    let (mut written, mut received) = (0, Vec::new());
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut buffer = [0; 700];
+    assert!(matches!(stream.try_read(&mut buffer), Ok(None)), "nothing was asked");
+    while received.len() < sent.len() {
+        assert!(Instant::now() < until, "{written} written, {} read", received.len());
+        if written < sent.len() {
+            let bytes = stream.try_write(&sent[written..]).expect("the stream lives");
+            written += bytes.unwrap_or(0);
+        }
+        if let Some(bytes) = stream.try_read(&mut buffer).expect("the stream lives") {
+            received.extend_from_slice(&buffer[..bytes]);
+        }
+    }
+    assert!(received == sent, "other bytes than were sent");
+    stream.shutdown(Shutdown::Write).expect("it lives");
+    echo.join().expect("no panic");
+    // A thread that never waits learns of the end, too.
+    drop(server);
+    while !matches!(stream.try_read(&mut buffer), Ok(Some(0)) | Err(_)) {
+        assert!(Instant::now() < until, "the end is never seen");
+    }
 }
 
 fn request_and_answer_of_every_size(same_host: SameHost) {

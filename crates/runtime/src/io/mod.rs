@@ -98,6 +98,11 @@ impl Reactor {
         }
     }
 
+    /// Whether it is the same.
+    pub(crate) fn is(&self, other: &Reactor) -> bool {
+        Arc::ptr_eq(&self.engine, &other.engine)
+    }
+
     /// Its kthread ends: who still uses what is registered here must wait elsewhere.
     pub(crate) fn close(&self) {
         if let Engine::Epoll(poller) = &*self.engine {

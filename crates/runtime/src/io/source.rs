@@ -13,7 +13,7 @@ use super::epoll::{Interest, Poller, Registration};
 use super::op::Op;
 use super::{Engine, Reactor, uring};
 use crate::kthread::local::{checkpoint, hold};
-use crate::kthread::{lock, now, with_reactor};
+use crate::kthread::{is_of_runtime, lock, now, with_reactor};
 use crate::park::{in_uthread, park_current};
 
 /// When a call that may take so long must end.
@@ -67,10 +67,9 @@ impl<S: AsFd> Source<S> {
         &self.socket
     }
 
-    /// Whether a reactor waits for it, or will: that of a runtime which has ended does not.
+    /// Whether a reactor of the running uthread's runtime waits for it, or will: that of another one may end before the wait does.
     pub(crate) fn is_served(&self) -> bool {
-        let poller = self.registered.get().and_then(|it| it.reactor.poller());
-        !poller.is_some_and(Poller::is_closed)
+        self.registered.get().is_none_or(|it| is_of_runtime(&it.reactor))
     }
 
     /// Calls `attempt` until it does not say that it would block, and waits in between.

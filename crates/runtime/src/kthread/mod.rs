@@ -399,6 +399,13 @@ impl Shared {
     }
 }
 
+/// Whether it is one of the running uthread's runtime. False on an ordinary thread.
+pub(crate) fn is_of_runtime(reactor: &Reactor) -> bool {
+    let is_own =
+        |local: &local::Local| local.shared().kthreads.iter().any(|it| it.reactor.is(reactor));
+    local::Local::with(|local| local.is_some_and(is_own))
+}
+
 /// Calls `f` with the reactor of the running kthread. `f` must not block or park.
 ///
 /// Panics outside a uthread.

@@ -11,7 +11,7 @@ use quell_net::{Class, Endpoint, Listener, Stream};
 
 use super::none_of_zero;
 use crate::io::{Interest, Source, deadline_of};
-use crate::kthread::local::{Local, hold};
+use crate::kthread::local::{self, Local, checkpoint, hold};
 use crate::park::in_uthread;
 
 /// How uthreads wait for virtual sockets.
@@ -39,6 +39,10 @@ impl Threads for Uthreads {
 
     fn is_wanted(&self) -> bool {
         Local::with(|local| local.is_some_and(Local::others_wait_now))
+    }
+
+    fn yield_now(&self) {
+        local::yield_now();
     }
 
     fn pause(&self, time: Duration) {
@@ -154,13 +158,17 @@ fn timed_out(error: quell_net::Error) -> io::Error {
 
 impl Read for &VirtualStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.read(buffer).map_err(timed_out)
+        let read = self.stream.read(buffer).map_err(timed_out);
+        checkpoint();
+        read
     }
 }
 
 impl Write for &VirtualStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes).map_err(timed_out)
+        let written = self.stream.write(bytes).map_err(timed_out);
+        checkpoint();
+        written
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -205,6 +213,7 @@ impl VirtualListener {
     pub fn accept(&self) -> io::Result<(VirtualStream, SocketAddr)> {
         let stream = self.listener.accept()?;
         let peer = stream.peer_addr();
+        checkpoint();
         Ok((stream.into(), peer))
     }
 

@@ -111,22 +111,36 @@ fn uthread_that_waits_for_bytes_leaves_its_kthread_to_others() {
 }
 
 #[test]
-fn bulk_data_between_two_uthreads_of_one_kthread_is_whole() {
-    const BYTES: usize = 8 << 20;
-    let (server, client) = endpoints(SameHost::SharedMemory);
-    runtime(Io::Auto).run(|| {
-        let listener = VirtualListener::bind(&server, address()).unwrap();
-        let reader = spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut received = Vec::new();
-            stream.read_to_end(&mut received).unwrap();
-            received
+fn bulk_data_both_ways_between_uthreads_of_one_kthread_is_whole() {
+    const BYTES: u32 = 4 << 20;
+    let data = |seed: u32| -> Vec<u8> {
+        (0..BYTES).map(|at| (at.wrapping_mul(2_654_435_761 + seed) >> 24) as u8).collect()
+    };
+    for (io, same_host) in [
+        (Io::Auto, SameHost::SharedMemory),
+        (Io::Epoll, SameHost::SharedMemory),
+        (Io::Auto, SameHost::Tcp),
+        (Io::Epoll, SameHost::Tcp),
+    ] {
+        let (server, client) = endpoints(same_host);
+        runtime(io).run(|| {
+            let listener = VirtualListener::bind(&server, address()).unwrap();
+            let accepted = spawn(move || listener.accept().unwrap().0);
+            let near = VirtualStream::connect(&client, address(), Class::Throughput).unwrap();
+            let streams = [near, accepted.join().unwrap()].map(Arc::new);
+            let writers = [0, 2].map(|seed| {
+                let stream = Arc::clone(&streams[seed as usize / 2]);
+                spawn(move || (&*stream).write_all(&data(seed)).unwrap())
+            });
+            let readers = [2, 0].map(|seed| {
+                let stream = Arc::clone(&streams[1 - seed as usize / 2]);
+                spawn(move || {
+                    let mut received = vec![0; BYTES as usize];
+                    (&*stream).read_exact(&mut received).unwrap();
+                    assert!(received == data(seed), "other bytes than were sent");
+                })
+            });
+            writers.into_iter().chain(readers).for_each(|uthread| uthread.join().unwrap());
         });
-        let sent: Vec<u8> =
-            (0..BYTES as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let mut stream = VirtualStream::connect(&client, address(), Class::Throughput).unwrap();
-        stream.write_all(&sent).unwrap();
-        drop(stream);
-        assert!(reader.join().unwrap() == sent, "other bytes than were sent");
-    });
+    }
 }
