@@ -273,7 +273,8 @@ static __always_inline void note_kthread(struct task_struct *p)
 	if (without_roles || !is_fair_kthread(p))
 		return;
 	core = bpf_map_lookup_elem(&cores, &cpu);
-	if (!core || READ_ONCE(core->kthread_since) || core->running == p->pid)
+	/* On a core that is not managed no switch would end the wait. */
+	if (!core || !core->sets || READ_ONCE(core->kthread_since) || core->running == p->pid)
 		return;
 	kind = READ_ONCE(core->kind);
 	if (kind == QUELL_IDLE || (!bound && kind != QUELL_LC))

@@ -279,7 +279,7 @@ impl Roles {
                 if due <= now {
                     // The next thread above the fair class takes the core at once; its turn comes with the next look.
                     self.leave_to_others(thread, task, length, now, time_for_kernel(now, since));
-                    self.note_kernel_thread(thread, core.id);
+                    self.note_kernel_thread(thread, core.id, now);
                     next = next.min(now + KERNEL_LOOK);
                     continue;
                 }
@@ -320,10 +320,12 @@ impl Roles {
     }
 
     /// The thread is in the fair class for a kernel thread of this core.
-    fn note_kernel_thread(&mut self, thread: ThreadId, core: CoreId) {
+    fn note_kernel_thread(&mut self, thread: ThreadId, core: CoreId, now: Nanos) {
         if let Ok(index) = self.find(thread)
             && self.demoted[index].planned.role == Role::Fair
+            && self.demoted[index].planned.since == now
         {
+            // One that is there for its share of the core stays for that.
             self.demoted[index].for_kernel = Some(core);
         }
     }
