@@ -215,16 +215,17 @@ pub fn run(mut options: RunOptions) -> Result<Status> {
         said.push(err.to_string());
     }
     let served = ended?;
-    // Whoever hears that it ended may start the next one at once.
+    // Whoever hears that it ended may start the next one at once, with a socket of its own.
+    let clients = served.server.close();
     drop(lock);
     if let Some(stop) = served.stop {
         // A client that left meanwhile misses its answer.
         let _ = stop.reply.send(Reply::Done(said));
-        // The answer leaves through the connection's own thread.
-        std::thread::sleep(std::time::Duration::from_millis(50));
     } else if options.lifetime == Lifetime::UntilAsked {
         said.iter().for_each(|line| eprintln!("{line}"));
     }
+    // Answers leave through the threads of their connections.
+    clients.settle();
     Ok(last?)
 }
 
@@ -240,7 +241,7 @@ fn metrics(host: &HostConfig, file: &str) -> Result<Option<Endpoint>> {
 struct Served {
     end: End,
     stop: Option<server::Incoming>,
-    _server: server::Server,
+    server: server::Server,
 }
 
 fn serve(
@@ -257,7 +258,7 @@ fn serve(
         metrics.serve(calls.clone()).context("metrics")?;
     }
     let (visits, runtimes) = bounded(server::CONNECTIONS_MAX);
-    let _server = server::start(&socket, checked.control_group.as_ref(), calls, visits, feed)
+    let server = server::start(&socket, checked.control_group.as_ref(), calls, visits, feed)
         .with_context(|| format!("control socket {}", socket.display()))?;
     let said =
         manager.apply(&checked.config, &options.file, false).map_err(|what| anyhow!(what))?;
@@ -267,7 +268,7 @@ fn serve(
     let shown = options.live_line && std::io::stderr().is_terminal();
     let live = shown.then(LiveLine::default);
     let (end, stop) = manager.serve(&incoming, &runtimes, signals, live);
-    Ok(Served { end, stop, _server })
+    Ok(Served { end, stop, server })
 }
 
 /// Everything that the scheduler thread owns.

@@ -41,6 +41,8 @@ const SUBSCRIBER_LOOK: Duration = Duration::from_secs(1);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client that says nothing for this long is dropped.
 const READ_TIMEOUT: Duration = Duration::from_secs(600);
+/// See [`Clients::settle`].
+const SETTLE_MAX: Duration = Duration::from_millis(500);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -78,6 +80,33 @@ pub enum Visit {
 /// Removes the socket when dropped.
 pub struct Server {
     path: PathBuf,
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    /// Takes no more clients: the socket is free for the next daemon.
+    pub fn close(self) -> Clients {
+        Clients(Arc::clone(&self.shared))
+    }
+}
+
+/// Clients of a server that takes no more.
+pub struct Clients(Arc<Shared>);
+
+impl Clients {
+    /// Waits until they have what is on its way to them, once the manager and the scheduler thread have ended. One that does not
+    /// read misses it after half a second. Returns whether all have it.
+    pub fn settle(&self) -> bool {
+        let until = Instant::now() + SETTLE_MAX;
+        loop {
+            // Acquire: pairs with the release in `Busy::drop`, so that what was written is.
+            let is_settled = self.0.busy.load(Ordering::Acquire) == 0;
+            if is_settled || Instant::now() >= until {
+                return is_settled;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 impl Drop for Server {
@@ -106,17 +135,19 @@ pub fn start(
         feed,
         seats: Default::default(),
         next_reader: Mutex::new(Instant::now()),
+        busy: AtomicUsize::new(0),
     });
+    let served = Arc::clone(&shared);
     std::thread::Builder::new().name("quell-control".into()).spawn(move || {
         for stream in listener.incoming() {
             match stream {
-                Ok(stream) => admit(stream, &shared),
+                Ok(stream) => admit(stream, &served),
                 // Out of file numbers or memory: those pass; a busy loop would not help.
                 Err(_) => std::thread::sleep(Duration::from_millis(50)),
             }
         }
     })?;
-    Ok(Server { path: path.to_owned() })
+    Ok(Server { path: path.to_owned(), shared })
 }
 
 /// Has its owner and mode before it listens, so that nobody gets in meanwhile.
@@ -145,9 +176,27 @@ struct Shared {
     seats: [AtomicUsize; 4],
     /// When the next call of a reader may go to the manager.
     next_reader: Mutex<Instant>,
+    /// Connections with an answer, or lines of a subscription, on the way.
+    busy: AtomicUsize,
+}
+
+/// A connection has something on the way until this is dropped.
+struct Busy<'a>(&'a AtomicUsize);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        // Release: see `Clients::settle`.
+        self.0.fetch_sub(1, Ordering::Release);
+    }
 }
 
 impl Shared {
+    fn busy(&self) -> Busy<'_> {
+        // Relaxed: the manager learns of the call later, by a channel.
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Busy(&self.busy)
+    }
+
     /// A place for one more connection, if there is one.
     fn seat(self: &Arc<Shared>, peer: Peer, subscribes: bool) -> Option<Seat> {
         let kind = usize::from(peer.may_change()) + 2 * usize::from(subscribes);
@@ -226,8 +275,11 @@ fn converse(mut stream: UnixStream, peer: Peer, shared: &Arc<Shared>) -> io::Res
     let connection = shared.connections.fetch_add(1, Ordering::Relaxed);
     let mut attached = Attached { shared, connection: None };
     while let Some(line) = protocol::read_line_within(&mut reader, limit)? {
+        let busy = shared.busy();
         let (id, reply) = match protocol::parse_request(&line) {
             Ok(Request { id, call: Method::Register(wanted), .. }) => {
+                // It stays as long as it lives.
+                drop(busy);
                 return keep_registered(
                     stream,
                     &mut reader,
@@ -249,6 +301,7 @@ fn converse(mut stream: UnixStream, peer: Peer, shared: &Arc<Shared>) -> io::Res
             Err(why) => (0, Reply::Error(why)),
         };
         protocol::send(&mut stream, &Response { v: PROTOCOL, id, reply })?;
+        drop(busy);
     }
     Ok(())
 }

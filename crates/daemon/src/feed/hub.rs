@@ -78,7 +78,8 @@ impl Hub {
                 true => self.wake(),
                 false => self.relay(),
             };
-            if served.is_err() {
+            // The last lines go to all.
+            if served.is_err() || (self.reader.ring.is_abandoned() && self.reader.ring.is_empty()) {
                 return;
             }
             if let Some(Newcomer { lines, alive }) = newcomer {
@@ -128,11 +129,13 @@ impl Hub {
             let count = self.renew()?;
             self.subscribers.iter_mut().for_each(|subscriber| subscriber.lost += count);
         }
+        let mut served = Ok(());
         // At most what a full ring holds, so that newcomers are served however much is decided.
         for _ in 0..super::RING_RECORDS {
             let Ok(record) = self.reader.ring.pop() else { break };
             match record {
-                Record::Tasks(at) => self.renew_tasks(Some(at))?,
+                // What was decided before the end is told, whether or not the tasks can be asked for.
+                Record::Tasks(at) => served = served.and(self.renew_tasks(Some(at))),
                 Record::Decision(made) => {
                     self.known.decide(&made);
                     self.send(&Update::Decision(made));
@@ -150,7 +153,7 @@ impl Hub {
             self.renew_tasks(None)?;
         }
         self.catch_up();
-        Ok(())
+        served
     }
 
     /// Asks for the tasks, and sends those that changed: since `at`, if it is known.

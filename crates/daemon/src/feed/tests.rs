@@ -15,7 +15,7 @@ const WAIT: Duration = Duration::from_secs(120);
 /// The server with a scheduler thread that the test plays.
 struct Scene {
     _directory: tempfile::TempDir,
-    _server: Server,
+    server: Server,
     path: PathBuf,
     writer: FeedWriter,
     state: Arc<Mutex<FeedState>>,
@@ -35,7 +35,7 @@ impl Scene {
         let ask = Box::new(move || Some(Box::new(asked.lock().unwrap().clone())));
         let feed = Feed::start_with(reader, ask).unwrap();
         let server = server::start(&path, None, bounded(1).0, bounded(1).0, feed).unwrap();
-        Scene { _directory: directory, _server: server, path, writer, state }
+        Scene { _directory: directory, server, path, writer, state }
     }
 
     fn subscribe(&self) -> Result<Subscription, ClientError> {
@@ -103,6 +103,29 @@ fn a_stopped_subscriber_loses_only_its_own_lines() {
     scene.writer.push(Record::Decision(decision(END)));
     for subscription in [&mut stopped, &mut reading] {
         assert_eq!(next(subscription), Update::Decision(decision(END)));
+    }
+}
+
+#[test]
+fn the_last_lines_reach_every_subscriber_before_the_server_has_settled() {
+    // As many as its socket holds: they are read later.
+    const LINES: u64 = 50;
+    let mut scene = Scene::new();
+    let mut subscriptions = [scene.subscribe().unwrap(), scene.subscribe().unwrap()];
+    for subscription in &mut subscriptions {
+        assert!(matches!(next(subscription), Update::Task(_)));
+    }
+    (0..LINES).for_each(|at| scene.writer.push(Record::Decision(decision(2_000 + at))));
+    // The scheduler thread ends, without a word to the hub.
+    drop(scene.writer);
+    let clients = scene.server.close();
+    // A busy host may need longer than a daemon waits.
+    while !clients.settle() {}
+    for subscription in &mut subscriptions {
+        for at in 0..LINES {
+            assert_eq!(next(subscription), Update::Decision(decision(2_000 + at)));
+        }
+        assert!(subscription.next_update().is_err(), "that is the end");
     }
 }
 

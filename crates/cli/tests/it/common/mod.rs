@@ -114,6 +114,11 @@ impl Daemon<'_> {
 
 impl Drop for Daemon<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.ground.path().join("log")).unwrap_or_default();
+            let how = self.child.try_wait();
+            eprintln!("the daemon ({how:?}) said:\n{log}");
+        }
         if self.child.try_wait().unwrap().is_none() {
             let _ = self.child.kill();
             let _ = self.child.wait();
