@@ -25,6 +25,7 @@ mod endpoint;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod green;
 mod handshake;
 mod helper;
 mod inbox;

@@ -3,23 +3,24 @@
 use std::cell::RefCell;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
+use crate::green::{self, Green};
 use crate::meet::store_and_look;
-use crate::threads::{self, Sleeper, Threads};
+use crate::threads::{self, Threads};
 
 /// What a thread sleeps on. Others wake it through its [`std::task::Waker`], as they wake tasks.
 pub(crate) struct Waiter {
     event: OwnedFd,
     /// Of a green thread: it sleeps until an epoll instance has something, which knows the event and what it waited for.
-    green: Option<Box<dyn Sleeper>>,
+    green: Option<Green>,
     /// 1 once it was woken.
     woken: AtomicU64,
     /// 1 while it sleeps, or is about to.
@@ -32,15 +33,6 @@ pub(crate) type Wanted<'a> = (BorrowedFd<'a>, PollFlags);
 thread_local! {
     static CURRENT: RefCell<Option<Arc<Waiter>>> = const { RefCell::new(None) };
 }
-
-/// Those of green threads that wait for nothing: there may be many such threads, and few that wait at once.
-static SPARE: Mutex<Vec<Arc<Waiter>>> = Mutex::new(Vec::new());
-
-/// More than so many are not kept.
-const SPARE_MAX: usize = 256;
-
-/// The epoll token of a waiter's own event: no descriptor has that number.
-const OWN: u64 = u64::MAX;
 
 /// A waiter in use by the calling thread.
 pub(crate) struct Current {
@@ -58,12 +50,7 @@ impl Deref for Current {
 impl Drop for Current {
     fn drop(&mut self) {
         if self.waiter.green.is_some() {
-            threads::hold(|| {
-                let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-                if spare.len() < SPARE_MAX {
-                    spare.push(Arc::clone(&self.waiter));
-                }
-            });
+            green::keep(&self.waiter);
         }
     }
 }
@@ -74,30 +61,22 @@ impl Waiter {
         Ok(Waiter { event, green: None, woken: AtomicU64::new(0), asleep: AtomicU64::new(0) })
     }
 
-    /// One of a green thread.
-    fn green(threads: &dyn Threads) -> io::Result<Waiter> {
-        let mut waiter = Waiter::new()?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &waiter.event, epoll::EventData::new_u64(OWN), epoll::EventFlags::IN)?;
-        waiter.green = Some(threads.sleeper(epoll));
-        Ok(waiter)
+    /// One of green threads, which sleeps with what `make` makes for its event.
+    pub fn green_of(make: impl FnOnce(&OwnedFd) -> io::Result<Green>) -> io::Result<Waiter> {
+        let waiter = Waiter::new()?;
+        let green = make(&waiter.event)?;
+        Ok(Waiter { green: Some(green), ..waiter })
     }
 
-    /// One that no green thread uses.
-    fn spare() -> Option<Arc<Waiter>> {
-        let usable = |waiter: &Arc<Waiter>| waiter.green.as_ref().is_some_and(|it| it.is_usable());
-        let next = || threads::hold(|| SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop());
-        std::iter::from_fn(next).find(usable)
+    /// What it sleeps with if it is one of green threads.
+    pub fn green(&self) -> Option<&Green> {
+        self.green.as_ref()
     }
 
     /// That of this thread. A wake-up that was meant for the last green thread that used it may come yet.
     pub fn current() -> io::Result<Current> {
         if let Some(threads) = threads::own() {
-            let waiter = match Waiter::spare() {
-                Some(waiter) => waiter,
-                None => Arc::new(Waiter::green(threads)?),
-            };
-            return Ok(Current { waiter });
+            return Ok(Current { waiter: green::waiter(threads)? });
         }
         CURRENT.with_borrow_mut(|current| {
             if let Some(waiter) = current {
@@ -131,7 +110,7 @@ impl Waiter {
         let is_woken = !self.begin_sleep();
         let result = match &self.green {
             _ if is_woken => Ok(Woken { is_early: true, ready: vec![false; wanted.len()] }),
-            Some(sleeper) => self.wait(sleeper.as_ref(), wanted, until),
+            Some(green) => green.sleep(self, wanted, until),
             None => self.poll(wanted, until),
         };
         // Relaxed: a wake that comes too late for it is read at the next sleep.
@@ -157,40 +136,8 @@ impl Waiter {
         Ok(Woken { is_early, ready })
     }
 
-    /// The same on a green thread. What it waits for stays with the epoll instance, to be reported once for each sleep.
-    fn wait(
-        &self,
-        sleeper: &dyn Sleeper,
-        wanted: &[Wanted<'_>],
-        until: Option<Instant>,
-    ) -> io::Result<Woken> {
-        for (fd, _) in wanted {
-            // A channel may be wanted twice: for what arrives, and for room.
-            let of_fd = wanted.iter().filter(|(other, _)| token_of(*other) == token_of(*fd));
-            let events =
-                of_fd.fold(epoll::EventFlags::ONESHOT, |all, (_, it)| all | events_of(*it));
-            let data = epoll::EventData::new_u64(token_of(*fd));
-            match epoll::modify(sleeper.descriptor(), fd, data, events) {
-                Err(Errno::NOENT) => epoll::add(sleeper.descriptor(), fd, data, events)?,
-                other => other?,
-            }
-        }
-        let mut ready = vec![false; wanted.len()];
-        let mut look = || {
-            let mut has_some = self.take_events(sleeper, wanted, &mut ready)?;
-            // After the event was drained: a waker sets this before it writes.
-            has_some |= self.is_woken();
-            if has_some { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
-        };
-        let is_early = match sleeper.wait(until, &mut look) {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
-            Err(error) => return Err(error),
-        };
-        Ok(Woken { is_early, ready })
-    }
-
-    fn drain(&self) {
+    /// The event is no longer signalled.
+    pub fn drain(&self) {
         let mut count = [0; 8];
         // It was readable, and no other thread reads it: this cannot fail in a way that matters.
         let _ = rustix::io::read(&self.event, &mut count);
@@ -221,58 +168,6 @@ pub(crate) struct Woken {
     pub is_early: bool,
     /// What was wanted and is ready, in its order.
     pub ready: Vec<bool>,
-}
-
-/// Events that are taken from an epoll instance at once.
-const EVENTS_MAX: usize = 16;
-
-fn token_of(fd: BorrowedFd<'_>) -> u64 {
-    // A descriptor is not negative.
-    u64::from(fd.as_raw_fd().unsigned_abs())
-}
-
-fn events_of(flags: PollFlags) -> epoll::EventFlags {
-    if flags.contains(PollFlags::OUT) { epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
-}
-
-impl Waiter {
-    /// Takes what the epoll instance of a green thread has to report. Whether some of it is wanted: what an earlier sleep waited
-    /// for is reported late, and is not.
-    fn take_events(
-        &self,
-        sleeper: &dyn Sleeper,
-        wanted: &[Wanted<'_>],
-        ready: &mut [bool],
-    ) -> io::Result<bool> {
-        let ended = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-        let mut has_some = false;
-        loop {
-            let mut events = Vec::with_capacity(EVENTS_MAX);
-            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            let buffer = rustix::buffer::spare_capacity(&mut events);
-            let count = match epoll::wait(sleeper.descriptor(), buffer, Some(&now)) {
-                Err(Errno::INTR) => continue,
-                other => other?,
-            };
-            for event in &events {
-                let (token, flags) = (event.data.u64(), event.flags);
-                if token == OWN {
-                    self.drain();
-                    continue;
-                }
-                for ((fd, wanted), is_ready) in wanted.iter().zip(&mut *ready) {
-                    let is_wanted = flags.intersects(events_of(*wanted) | ended);
-                    if token_of(*fd) == token && is_wanted {
-                        *is_ready = true;
-                        has_some = true;
-                    }
-                }
-            }
-            if count < EVENTS_MAX {
-                return Ok(has_some);
-            }
-        }
-    }
 }
 
 impl Wake for Waiter {
