@@ -58,12 +58,12 @@ enum {
 #define ENOMEM 12
 #define ENOSPC 28
 
-/* include/linux/sched.h: values of task_struct.__state */
-#define TASK_RUNNING 0x0000
 /* include/linux/socket.h */
 #define MSG_PEEK 2
 #define MSG_ERRQUEUE 0x2000
 
+/* include/linux/sched.h: values of task_struct.__state */
+#define TASK_RUNNING 0x0000
 #define TASK_UNINTERRUPTIBLE 0x0002
 #define TASK_DEAD 0x0080
 #define TASK_WAKING 0x0200

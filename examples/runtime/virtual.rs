@@ -1,4 +1,4 @@
-//! A key-value server on virtual sockets: a uthread for each stream.
+//! A key-value server on virtual sockets: a uthread for each stream. As `uthreads.rs`, but for its sockets.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;

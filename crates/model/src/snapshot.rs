@@ -52,7 +52,8 @@ pub struct CoreView {
     pub rt_share: Signal<Permille>,
     /// The LC thread above the fair class that runs on it, and the length of its burst so far.
     pub burst: Option<(ThreadId, Nanos)>,
-    /// Since when a kernel thread of the fair class waits for it behind LC.
+    /// Since when a kernel thread of the fair class waits for it. One that is bound to the core waits until it has run; of
+    /// others it is known only that LC has had the core since they were woken.
     pub kernel_waits: Option<Nanos>,
     /// What became of the last Plan for this core.
     pub outcome: Outcome,

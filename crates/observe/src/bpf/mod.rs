@@ -396,7 +396,6 @@ impl BpfObserver {
         (new > 0).then_some(HostEvent::Lost(new))
     }
 
-    /// Hands over what is in the inbox.
     /// Of several events of one thread the longest burst counts.
     fn note_overrun(&mut self, thread: ThreadId, length: Nanos) {
         match self.overran.iter_mut().find(|(known, _)| *known == thread) {
@@ -405,6 +404,7 @@ impl BpfObserver {
         }
     }
 
+    /// Hands over what is in the inbox.
     fn hand_over(&mut self, sink: &mut dyn FnMut(HostEvent)) {
         while let Some(event) = self.events.next() {
             match event {

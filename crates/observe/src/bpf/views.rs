@@ -305,7 +305,8 @@ impl Views {
 
     /// The burst of a thread that was seen to exceed its budget, if it still runs and an LC thread waits for its core: the
     /// one with the highest role, of those one of the same process, of those the one that waits longest. Else a kernel
-    /// thread may wait there. A burst that is long as a whole only is one for other tasks. `length` is what it was found to be then: the thread may have received something since.
+    /// thread may wait there. A burst that is long as a whole only is one for other tasks. `length` is what it was found to
+    /// be then: the thread may have received something since.
     pub fn overrun(
         &self,
         thread: ThreadId,

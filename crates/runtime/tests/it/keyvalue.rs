@@ -213,18 +213,23 @@ fn version_and_stats_are_told() {
     }
 }
 
-#[test]
-fn the_load_generator_finds_every_key_that_it_stored() {
-    let server = Server::uthreads(&[]);
+/// Load on a server is answered, whatever carries it: every key is there.
+fn finds_every_key_that_it_stored(server: &Server, channels: Option<SocketAddr>) {
     let workload = KeyValueSpec { keys: 1_000, ..KeyValueSpec::default() };
     let protocol = ProtocolSpec::Memcached(workload);
     let mut spec = LoadSpec::new(server.address, protocol, 5_000.0, Nanos::from_millis(400));
+    spec.channels = channels;
     spec.warmup = Nanos::from_millis(50);
     let report = quell_load::run(&spec, &mut Silent).unwrap();
     let totals = report.overall.totals;
     assert!(totals.scheduled > 1_500, "{totals:?}");
     assert_eq!((totals.answered, totals.misses, totals.errors), (totals.scheduled, 0, 0));
     assert_eq!(report.connections_lost, 0);
+}
+
+#[test]
+fn the_load_generator_finds_every_key_that_it_stored() {
+    finds_every_key_that_it_stored(&Server::uthreads(&[]), None);
 }
 
 #[test]
@@ -236,18 +241,9 @@ fn load_over_virtual_sockets_finds_every_key_that_it_stored() {
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let channels: SocketAddr = line.trim().strip_prefix("channels on ").unwrap().parse().unwrap();
+    let channels = line.trim().strip_prefix("channels on ").unwrap().parse().unwrap();
     let server = Server { child, address: "127.0.0.1:11211".parse().unwrap() };
-    let workload = KeyValueSpec { keys: 1_000, ..KeyValueSpec::default() };
-    let protocol = ProtocolSpec::Memcached(workload);
-    let mut spec = LoadSpec::new(server.address, protocol, 5_000.0, Nanos::from_millis(400));
-    spec.channels = Some(channels);
-    spec.warmup = Nanos::from_millis(50);
-    let report = quell_load::run(&spec, &mut Silent).unwrap();
-    let totals = report.overall.totals;
-    assert!(totals.scheduled > 1_500, "{totals:?}");
-    assert_eq!((totals.answered, totals.misses, totals.errors), (totals.scheduled, 0, 0));
-    assert_eq!(report.connections_lost, 0);
+    finds_every_key_that_it_stored(&server, Some(channels));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use quell_net::{Class, Endpoint, EndpointConfig, SameHost};
@@ -143,4 +143,39 @@ fn bulk_data_both_ways_between_uthreads_of_one_kthread_is_whole() {
             writers.into_iter().chain(readers).for_each(|uthread| uthread.join().unwrap());
         });
     }
+}
+
+#[test]
+fn uthread_that_never_has_to_wait_for_bytes_lets_others_run() {
+    const BYTES: u64 = 15_000;
+    let (server, client) = endpoints(SameHost::SharedMemory);
+    let listener = server.listen(address()).unwrap();
+    let writer = std::thread::spawn(move || {
+        let stream = listener.accept().unwrap();
+        stream.write_all(&[7; BYTES as usize]).unwrap();
+        stream
+    });
+    runtime(Io::Auto).run(|| {
+        let mut stream = VirtualStream::connect(&client, address(), Class::Latency).unwrap();
+        while stream.get().status().unwrap().readable < BYTES {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let (turns, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (own_turns, until) = (Arc::clone(&turns), Arc::clone(&is_over));
+        let other = spawn(move || {
+            while !until.load(Ordering::Relaxed) {
+                own_turns.fetch_add(1, Ordering::Relaxed);
+                thread::yield_now();
+            }
+        });
+        let before = turns.load(Ordering::Relaxed);
+        let mut byte = [0];
+        for _ in 0..BYTES {
+            stream.read_exact(&mut byte).unwrap();
+        }
+        assert!(turns.load(Ordering::Relaxed) > before, "it had the kthread for all of them");
+        is_over.store(true, Ordering::Relaxed);
+        other.join().unwrap();
+    });
+    drop(writer.join().unwrap());
 }
