@@ -32,7 +32,7 @@ mod switch;
 mod testing;
 
 pub use error::{ActError, Applied, Change, Drift, Subject};
-pub use executor::{Audit, Executor, Gate, Mode};
+pub use executor::{Audit, Executor, Gate, Joining, Mode};
 pub use journal::{CAPACITY, Journal, JournalError, JournalFile, Stage};
 pub use kill_point::kill_point;
 pub use ladder::{InUse, Ladder};

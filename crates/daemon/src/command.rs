@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use quell_act::Joining;
 use quell_act::backend::{TaskGroups, TaskInfo};
 use quell_control::protocol::{CongestionReport, Status};
 use quell_model::{Children, Limits, Role, TaskId, ThreadId};
@@ -48,9 +49,12 @@ pub enum Command {
     EndProbe(ThreadRef),
     /// Gives a task's threads back as they were found and forgets it; answers in sentences.
     Leave(TaskId, Reply<Vec<String>>),
-    /// Makes groups for a launched process, or finds the one in which a consenting one can be frozen.
-    Groups(GroupCall, Reply<Result<TaskGroups, String>>),
-    /// Removes the groups of a launched task; they are empty.
+    /// Makes groups for a launched process, or finds the one in which a consenting one can be frozen. Answers with the
+    /// moves that the caller carries out: they take too long for the scheduler thread.
+    Groups(GroupCall, Reply<Result<(TaskGroups, Vec<Joining>), String>>),
+    /// A process was moved.
+    Joined(Joining),
+    /// Removes the groups of a launched task; they are dismantled.
     Ungroup(TaskGroups, Reply<()>),
     /// A lane joins, which may fill its core with FIFO threads: RT throttling goes off unless it is to be left.
     Unthrottle(Reply<Result<(), String>>),
@@ -82,7 +86,7 @@ pub enum Command {
 
 /// Which groups are wanted.
 pub enum GroupCall {
-    /// Make them and move this process there.
+    /// Make them, and say how this process gets there.
     Make {
         /// The task.
         task: TaskId,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::TaskGroups;
 use super::layout::{Hierarchy, Layout, Version};
 use super::weights::weight;
-use crate::{ActError, Executor, RestoreReport, Setting, Subject};
+use crate::{ActError, Executor, Joining, RestoreReport, Setting, Subject, groups as cgroups};
 use quell_os::Tid;
 
 /// The directory of all groups of Quell's own.
@@ -101,7 +101,8 @@ impl Groups {
         own.any(|top| path.starts_with(top))
     }
 
-    /// Moves a launched process into its task's groups. Its children follow by themselves.
+    /// Moves a launched process into its task's groups. Its children follow by themselves. May take long: see
+    /// [`Joining`].
     ///
     /// # Errors
     /// [`ActError`].
@@ -111,19 +112,35 @@ impl Groups {
         process: Tid,
         exec: &mut Executor,
     ) -> Result<(), ActError> {
-        for dir in groups.dirs() {
-            exec.join_cgroup(dir, process)?;
+        for joining in self.begin_admit(groups, process, exec)? {
+            joining.carry_out()?;
+            exec.end_join(&joining);
         }
         Ok(())
     }
 
-    /// Removes a task's groups, thawed. What is still in them goes to the groups above.
+    /// The first step of [`Groups::admit`]: the moves that are still to be carried out.
+    ///
+    /// # Errors
+    /// [`ActError`].
+    pub fn begin_admit(
+        &self,
+        groups: &TaskGroups,
+        process: Tid,
+        exec: &mut Executor,
+    ) -> Result<Vec<Joining>, ActError> {
+        groups.dirs().filter_map(|dir| exec.begin_join(dir, process).transpose()).collect()
+    }
+
+    /// Removes a task's groups, thawed. What is still in them goes to the groups above. Does not take long after
+    /// [`TaskGroups::dismantle`].
     pub fn remove(&self, groups: &TaskGroups, exec: &mut Executor) -> RestoreReport {
         let dirs: Vec<&Path> = groups.dirs().collect();
-        exec.undo_texts(|subject| match subject {
+        exec.undo_texts(|subject, written| match subject {
             Subject::Group(dir) => dirs.contains(&dir.as_path()),
             Subject::Setting(file) => file.parent().is_some_and(|dir| dirs.contains(&dir)),
-            _ => false,
+            Subject::Member { .. } => dirs.contains(&Path::new(written)),
+            Subject::Sched(_) | Subject::Affinity(_) => false,
         })
     }
 
@@ -183,6 +200,23 @@ impl Groups {
 }
 
 impl TaskGroups {
+    /// Removes the directories, once thawed. What is still in them goes to the groups above, which may take as long as a
+    /// [`Joining`]; [`Groups::remove`] comes next.
+    ///
+    /// # Errors
+    /// The first that cannot be removed.
+    pub fn dismantle(&self) -> io::Result<()> {
+        self.dirs().filter(|dir| dir.exists()).try_for_each(cgroups::remove)
+    }
+
+    /// Without a group that does not hold the task.
+    pub fn leave_out(&mut self, dir: &Path) {
+        let is_there = |path: &mut PathBuf| path.starts_with(dir);
+        self.freezer.take_if(is_there);
+        self.cpuset.take_if(is_there);
+        self.weight.take_if(is_there);
+    }
+
     /// Their directories, each once.
     fn dirs(&self) -> impl Iterator<Item = &Path> {
         let weight = self.weight.as_deref().and_then(Path::parent);

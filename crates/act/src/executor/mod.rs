@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use quell_model::CoreSet;
 
+pub use self::groups::Joining;
+
 use self::attribute::Attribute;
 use self::settings::TrackedText;
 use self::threads::{Threads, Tracked, says_gone};

@@ -87,12 +87,12 @@ impl Executor {
         Ok(Applied::Changed)
     }
 
-    /// Gives back all settings, groups and memberships that are meant, newest first, and forgets those that
-    /// show their original now.
-    pub fn undo_texts(&mut self, mut meant: impl FnMut(&Subject) -> bool) -> RestoreReport {
+    /// Gives back all settings, groups and memberships that are meant, by what they are and by what Quell last wrote,
+    /// newest first. Forgets those that show their original now.
+    pub fn undo_texts(&mut self, mut meant: impl FnMut(&Subject, &str) -> bool) -> RestoreReport {
         let mut report = RestoreReport::default();
-        let subjects: Vec<Subject> =
-            self.texts.keys().filter(|subject| meant(subject)).cloned().collect();
+        let known = self.texts.iter().filter(|(subject, text)| meant(subject, &text.believed));
+        let subjects: Vec<Subject> = known.map(|(subject, _)| subject.clone()).collect();
         let mut views: Vec<_> = subjects
             .iter()
             .filter_map(|subject| {
@@ -110,7 +110,7 @@ impl Executor {
             }
         }
         // What a dry run planned has no slot.
-        self.texts.retain(|subject, known| known.slot.is_some() || !meant(subject));
+        self.texts.retain(|what, known| known.slot.is_some() || !meant(what, &known.believed));
         report
     }
 
@@ -165,6 +165,19 @@ impl Executor {
         value: &str,
         write: impl FnOnce() -> Result<(), ActError>,
     ) -> Result<(), ActError> {
+        let entry = self.record_text(subject, seen, value)?;
+        write()?;
+        self.note_written(subject, seen, value, entry);
+        Ok(())
+    }
+
+    /// Records a change that is about to be made; answers with its entry in the journal.
+    pub(super) fn record_text(
+        &mut self,
+        subject: &Subject,
+        seen: &str,
+        value: &str,
+    ) -> Result<usize, ActError> {
         kill_point("before-journal");
         let next = Value::Text(value.to_owned());
         let (slot, entry) = match self.texts.get(subject).map(|known| (known.slot, known.shown)) {
@@ -188,17 +201,26 @@ impl Executor {
         };
         debug_assert!(entry < 2 && slot < crate::CAPACITY);
         kill_point("journal-to-syscall");
-        write()?;
+        Ok(entry)
+    }
+
+    /// Notes that a recorded change was made.
+    pub(super) fn note_written(
+        &mut self,
+        subject: &Subject,
+        before: &str,
+        value: &str,
+        entry: usize,
+    ) {
         kill_point("syscall-to-ack");
         if let Some(tracked) = self.texts.get_mut(subject) {
             tracked.shown = Some(entry);
             tracked.believed = value.to_owned();
         }
-        tracing::debug!(target: "quell::audit", %subject, before = %seen, after = %value, "changed");
+        tracing::debug!(target: "quell::audit", %subject, %before, after = %value, "changed");
         if let Some(audit) = &mut self.audit {
-            audit(subject, &seen, &value);
+            audit(subject, &before, &value);
         }
-        Ok(())
     }
 
     /// Records the form in which the kernel shows what was just written.

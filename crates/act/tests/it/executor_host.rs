@@ -119,6 +119,32 @@ fn a_frozen_process_is_thawed_and_leaves_its_group() {
 }
 
 #[test]
+fn a_process_comes_back_at_each_step_of_its_move_into_a_group() {
+    let _lock = host_lock().unwrap();
+    let Some(dir) = group("freezer", "cgroup.procs") else { return };
+    let program = Program::start("exec sleep 60");
+    let groups = || std::fs::read_to_string(format!("/proc/{}/cgroup", program.pid())).unwrap();
+    let before = groups();
+    for is_carried_out in [false, true] {
+        let mut executor = executor();
+        executor.create_cgroup(&dir).unwrap();
+        let joining = executor.begin_join(&dir, program.pid()).unwrap().unwrap();
+        assert_eq!(groups(), before, "it is not moved by the thread that records it");
+        if is_carried_out {
+            std::thread::scope(|scope| {
+                scope.spawn(|| joining.carry_out().unwrap());
+            });
+            assert_ne!(groups(), before);
+        }
+        // The executor ends without `end_join`.
+        let report = executor.undo_all();
+        assert!(report.is_complete(), "{report}");
+        assert_eq!(groups(), before);
+        assert!(!dir.exists());
+    }
+}
+
+#[test]
 fn a_setting_is_given_back_unless_somebody_else_changed_it() {
     let _lock = host_lock().unwrap();
     let rr = Setting::Sysctl("kernel.sched_rr_timeslice_ms".into());

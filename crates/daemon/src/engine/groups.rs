@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use quell_act::backend::{GroupUse, TaskGroups, weight};
-use quell_act::{ActError, Applied, Executor, Setting, Subject};
+use quell_act::{ActError, Applied, Executor, Joining, Setting, Subject};
 use quell_os::Tid;
 
 use super::Engine;
@@ -15,7 +15,7 @@ const RT_RUNTIME: &str = "kernel.sched_rt_runtime_us";
 
 impl Engine {
     /// Makes the groups of a launched task, or finds those of an adopted one.
-    pub fn groups(&mut self, call: GroupCall) -> Result<TaskGroups, String> {
+    pub fn groups(&mut self, call: GroupCall) -> Result<(TaskGroups, Vec<Joining>), String> {
         match call {
             GroupCall::Make { task, name, pid } => match self.parts.group_use {
                 GroupUse::Yield if self.is_lc(task) => self.make(&name, pid, GroupUse::Freeze),
@@ -28,16 +28,21 @@ impl Engine {
             GroupCall::Find { pid } => {
                 let freezer = self.parts.groups.freezer_of(Path::new("/"), Tid(pid));
                 let freezer = freezer.map_err(|err| err.to_string())?;
-                Ok(TaskGroups { freezer, ..TaskGroups::default() })
+                Ok((TaskGroups { freezer, ..TaskGroups::default() }, Vec::new()))
             }
         }
     }
 
-    fn make(&mut self, name: &str, pid: i32, wanted: GroupUse) -> Result<TaskGroups, String> {
+    fn make(
+        &mut self,
+        name: &str,
+        pid: i32,
+        wanted: GroupUse,
+    ) -> Result<(TaskGroups, Vec<Joining>), String> {
         let (groups, exec) = (&self.parts.groups, &mut self.parts.executor);
         let made = groups.make(name, wanted, exec).map_err(|err| err.to_string())?;
-        groups.admit(&made, Tid(pid), exec).map_err(|err| err.to_string())?;
-        Ok(made)
+        let moves = groups.begin_admit(&made, Tid(pid), exec).map_err(|err| err.to_string())?;
+        Ok((made, moves))
     }
 
     /// Switches RT throttling off, until the daemon ends: a lane may fill its core by design.
@@ -83,7 +88,7 @@ impl Engine {
             return write(exec, weight(file, false)).map(drop).map_err(|err| err.to_string());
         }
         let report =
-            exec.undo_texts(|subject| matches!(subject, Subject::Setting(own) if own == file));
+            exec.undo_texts(|subject, _| matches!(subject, Subject::Setting(own) if own == file));
         if report.is_complete() { Ok(()) } else { Err(report.to_string()) }
     }
 }

@@ -228,6 +228,7 @@ impl Engine {
             Command::Groups(call, reply) => {
                 let _ = reply.send(self.groups(call));
             }
+            Command::Joined(joining) => self.parts.executor.end_join(&joining),
             Command::Ungroup(groups, reply) => {
                 self.ungroup(&groups);
                 let _ = reply.send(());

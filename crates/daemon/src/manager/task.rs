@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use quell_act::Joining;
 use quell_act::backend::{TaskGroups, TaskInfo};
 use quell_control::config::{LaneConfig, Source, TaskConfig};
 use quell_control::protocol::{LatencyReport, TaskStatus};
@@ -204,17 +205,36 @@ impl Task {
             (None, _, false) => return Ok(TaskGroups::default()),
         };
         match engine.call(|reply| Command::Groups(call, reply)).map_err(no_answer)? {
-            Ok(groups) => {
+            Ok((groups, moves)) => {
                 if !self.programs.is_empty() {
                     self.groups = Some(groups.clone());
                 }
-                Ok(groups)
+                Ok(self.enter(groups, moves, engine))
             }
             Err(why) => {
                 self.problem(format!("no group in which it can be frozen: {why}"));
                 Ok(TaskGroups::default())
             }
         }
+    }
+
+    /// Moves the program into its groups; answers with those that it is in.
+    fn enter(
+        &mut self,
+        mut groups: TaskGroups,
+        moves: Vec<Joining>,
+        engine: &Postbox<Command>,
+    ) -> TaskGroups {
+        for joining in moves {
+            match joining.carry_out() {
+                Ok(()) => _ = engine.tell(Command::Joined(joining)),
+                Err(why) => {
+                    groups.leave_out(joining.dir());
+                    self.problem(format!("it stays in the cgroup that it is in: {why}"));
+                }
+            }
+        }
+        groups
     }
 
     /// The task's name.
@@ -416,6 +436,13 @@ impl Task {
             return Ok(said);
         }
         if let Some(groups) = self.groups.take() {
+            if let Err(why) = groups.dismantle() {
+                said.push(format!(
+                    "{}: a group stays until the daemon ends: {why}",
+                    self.config.name
+                ));
+                return Ok(said);
+            }
             engine.call(|reply| Command::Ungroup(groups, reply)).map_err(no_answer)?;
         }
         Ok(said)

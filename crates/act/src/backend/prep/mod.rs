@@ -197,7 +197,7 @@ impl Prep {
         let files: Vec<PathBuf> = plan.steps.iter().filter_map(Step::file).collect();
         let mut report = exec.undo_matching(|thread| threads.contains(thread));
         let settings = exec.undo_texts(
-            |subject| matches!(subject, Subject::Setting(file) if files.contains(file)),
+            |subject, _| matches!(subject, Subject::Setting(file) if files.contains(file)),
         );
         report.restored.extend(settings.restored);
         report.left.extend(settings.left);

@@ -14,7 +14,7 @@ use super::fake::{give, info, plan, set, task};
 use super::{elevation, lc_attr};
 use crate::backend::*;
 use crate::testing::executor;
-use crate::{Policy, SchedAttr, host};
+use crate::{Policy, SchedAttr, Subject, host};
 use quell_observe::ThreadView;
 use quell_os::{ThreadRef, Tid};
 use quell_testkit::host_lock;
@@ -305,6 +305,28 @@ fn a_cgroup_that_forbids_realtime_costs_its_task_the_rung_and_nobody_else() {
     eventually("the group is empty", || pids_in(&dir).is_empty());
     assert!(exec.undo_all().is_complete());
     assert!(!dir.exists());
+}
+
+#[test]
+fn the_groups_of_tasks_that_come_and_go_leave_nothing_in_the_journal() {
+    let layout = Layout::detect(Path::new("/")).unwrap();
+    let groups = Groups::below(layout, &format!("quell-test-churn-{}", std::process::id()));
+    let mut exec = executor();
+    // The directory above them stays.
+    let mut before = None;
+    for _ in 0..3 {
+        let made = groups.make("job", GroupUse::Yield, &mut exec).unwrap();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        groups.admit(&made, Tid(child.id() as i32), &mut exec).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        made.dismantle().unwrap();
+        assert!(groups.remove(&made, &mut exec).is_complete());
+        let left = exec.changes();
+        assert_eq!(*before.get_or_insert(left.len()), left.len(), "{left:?}");
+        assert!(left.iter().all(|change| !matches!(change.what, Subject::Member { .. })));
+    }
+    exec.undo_all();
 }
 
 #[test]
