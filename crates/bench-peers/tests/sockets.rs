@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_quell-bench-peers");
-const CASES: [&str; 8] = [
+const CASES: [&str; 9] = [
     "pingpong-alone",
     "writes-4k",
     "messages-64b",
@@ -15,6 +15,7 @@ const CASES: [&str; 8] = [
     "eight-streams",
     "bulk-beside-latency",
     "connect-request",
+    "stalled-reader",
 ];
 
 fn start(words: &[&str]) -> Child {
@@ -43,9 +44,27 @@ fn each_case_carries_its_bytes_over_tcp() {
 }
 
 #[test]
+fn careful_users_of_tcp_carry_their_bytes() {
+    ["writes-4k", "messages-64b"].iter().for_each(|case| run("tcp-buffered", case));
+    run("tcp-fast-open", "connect-request");
+    run("mptcp", "stream-copying");
+    // It takes the right to lower a nice value.
+    if rustix::process::geteuid().is_root() {
+        run("tcp-nice", "bulk-beside-latency");
+    }
+}
+
+#[test]
+fn uthreads_echo_over_tcp_and_through_shared_memory() {
+    run("uthreads-tcp", "uthread-echo");
+    run("uthreads-shm", "uthread-echo");
+}
+
+#[test]
 fn each_case_carries_its_bytes_over_channels() {
     CASES.iter().for_each(|case| run("quell", case));
     run("quell-2", "stream-zero-copy");
+    run("quell-2", "two-channels");
 }
 
 #[test]

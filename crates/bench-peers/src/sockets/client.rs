@@ -11,7 +11,7 @@ use quell_net::{Class, Stream};
 
 use super::connection::{Connection, Connector};
 use super::pattern::Pattern;
-use super::server::{CPU, MESSAGES, PING, SOCKET, STREAM, ZERO_COPY};
+use super::server::{CPU, MESSAGES, PING, SOCKET, STALLED, STREAM, ZERO_COPY};
 use super::{Case, Measured, System};
 
 /// Round trips before those that count.
@@ -20,6 +20,11 @@ const WARM_UP: usize = 200;
 const PAUSE: Duration = Duration::from_micros(200);
 /// Before a case beside bulk streams counts, so that those are at their rate.
 const BULK_WARM_UP: Duration = Duration::from_millis(200);
+
+/// What is written at once where a stream without copies is compared with one that has them.
+const COPIED_AT_ONCE: usize = 256 << 10;
+/// What is written to a stream that nothing reads: more than any buffer holds.
+const STALLED_BYTES: usize = 1 << 20;
 
 /// Processor time of this process.
 ///
@@ -38,6 +43,8 @@ pub fn run(system: System, address: &str, case: Case, time: Duration) -> Result<
     let connector = Connector::new(system, address)?;
     let control = connector.connect(Class::Latency).context("connect")?;
     let run = Run { connector: &connector, control: &control, time, pattern: Pattern::new() };
+    // A connection that is opened by its first bytes has to be the server's first.
+    run.server_cpu_ns()?;
     match case {
         Case::PingPong { bytes } => run.ping_pong(bytes),
         Case::Streams { count, bytes } => run.streams(count, bytes, false),
@@ -45,6 +52,7 @@ pub fn run(system: System, address: &str, case: Case, time: Duration) -> Result<
         Case::Messages { sockets, bytes } => run.messages(sockets, bytes),
         Case::Beside { streams, bytes } => run.beside(streams, bytes),
         Case::Connect { bytes } => run.connects(bytes),
+        Case::Stalled { streams, bytes } => run.beside_stalled(streams, bytes),
     }
 }
 
@@ -79,7 +87,7 @@ impl Run<'_> {
         let ns = nanos(start.at.elapsed());
         let client_cpu_ns = cpu_ns()? - start.client_cpu_ns;
         let server_cpu_ns = self.server_cpu_ns()? - start.server_cpu_ns;
-        Ok(Measured { bytes, ops, ns, client_cpu_ns, server_cpu_ns, samples })
+        Ok(Measured { bytes, ops, ns, client_cpu_ns, server_cpu_ns, samples, part: None })
     }
 
     fn open(&self, kind: u8, number: u64, class: Class) -> Result<Connection> {
@@ -153,6 +161,10 @@ impl Run<'_> {
                         Connection::Quell(stream) if without_copies => {
                             self.push_in_place(stream, bytes, until)
                         }
+                        // The best size for each that copies.
+                        other if without_copies && bytes >= COPIED_AT_ONCE / 4 => {
+                            self.push(other, COPIED_AT_ONCE, || Instant::now() < until)
+                        }
                         other => self.push(other, bytes, || Instant::now() < until),
                     })
                 })
@@ -195,6 +207,22 @@ impl Run<'_> {
         Ok(sent)
     }
 
+    /// Streams alone, then beside one that is never read, through the same channels where there are such.
+    fn beside_stalled(&self, streams: usize, bytes: usize) -> Result<Measured> {
+        let alone = self.streams(streams, bytes, false)?;
+        let stalled = self.open(STALLED, 0, Class::Throughput)?;
+        // It waits for ever, and ends with the process.
+        thread::spawn(move || {
+            let memory = vec![0; STALLED_BYTES];
+            while (&stalled).write_all(&memory).is_ok() {}
+        });
+        thread::sleep(BULK_WARM_UP);
+        let beside = self.streams(streams, bytes, false)?;
+        let rate = |measured: &Measured| measured.bytes as f64 / measured.ns as f64;
+        let part = Some(rate(&beside) / rate(&alone));
+        Ok(Measured { part, ..beside })
+    }
+
     fn messages(&self, sockets: usize, bytes: usize) -> Result<Measured> {
         let all = (0..sockets).map(|_| self.open(SOCKET, 0, Class::Throughput));
         let all: Vec<Connection> = all.collect::<Result<_>>()?;
@@ -230,11 +258,13 @@ impl Run<'_> {
                     let (stops, ready) = (&stops, &ready);
                     scope.spawn(move || {
                         ready.wait();
+                        self.connector.system().prioritise(Class::Throughput)?;
                         // Relaxed: one end of the time is as good as another.
                         self.push(stream, 256 << 10, || !stops.load(Ordering::Relaxed))
                     })
                 })
                 .collect();
+            self.connector.system().prioritise(Class::Latency)?;
             ready.wait();
             let asked = self.ask_at_intervals(&connection, streams, bytes);
             stops.store(true, Ordering::Relaxed);

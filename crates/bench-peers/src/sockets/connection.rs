@@ -2,17 +2,25 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use quell_net::{Class, Endpoint, EndpointConfig, SameHost, Stream};
+use quell_runtime::net::{TcpListener as UthreadListener, TcpStream as UthreadStream};
+use rustix::net::{self, SendFlags, sockopt};
 
-use super::System;
+use super::gathering::{Gatherer, Gathering};
+use super::{System, Tcp};
 
 /// A connection of any system.
 pub enum Connection {
     Tcp(TcpStream),
+    Gathering(Gathering),
+    FastOpen(FastOpen),
+    Uthread(UthreadStream),
     Unix(UnixStream),
     Quell(Stream),
 }
@@ -22,6 +30,12 @@ impl Connection {
     pub fn end(&self) -> Result<()> {
         match self {
             Connection::Tcp(stream) => stream.shutdown(Shutdown::Write)?,
+            Connection::Gathering(gathering) => {
+                gathering.flush()?;
+                gathering.stream().shutdown(Shutdown::Write)?;
+            }
+            Connection::FastOpen(opening) => opening.stream.shutdown(Shutdown::Write)?,
+            Connection::Uthread(stream) => stream.shutdown(Shutdown::Write)?,
             Connection::Unix(stream) => stream.shutdown(Shutdown::Write)?,
             Connection::Quell(stream) => stream.shutdown(Shutdown::Write)?,
         }
@@ -33,6 +47,12 @@ impl Read for &Connection {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Connection::Tcp(stream) => (&mut &*stream).read(into),
+            Connection::Gathering(gathering) => {
+                gathering.flush()?;
+                gathering.stream().read(into)
+            }
+            Connection::FastOpen(opening) => (&opening.stream).read(into),
+            Connection::Uthread(stream) => (&mut &*stream).read(into),
             Connection::Unix(stream) => (&mut &*stream).read(into),
             Connection::Quell(stream) => Ok(stream.read(into)?),
         }
@@ -43,6 +63,9 @@ impl Write for &Connection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Connection::Tcp(stream) => (&mut &*stream).write(bytes),
+            Connection::Gathering(gathering) => gathering.write(bytes),
+            Connection::FastOpen(opening) => opening.write(bytes),
+            Connection::Uthread(stream) => (&mut &*stream).write(bytes),
             Connection::Unix(stream) => (&mut &*stream).write(bytes),
             Connection::Quell(stream) => Ok(stream.write(bytes)?),
         }
@@ -51,14 +74,45 @@ impl Write for &Connection {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Connection::Quell(stream) => (&mut &*stream).flush(),
-            Connection::Tcp(_) | Connection::Unix(_) => Ok(()),
+            Connection::Gathering(gathering) => gathering.flush(),
+            Connection::Tcp(_)
+            | Connection::FastOpen(_)
+            | Connection::Uthread(_)
+            | Connection::Unix(_) => Ok(()),
+        }
+    }
+}
+
+/// A TCP connection that its first bytes open: used by one thread at a time.
+pub struct FastOpen {
+    stream: TcpStream,
+    /// Where to, until then.
+    address: Mutex<Option<SocketAddr>>,
+}
+
+/// `MSG_FASTOPEN` of `linux/socket.h`.
+const MSG_FASTOPEN: u32 = 0x2000_0000;
+
+impl FastOpen {
+    fn new(address: SocketAddr) -> Result<FastOpen> {
+        Ok(FastOpen { stream: unconnected(None)?.into(), address: Mutex::new(Some(address)) })
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self.address.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            None => (&self.stream).write(bytes),
+            Some(address) => {
+                let flags = SendFlags::from_bits_retain(MSG_FASTOPEN);
+                Ok(net::sendto(&self.stream, bytes, flags, &address)?)
+            }
         }
     }
 }
 
 /// Where connections come from.
 pub enum Acceptor {
-    Tcp(TcpListener),
+    Tcp(TcpListener, Option<Gatherer>),
+    Uthread(UthreadListener),
     Unix(UnixListener),
     Quell(Endpoint, quell_net::Listener),
 }
@@ -97,16 +151,24 @@ impl Acceptor {
     /// When it cannot.
     pub fn bind(system: System, address: &str) -> Result<(Acceptor, String)> {
         Ok(match system {
-            System::Tcp => {
-                let listener = TcpListener::bind(address).context("listen")?;
+            System::Tcp(kind) => {
+                let socket = unconnected(protocol_of(kind))?;
+                net::bind(&socket, &address.parse::<SocketAddr>()?).context("bind")?;
+                net::listen(&socket, BACKLOG).context("listen")?;
+                let listener = TcpListener::from(socket);
                 let own = listener.local_addr()?.to_string();
-                (Acceptor::Tcp(listener), own)
+                (Acceptor::Tcp(listener, gatherer_of(kind)), own)
             }
             System::Unix => {
                 let listener = UnixListener::bind_addr(&unix_name(address)?)?;
                 (Acceptor::Unix(listener), address.to_owned())
             }
-            System::Quell { .. } | System::QuellEarly | System::QuellShm => {
+            System::UthreadsTcp => {
+                let listener = UthreadListener::bind(address).context("listen")?;
+                let own = listener.local_addr()?.to_string();
+                (Acceptor::Uthread(listener), own)
+            }
+            System::Quell { .. } | System::QuellEarly | System::QuellShm | System::UthreadsShm => {
                 let endpoint = endpoint(system)?;
                 let own = endpoint.take_channels(address.parse()?)?;
                 let listener = endpoint.listen(virtual_address())?;
@@ -121,11 +183,9 @@ impl Acceptor {
     /// When there is none.
     pub fn accept(&self) -> Result<Connection> {
         Ok(match self {
-            Acceptor::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
-                prepare(&stream)?;
-                Connection::Tcp(stream)
-            }
+            // It has what was set for its listener.
+            Acceptor::Tcp(listener, gatherer) => tcp(listener.accept()?.0, gatherer.as_ref()),
+            Acceptor::Uthread(listener) => Connection::Uthread(green(listener.accept()?.0)?),
             Acceptor::Unix(listener) => Connection::Unix(listener.accept()?.0),
             Acceptor::Quell(_, listener) => Connection::Quell(listener.accept()?),
         })
@@ -135,15 +195,44 @@ impl Acceptor {
     pub fn endpoint(&self) -> Option<&Endpoint> {
         match self {
             Acceptor::Quell(endpoint, _) => Some(endpoint),
-            Acceptor::Tcp(_) | Acceptor::Unix(_) => None,
+            Acceptor::Tcp(..) | Acceptor::Uthread(_) | Acceptor::Unix(_) => None,
         }
     }
 }
 
-fn prepare(stream: &TcpStream) -> Result<()> {
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+fn protocol_of(kind: Tcp) -> Option<net::Protocol> {
+    (kind == Tcp::Multipath).then_some(net::ipproto::MPTCP)
+}
+
+fn gatherer_of(kind: Tcp) -> Option<Gatherer> {
+    (kind == Tcp::Buffered).then(Gatherer::start)
+}
+
+fn tcp(stream: TcpStream, gatherer: Option<&Gatherer>) -> Connection {
+    match gatherer {
+        Some(gatherer) => Connection::Gathering(gatherer.gather(stream)),
+        None => Connection::Tcp(stream),
+    }
+}
+
+/// What all of them have.
+fn green(stream: UthreadStream) -> Result<UthreadStream> {
     stream.set_nodelay(true)?;
-    rustix::net::sockopt::set_tcp_congestion(stream, CONGESTION).context("set cubic")?;
-    Ok(())
+    sockopt::set_tcp_congestion(&stream, CONGESTION).context("set cubic")?;
+    Ok(stream)
+}
+
+/// A socket with what all of them have.
+fn unconnected(protocol: Option<net::Protocol>) -> Result<OwnedFd> {
+    let (family, flags) = (net::AddressFamily::INET, net::SocketFlags::CLOEXEC);
+    let socket = net::socket_with(family, net::SocketType::STREAM, flags, protocol);
+    let socket = socket.context("make a socket")?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_tcp_congestion(&socket, CONGESTION).context("set cubic")?;
+    Ok(socket)
 }
 
 /// Opens connections to a server.
@@ -151,6 +240,7 @@ pub struct Connector {
     system: System,
     address: String,
     endpoint: Option<Endpoint>,
+    gatherer: Option<Gatherer>,
 }
 
 impl Connector {
@@ -160,14 +250,23 @@ impl Connector {
     /// When it cannot be reached.
     pub fn new(system: System, address: &str) -> Result<Connector> {
         let endpoint = match system {
-            System::Tcp | System::Unix => None,
-            System::Quell { .. } | System::QuellEarly | System::QuellShm => {
+            System::Tcp(_) | System::UthreadsTcp | System::Unix => None,
+            System::Quell { .. } | System::QuellEarly | System::QuellShm | System::UthreadsShm => {
                 let endpoint = endpoint(system)?;
                 endpoint.connect_peer(address.parse()?)?;
                 Some(endpoint)
             }
         };
-        Ok(Connector { system, address: address.to_owned(), endpoint })
+        let gatherer = match system {
+            System::Tcp(kind) => gatherer_of(kind),
+            _ => None,
+        };
+        Ok(Connector { system, address: address.to_owned(), endpoint, gatherer })
+    }
+
+    /// What carries the bytes.
+    pub fn system(&self) -> System {
+        self.system
     }
 
     /// A new connection.
@@ -187,8 +286,16 @@ impl Connector {
         if self.system == System::Unix {
             return Ok(Connection::Unix(UnixStream::connect_addr(&unix_name(&self.address)?)?));
         }
-        let stream = TcpStream::connect(&self.address)?;
-        prepare(&stream)?;
-        Ok(Connection::Tcp(stream))
+        let address = self.address.parse::<SocketAddr>()?;
+        if self.system == System::UthreadsTcp {
+            return Ok(Connection::Uthread(green(UthreadStream::connect(address)?)?));
+        }
+        let System::Tcp(kind) = self.system else { bail!("{:?} has no endpoint", self.system) };
+        if kind == Tcp::FastOpen {
+            return Ok(Connection::FastOpen(FastOpen::new(address)?));
+        }
+        let socket = unconnected(protocol_of(kind))?;
+        net::connect(&socket, &address).context("connect")?;
+        Ok(tcp(socket.into(), self.gatherer.as_ref()))
     }
 }

@@ -6,19 +6,22 @@
 
 mod client;
 mod connection;
+mod gathering;
 mod pattern;
 mod server;
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use quell_net::Class;
+use quell_runtime::{Daemon, Runtime};
 use serde::Serialize;
 
 /// What carries the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// Kernel TCP, cubic.
-    Tcp,
+    Tcp(Tcp),
     /// A Unix socket.
     Unix,
     /// Virtual sockets over channels of kernel TCP.
@@ -32,20 +35,82 @@ pub enum System {
     QuellEarly,
     /// Virtual sockets through shared memory.
     QuellShm,
+    /// The same, on uthreads of Quell's runtime.
+    UthreadsShm,
+    /// Kernel TCP on uthreads of Quell's runtime.
+    UthreadsTcp,
+}
+
+/// How kernel TCP is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tcp {
+    /// As programs do.
+    Plain,
+    /// Writes are gathered in the program, for as long as virtual sockets gather theirs.
+    Buffered,
+    /// Threads that wait for answers have nice -20, those of streams 19.
+    Nice,
+    /// A connection is opened with its first bytes (RFC 7413).
+    FastOpen,
+    /// One connection over two subflows (RFC 8684).
+    Multipath,
 }
 
 impl System {
     fn parse(name: &str) -> Result<System> {
         Ok(match name {
-            "tcp" => System::Tcp,
+            "tcp" => System::Tcp(Tcp::Plain),
+            "tcp-buffered" => System::Tcp(Tcp::Buffered),
+            "tcp-nice" => System::Tcp(Tcp::Nice),
+            "tcp-fast-open" => System::Tcp(Tcp::FastOpen),
+            "mptcp" => System::Tcp(Tcp::Multipath),
             "unix" => System::Unix,
             "quell" => System::Quell { channels: 1, has_recovery: true },
             "quell-2" => System::Quell { channels: 2, has_recovery: true },
             "quell-no-recovery" => System::Quell { channels: 1, has_recovery: false },
             "quell-early" => System::QuellEarly,
             "quell-shm" => System::QuellShm,
+            "uthreads-shm" => System::UthreadsShm,
+            "uthreads-tcp" => System::UthreadsTcp,
             other => bail!("no system is called {other}"),
         })
+    }
+
+    /// Whether it runs on uthreads.
+    fn is_green(self) -> bool {
+        matches!(self, System::UthreadsShm | System::UthreadsTcp)
+    }
+
+    /// Runs an end on a thread of the system's kind, until it ends.
+    fn run<T: Send + 'static>(self, end: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        if !self.is_green() {
+            return end();
+        }
+        // A core for each end, as for threads that wait.
+        let builder = Runtime::builder().name("sockets").daemon(Daemon::Never).max_cores(1);
+        builder.build().context("build the runtime")?.run(end)
+    }
+
+    /// Starts another one, which ends with the process.
+    fn spawn(self, task: impl FnOnce() + Send + 'static) {
+        if self.is_green() {
+            drop(quell_runtime::thread::spawn(task));
+        } else {
+            drop(std::thread::spawn(task));
+        }
+    }
+
+    /// Gives the calling thread the priority of what it serves, where the system has such.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    fn prioritise(self, class: Class) -> Result<()> {
+        if self == System::Tcp(Tcp::Nice) {
+            let nice = if class == Class::Latency { -20 } else { 19 };
+            // Linux: of the calling thread alone.
+            rustix::process::setpriority_process(None, nice).context("set the nice value")?;
+        }
+        Ok(())
     }
 }
 
@@ -64,6 +129,8 @@ pub enum Case {
     Beside { streams: usize, bytes: usize },
     /// A new connection for each request.
     Connect { bytes: usize },
+    /// So many streams, alone and then beside one that is never read.
+    Stalled { streams: usize, bytes: usize },
 }
 
 impl Case {
@@ -74,6 +141,7 @@ impl Case {
     pub fn parse(name: &str) -> Result<Case> {
         Ok(match name {
             "pingpong-alone" | "same-host-rtt" => Case::PingPong { bytes: 4_096 },
+            "uthread-echo" => Case::PingPong { bytes: 64 },
             "writes-4k" | "same-host-4k" => Case::Streams { count: 1, bytes: 4_096 },
             "messages-64b" => Case::Messages { sockets: 64, bytes: 64 },
             "stream-copying" | "same-host-bulk" => Case::Streams { count: 1, bytes: 256 << 10 },
@@ -82,6 +150,8 @@ impl Case {
             "latency-alone" => Case::Beside { streams: 0, bytes: 4_096 },
             "bulk-beside-latency" => Case::Beside { streams: 8, bytes: 4_096 },
             "connect-request" => Case::Connect { bytes: 64 },
+            "stalled-reader" => Case::Stalled { streams: 2, bytes: 64 << 10 },
+            "two-channels" => Case::ZeroCopy { bytes: 4_096 },
             other => bail!("no case is called {other}"),
         })
     }
@@ -102,6 +172,8 @@ pub struct Measured {
     pub server_cpu_ns: u64,
     /// Times of round trips.
     pub samples: Vec<u64>,
+    /// Of [`Case::Stalled`]: the rate beside the one that is never read, as a part of that alone.
+    pub part: Option<f64>,
 }
 
 /// Runs one end.
@@ -110,11 +182,16 @@ pub struct Measured {
 /// When the words name none, or it fails.
 pub fn run(words: &[&str]) -> Result<()> {
     match *words {
-        ["server", system, address] => server::run(System::parse(system)?, address),
+        ["server", system, address] => {
+            let (system, address) = (System::parse(system)?, address.to_owned());
+            system.run(move || server::run(system, &address))
+        }
         ["client", system, address, case, millis] => {
             let millis: u64 = millis.parse().context("the time in milliseconds")?;
             let time = Duration::from_millis(millis.min(60_000));
-            let measured = client::run(System::parse(system)?, address, Case::parse(case)?, time)?;
+            let (system, case) = (System::parse(system)?, Case::parse(case)?);
+            let address = address.to_owned();
+            let measured = system.run(move || client::run(system, &address, case, time))?;
             println!("{}", serde_json::to_string(&measured)?);
             Ok(())
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use quell_net::{Endpoint, Selector};
+use quell_net::{Class, Endpoint, Selector};
 use rustix::event::epoll;
 
 use super::System;
@@ -32,8 +32,12 @@ pub const SOCKET: u8 = 6;
 /// See [`PING`]: a stream that is read without copies where that can be done.
 pub const ZERO_COPY: u8 = 5;
 
+/// See [`PING`]: a stream that is never read.
+pub const STALLED: u8 = 7;
+
 /// What the threads of a server share.
 struct Server {
+    system: System,
     acceptor: Acceptor,
     pattern: Pattern,
     /// Sockets of messages that wait for their reader.
@@ -47,12 +51,12 @@ pub fn run(system: System, address: &str) -> Result<()> {
     println!("port {own}");
     let control = acceptor.accept().context("accept")?;
     let (sockets, changed) = (Mutex::default(), Condvar::new());
-    let server = Arc::new(Server { acceptor, pattern: Pattern::new(), sockets, changed });
+    let server = Arc::new(Server { system, acceptor, pattern: Pattern::new(), sockets, changed });
     // It ends with the process.
-    thread::spawn(move || {
+    system.spawn(move || {
         while let Ok(connection) = server.acceptor.accept() {
             let server = Arc::clone(&server);
-            thread::spawn(move || {
+            system.spawn(move || {
                 if let Err(error) = server.serve(connection) {
                     eprintln!("error: {error:#}");
                     std::process::exit(1);
@@ -84,8 +88,18 @@ impl Server {
         let [kind, number @ ..] = head;
         let number = u64::from_le_bytes(number);
         match kind {
-            PING => ping(&connection, number as usize),
-            STREAM => stream(&connection, &self.pattern),
+            PING => {
+                self.system.prioritise(Class::Latency)?;
+                ping(&connection, number as usize)
+            }
+            STREAM => {
+                self.system.prioritise(Class::Throughput)?;
+                stream(&connection, &self.pattern)
+            }
+            // Until the process ends.
+            STALLED => loop {
+                thread::park();
+            },
             ZERO_COPY => zero_copy(&connection, &self.pattern),
             MESSAGES => self.messages(&connection, number),
             SOCKET => {
@@ -234,8 +248,9 @@ fn read_messages(
 fn nonblocking(socket: &Connection) -> Result<()> {
     match socket {
         Connection::Tcp(stream) => stream.set_nonblocking(true)?,
+        Connection::Gathering(gathering) => gathering.stream().set_nonblocking(true)?,
         Connection::Unix(stream) => stream.set_nonblocking(true)?,
-        Connection::Quell(_) => {}
+        Connection::Quell(_) | Connection::FastOpen(_) | Connection::Uthread(_) => {}
     }
     Ok(())
 }
@@ -243,7 +258,10 @@ fn nonblocking(socket: &Connection) -> Result<()> {
 fn descriptor(socket: &Connection) -> Result<BorrowedFd<'_>> {
     match socket {
         Connection::Tcp(stream) => Ok(stream.as_fd()),
+        Connection::Gathering(gathering) => Ok(gathering.stream().as_fd()),
         Connection::Unix(stream) => Ok(stream.as_fd()),
-        Connection::Quell(_) => bail!("a virtual socket has no descriptor"),
+        Connection::Quell(_) | Connection::FastOpen(_) | Connection::Uthread(_) => {
+            bail!("it has no descriptor to wait for")
+        }
     }
 }

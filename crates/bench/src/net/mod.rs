@@ -127,11 +127,21 @@ fn conclude(case: &'static Case, seen: &Seen, report: &mut BenchReport) {
     }
     for Goal { metric, against, floor, stretch, at_most } in case.goals {
         let Some(own) = case.own.first() else { continue };
-        let found = report.ratios.iter().find(|ratio| {
-            (ratio.case.as_str(), ratio.system.as_str()) == (case.name, *own)
-                && (ratio.against.as_str(), ratio.metric.as_str()) == (*against, *metric)
-        });
-        let Some(median) = found.map(|ratio| ratio.median) else { continue };
+        let is_meant = |found_case: &str, system: &str, found_metric: &str| {
+            (found_case, system, found_metric) == (case.name, *own, *metric)
+        };
+        let found = match against {
+            Some(rival) => report
+                .ratios
+                .iter()
+                .find(|it| is_meant(&it.case, &it.system, &it.metric) && it.against == *rival)
+                .map(|ratio| ratio.median),
+            None => {
+                let row = report.rows.iter().find(|it| is_meant(&it.case, &it.system, &it.metric));
+                row.map(|row| row.median)
+            }
+        };
+        let Some(median) = found else { continue };
         let meets = |goal: f64| if *at_most { median <= goal } else { median >= goal };
         let verdict = match (meets(*floor), meets(*stretch)) {
             (_, true) => "stretch met",
@@ -140,8 +150,9 @@ fn conclude(case: &'static Case, seen: &Seen, report: &mut BenchReport) {
         };
         let sign = if *at_most { "at most" } else { "at least" };
         report.notes.push(format!(
-            "{verdict}: {}, {metric} of {own} ÷ {against}: {median:.3}; floor {sign} {floor}, stretch {stretch}",
-            case.name
+            "{verdict}: {}, {metric} of {own}{}: {median:.3}; floor {sign} {floor}, stretch {stretch}",
+            case.name,
+            against.map(|rival| format!(" ÷ {rival}")).unwrap_or_default()
         ));
     }
 }

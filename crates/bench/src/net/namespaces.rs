@@ -8,6 +8,14 @@ use anyhow::{Context as _, Result, ensure};
 
 /// The server's address, and the client's.
 pub const ADDRESSES: [&str; 2] = ["10.77.7.1", "10.77.7.2"];
+/// The client's second one, for connections over several paths.
+const SECOND: &str = "10.77.7.3/24";
+/// Connections end as fast as they are made, and may be opened by their first bytes, with listeners that do not ask for it.
+const SETTINGS: [&str; 3] = [
+    "net.ipv4.ip_local_port_range=1024 65535",
+    "net.ipv4.tcp_tw_reuse=1",
+    "net.ipv4.tcp_fastopen=1027",
+];
 /// The ends of the link.
 const ENDS: [&str; 2] = ["quell-net-a", "quell-net-b"];
 
@@ -58,11 +66,19 @@ impl Namespaces {
             "netns", &pids[1],
         ])?;
         for side in 0..2 {
-            let address = format!("{}/30", ADDRESSES[side]);
+            let address = format!("{}/24", ADDRESSES[side]);
             namespaces.run(side, &["ip", "link", "set", "lo", "up"])?;
             namespaces.run(side, &["ip", "address", "add", &address, "dev", ENDS[side]])?;
             namespaces.run(side, &["ip", "link", "set", ENDS[side], "up"])?;
+            for setting in SETTINGS {
+                namespaces.run(side, &["sysctl", "-qw", setting])?;
+            }
+            namespaces.run(side, &["ip", "mptcp", "limits", "set", "subflow", "1"])?;
         }
+        namespaces.run(1, &["ip", "address", "add", SECOND, "dev", ENDS[1]])?;
+        let (address, _) = SECOND.split_once('/').unwrap_or((SECOND, ""));
+        let endpoint = ["ip", "mptcp", "endpoint", "add", address, "dev", ENDS[1], "subflow"];
+        namespaces.run(1, &endpoint)?;
         Ok(namespaces)
     }
 
