@@ -68,6 +68,7 @@ fn live(seed: u64) {
     let kind = world.rng.random_range(if lossy.is_some() { 4..16 } else { 0..16 });
     // Nothing is sent again: a channel that breaks ends the streams that used it.
     let has_recovery = lossy.is_some() || !seed.is_multiple_of(4);
+    world.has_recovery = has_recovery;
     for _ in 0..hosts {
         world.add_host(|config| policies(kind, has_recovery, config));
     }
@@ -142,13 +143,7 @@ fn disturb(world: &mut World, hosts: usize, kind: u32, has_recovery: bool) {
         33 => world.restart(from, |config| policies(kind, has_recovery, config)),
         34 if !world.ends.is_empty() => {
             let index = world.rng.random_range(0..world.ends.len());
-            let now = world.now;
-            let end = &mut world.ends[index];
-            if !end.is_closed {
-                (end.is_closed, end.failed) = (true, true);
-                world.hosts[end.host].engine.abort(end.key, now);
-                world.hosts[end.host].forget(end.key);
-            }
+            world.abort(index);
         }
         _ => {}
     }

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use quell_model::Nanos;
 use quell_net_engine::wire::Open;
 use quell_net_engine::{
-    ChannelCaps, ChannelId, Class, EndpointId, EngineConfig, Key, Notice, Policies,
+    ChannelCaps, ChannelId, Class, EndpointId, EngineConfig, Key, Notice, OpenRefusal, Policies,
+    StreamFailure,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -46,6 +47,20 @@ pub struct End {
     pub idle_until: Nanos,
     /// It got a notice that something may be possible. Applications look only then.
     is_awake: bool,
+    /// The host at the other end.
+    peer_host: usize,
+    /// Something was done that may end it before its time.
+    may_fail: bool,
+}
+
+impl End {
+    fn expect_failure(&mut self) {
+        self.may_fail = true;
+    }
+
+    fn is_between(&self, hosts: [usize; 2]) -> bool {
+        hosts == [self.host, self.peer_host] || hosts == [self.peer_host, self.host]
+    }
 }
 
 /// See the module.
@@ -56,6 +71,8 @@ pub struct World {
     pub wires: Vec<Wire>,
     pub ends: Vec<End>,
     pub spec: LinkSpec,
+    /// Streams survive the loss of a channel.
+    pub has_recovery: bool,
     pub listeners: BTreeMap<Key, usize>,
     next_number: u32,
     next_endpoint: u128,
@@ -78,6 +95,7 @@ impl World {
             wires: Vec::new(),
             ends: Vec::new(),
             spec,
+            has_recovery: true,
             listeners: BTreeMap::new(),
             next_number: 1,
             next_endpoint: 1,
@@ -132,6 +150,10 @@ impl World {
     pub fn cut(&mut self, index: usize) {
         let wire = self.wires.swap_remove(index);
         let now = self.now;
+        if !self.has_recovery {
+            let hosts = wire.ends.map(|(host, _)| host);
+            self.ends.iter_mut().filter(|end| end.is_between(hosts)).for_each(End::expect_failure);
+        }
         for (side, (host, key)) in wire.ends.into_iter().enumerate() {
             let knows = wire.dead.is_some_and(|(late, _)| late != side);
             if !knows {
@@ -145,6 +167,10 @@ impl World {
         let wire = &mut self.wires[index];
         if wire.dead.is_some() {
             return;
+        }
+        if !self.has_recovery {
+            let hosts = wire.ends.map(|(host, _)| host);
+            self.ends.iter_mut().filter(|end| end.is_between(hosts)).for_each(End::expect_failure);
         }
         wire.dead = Some((1 - side, Nanos(self.now.0 + delay.0)));
         wire.links.iter_mut().for_each(Link::lose_all);
@@ -176,6 +202,8 @@ impl World {
         for end in self.ends.iter_mut().filter(|end| end.host == host) {
             (end.is_closed, end.failed) = (true, true);
         }
+        let touched = self.ends.iter_mut().filter(|end| [end.host, end.peer_host].contains(&host));
+        touched.for_each(End::expect_failure);
         for other in 0..self.hosts.len() {
             let now = self.now;
             if let Some(peer) = self.hosts[other].engine.peer(old) {
@@ -212,6 +240,8 @@ impl World {
             failed: false,
             idle_until: Nanos::ZERO,
             is_awake: true,
+            peer_host: to,
+            may_fail: false,
         });
         self.answers.insert(source, bytes[1]);
         Some(index)
@@ -294,6 +324,8 @@ impl World {
                 failed: false,
                 idle_until: Nanos::ZERO,
                 is_awake: true,
+                peer_host: self.ends[opener].host,
+                may_fail: self.ends[opener].may_fail,
             });
         }
     }
@@ -307,6 +339,26 @@ impl World {
         has_acted
     }
 
+    /// The other end of a stream that has failed here.
+    fn expect_failure_of_peer(&mut self, writer: u64) {
+        let peer = self.ends.iter_mut().filter(|end| end.peer_writer == writer);
+        peer.for_each(End::expect_failure);
+    }
+
+    /// The application of an end gives it up.
+    pub fn abort(&mut self, index: usize) {
+        let now = self.now;
+        let end = &mut self.ends[index];
+        if end.is_closed {
+            return;
+        }
+        (end.is_closed, end.failed, end.may_fail) = (true, true, true);
+        self.hosts[end.host].engine.abort(end.key, now);
+        self.hosts[end.host].forget(end.key);
+        let writer = end.writer;
+        self.expect_failure_of_peer(writer);
+    }
+
     fn act(&mut self, index: usize) -> bool {
         let now = self.now;
         let end = &mut self.ends[index];
@@ -318,10 +370,17 @@ impl World {
         let Some(status) = host.engine.status(end.key) else {
             panic!("an open socket has no status")
         };
-        if status.failure.is_some() {
+        if let Some(failure) = status.failure {
             (end.failed, end.is_closed) = (true, true);
+            let is_refused = failure == StreamFailure::Refused(OpenRefusal::Busy);
+            assert!(
+                end.may_fail || is_refused,
+                "a stream fails without a cause: {failure:?}, {end:?}"
+            );
             host.engine.close(end.key, now);
             host.forget(end.key);
+            let writer = end.writer;
+            self.expect_failure_of_peer(writer);
             return true;
         }
         let mut has_acted = false;
