@@ -10,7 +10,7 @@ DEMO       := $(QUELL) bench services --quick --brief --service memcached --json
 BENCHES    := services client wake-cost overhead overload three-services reaction mechanism why check view lanes net runtime runtime-colocate sim sim-host validation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build deb demo test test-all test-unit test-ignored test-peers test-deb test-crash test-vm soak fuzz miri bench docs lint clean
+.PHONY: help setup build deb demo test test-all test-unit test-ignored test-peers test-deb test-crash test-vm soak defects fuzz miri bench docs lint clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,10 +79,11 @@ test-vm: ## Test in virtual machines: 8 cores with hyperthreads, and the 16 of "
 SOAK_SECONDS ?= 1200
 # One test after the other: they measure memory, and each is to have the machine for itself.
 SOAK := $(CARGO) test --release --workspace $(CARGO_LOCK)
-soak: ## The runtime at full count, optimised: a million uthreads at once (6 GB), ten million started and joined, a day of time-outs, SOAK_SECONDS (1200) interrupted anywhere; then three services under random loads for SOAK_SECONDS in each of three arms (needs root)
+soak: ## The runtime at full count, optimised: a million uthreads at once (6 GB), ten million started and joined, a day of time-outs, ten thousand lives of virtual sockets, SOAK_SECONDS (1200) interrupted anywhere; then three services under random loads for SOAK_SECONDS in each of three arms (needs root)
 	$(SOAK) --test limits -- --ignored --nocapture --exact soak::a_million_uthreads_exist_at_once
 	$(SOAK) --test limits -- --ignored --nocapture --exact soak::ten_million_uthreads_that_come_and_go_leak_nothing
 	$(SOAK) --test limits -- --ignored --nocapture --exact soak::a_days_timeouts_leave_nothing_behind
+	QUELL_NET_SEEDS=10000 $(CARGO) test --release $(CARGO_LOCK) -p quell-net-engine --test it random::
 	QUELL_SOAK_SECONDS=$(SOAK_SECONDS) $(SOAK) --test preemption -- --nocapture --exact the_soak_finds_no_corruption_no_deadlock_and_no_leak
 	@$(STEP) "build" $(CARGO) build --release --bins $(CARGO_LOCK)
 	target/release/quell bench three-services --judge --seconds $(SOAK_SECONDS) --json target/soak-three-services.json
@@ -98,6 +99,9 @@ fuzz: ## Feed random input to every parser of traces, shared pages and subscript
 
 # Loom's models switch stacks and most else calls the kernel: Miri can do neither. What it runs are these, with threads of its own.
 MIRI := MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" $(CARGO) +nightly miri test $(CARGO_LOCK) --lib
+defects: ## Plant seventeen defects in the engine of virtual sockets, one after the other: its random lives have to find each (minutes)
+	scripts/defects/run.py
+
 miri: ## Run the lock-free protocols, timers and layouts of shared memory under Miri (needs nightly Rust with miri)
 	$(MIRI) -p quell-runtime -- with_threads:: queue::tests::a_ timers_that load::
 	$(MIRI) -p quell-shm -- a_grant_holds a_header_reads
@@ -125,6 +129,7 @@ lint: ## Check format, Rust lints, shell scripts, lines, words and links
 	scripts/lint/vocabulary.py
 	scripts/lint/links.py
 	scripts/lint/assertions.py --enforce
+	scripts/defects/run.py --check
 	$(CARGO) clippy --workspace --all-targets $(CARGO_LOCK) -- -D warnings
 	$(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target $(CARGO_LOCK)
 	shellcheck -x .ci/run scripts/vm/init packaging/debian/p* $$(git ls-files '*.sh')

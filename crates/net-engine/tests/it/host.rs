@@ -129,9 +129,26 @@ impl Host {
             let payload = std::mem::replace(&mut parser.buffer, rest);
             match self.engine.frame(channel, &header, &payload[HEADER_BYTES..], now) {
                 Ok(_) if !header.kind.is_data() => {}
-                Ok(delivery) => parser.open = Some((header, delivery, 0)),
+                Ok(delivery) => {
+                    self.assert_alone(delivery);
+                    parser.open = Some((header, delivery, 0));
+                }
                 Err(_) => return false,
             }
+        }
+    }
+
+    /// No other channel writes the same bytes of a socket's memory meanwhile.
+    fn assert_alone(&self, delivery: Delivery) {
+        let Delivery::Into { socket, start, end } = delivery else { return };
+        for (_, other, _) in self.parsers.values().filter_map(|parser| parser.open.as_ref()) {
+            let is_apart = match *other {
+                Delivery::Into { socket: of, start: from, end: to } => {
+                    of != socket || to <= start || end <= from
+                }
+                _ => true,
+            };
+            assert!(is_apart, "two channels write the same bytes: {other:?}, {delivery:?}");
         }
     }
 

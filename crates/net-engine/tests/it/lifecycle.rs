@@ -10,7 +10,7 @@ use quell_net_engine::{
 };
 
 use super::link::LinkSpec;
-use super::world::{World, address};
+use super::world::{End, World, address};
 
 const SPEC: LinkSpec = LinkSpec {
     delay: Nanos::from_micros(50),
@@ -66,7 +66,7 @@ fn streams_of_both_classes_arrive_whole() {
 #[test]
 fn connect_without_listener_is_refused() {
     let mut world = pair(SPEC);
-    let listener = *world.listeners.iter().find(|(_, host)| **host == 1).expect("one").0;
+    let listener = world.listeners[&1];
     let now = world.now;
     world.hosts[1].engine.close_listener(listener, now);
     let end = world.open(0, 1, Class::Latency, [1_000, 0]).expect("open");
@@ -123,6 +123,7 @@ fn lost_peer_resets_after_the_grace_time() {
     let end = unread_stream(&mut world);
     world.cut(0);
     world.cut(0);
+    world.ends.iter_mut().for_each(End::expect_failure);
     let until = Nanos(world.now.0 + 4_000_000_000);
     world.run(until);
     assert!(!world.ends[end].failed);

@@ -38,7 +38,7 @@ fn policies(kind: u32, has_recovery: bool, config: &mut EngineConfig) -> Policie
         stream_min: 8 << 10,
     };
     let relief =
-        Relief { buffer: 8 << 10, channel_budget: 32 << 10, stop_after: Nanos::from_millis(1) };
+        Relief { buffer: 4 << 10, channel_budget: 8 << 10, stop_after: Nanos::from_millis(1) };
     Policies {
         choice: match kind % 4 {
             0 => [Box::new(Hash), Box::new(LeastBacklog { margin: 4_096 })],
@@ -109,6 +109,13 @@ fn reconnect(world: &mut World, from: usize, to: usize, class: Class) {
     }
 }
 
+/// One of the ends that are open.
+fn open_end(world: &mut World) -> Option<usize> {
+    let is_open = |index: &usize| !world.ends[*index].is_closed;
+    let open: Vec<usize> = (0..world.ends.len()).filter(is_open).collect();
+    (!open.is_empty()).then(|| open[world.rng.random_range(0..open.len())])
+}
+
 /// Something happens: sockets open more often than channels break, and peers seldom die.
 fn disturb(world: &mut World, hosts: usize, kind: u32, has_recovery: bool) {
     let (from, to) = (world.rng.random_range(0..hosts), world.rng.random_range(0..hosts));
@@ -135,16 +142,18 @@ fn disturb(world: &mut World, hosts: usize, kind: u32, has_recovery: bool) {
             let until = Nanos(world.now.0 + world.rng.random_range(0..20_000_000));
             world.wires[index].links[0].stall(until);
         }
-        29..=32 if !world.ends.is_empty() => {
-            let index = world.rng.random_range(0..world.ends.len());
+        29..=32 => {
             let idle = world.rng.random_range(0..50_000_000);
-            world.ends[index].idle_until = Nanos(world.now.0 + idle);
+            if let Some(index) = open_end(world) {
+                world.ends[index].idle_until = Nanos(world.now.0 + idle);
+            }
         }
         33 => world.restart(from, |config| policies(kind, has_recovery, config)),
-        34 if !world.ends.is_empty() => {
-            let index = world.rng.random_range(0..world.ends.len());
-            world.abort(index);
+        35 => {
+            let time = Nanos(world.rng.random_range(0..20_000_000));
+            world.deafen(to, time);
         }
+        34 => open_end(world).into_iter().for_each(|index| world.abort(index)),
         _ => {}
     }
 }

@@ -54,7 +54,7 @@ pub struct End {
 }
 
 impl End {
-    fn expect_failure(&mut self) {
+    pub fn expect_failure(&mut self) {
         self.may_fail = true;
     }
 
@@ -73,7 +73,9 @@ pub struct World {
     pub spec: LinkSpec,
     /// Streams survive the loss of a channel.
     pub has_recovery: bool,
-    pub listeners: BTreeMap<Key, usize>,
+    pub listeners: BTreeMap<usize, Key>,
+    /// Hosts whose applications accept nothing before.
+    deaf: BTreeMap<usize, Nanos>,
     next_number: u32,
     next_endpoint: u128,
     /// Ends of the opener by its address: how the acceptor's end finds its peer.
@@ -81,6 +83,9 @@ pub struct World {
     /// What the acceptor is to write, by the same.
     answers: BTreeMap<SocketAddr, u64>,
 }
+
+/// Streams that wait to be accepted.
+const BACKLOG: usize = 2;
 
 pub fn address(host: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, host as u8 + 1], 80))
@@ -97,6 +102,7 @@ impl World {
             spec,
             has_recovery: true,
             listeners: BTreeMap::new(),
+            deaf: BTreeMap::new(),
             next_number: 1,
             next_endpoint: 1,
             openers: BTreeMap::new(),
@@ -122,8 +128,8 @@ impl World {
     }
 
     pub fn listen(&mut self, host: usize) {
-        let listener = self.hosts[host].engine.listen(address(host), 16).expect("free");
-        self.listeners.insert(listener, host);
+        let listener = self.hosts[host].engine.listen(address(host), BACKLOG).expect("free");
+        self.listeners.insert(host, listener);
     }
 
     /// Opens a channel between two hosts.
@@ -197,7 +203,6 @@ impl World {
         }
         let old = self.hosts[host].id;
         self.hosts[host] = self.fresh_host(configure);
-        self.listeners.retain(|_, of| *of != host);
         self.listen(host);
         for end in self.ends.iter_mut().filter(|end| end.host == host) {
             (end.is_closed, end.failed) = (true, true);
@@ -252,6 +257,7 @@ impl World {
     /// Everything that can happen at this time: applications, notices, frames.
     pub fn settle(&mut self) {
         self.end_cuts();
+        self.end_deafness();
         for _ in 0..10_000 {
             let mut is_quiet = true;
             for host in 0..self.hosts.len() {
@@ -305,7 +311,26 @@ impl World {
         }
     }
 
+    /// The application of a host accepts nothing for a while.
+    pub fn deafen(&mut self, host: usize, time: Nanos) {
+        self.deaf.insert(host, Nanos(self.now.0 + time.0));
+    }
+
+    fn end_deafness(&mut self) {
+        let is_over = |at: &Nanos| *at <= self.now;
+        let over: Vec<usize> =
+            self.deaf.iter().filter(|(_, at)| is_over(at)).map(|(host, _)| *host).collect();
+        for host in over {
+            self.deaf.remove(&host);
+            let listener = self.listeners[&host];
+            self.accept(host, listener);
+        }
+    }
+
     fn accept(&mut self, host: usize, listener: Key) {
+        if self.deaf.contains_key(&host) {
+            return;
+        }
         while let Some((key, open)) = self.hosts[host].engine.accept(listener) {
             let opener = self.openers[&open.source];
             let writer = self.ends[opener].peer_writer;
@@ -496,7 +521,14 @@ impl World {
         let cuts = self.wires.iter().filter_map(|wire| wire.dead).map(|(_, at)| at);
         let timers = self.hosts.iter().filter_map(|host| host.engine.next_timer());
         let idle = self.ends.iter().filter(|end| !end.is_closed).map(|end| end.idle_until);
-        let next = links.chain(cuts).chain(timers).chain(idle).filter(|at| *at > self.now).min();
+        let deaf = self.deaf.values().copied();
+        let next = links
+            .chain(cuts)
+            .chain(timers)
+            .chain(idle)
+            .chain(deaf)
+            .filter(|at| *at > self.now)
+            .min();
         match next.filter(|at| *at < until) {
             Some(at) => {
                 self.now = at;
