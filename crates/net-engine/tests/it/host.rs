@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use quell_model::Nanos;
 use quell_net_engine::wire::{HEADER_BYTES, Header};
-use quell_net_engine::{Body, Delivery, EndpointId, Engine, EngineConfig, Key, Notice, Policies};
+use quell_net_engine::{
+    Body, Delivery, EndpointId, Engine, EngineConfig, FrameRefused, Key, Notice, Policies,
+};
 
 /// What byte a socket writes at an offset: another for each socket and place.
 pub fn byte_of(writer: u64, offset: u64) -> u8 {
@@ -120,7 +122,8 @@ impl Host {
             }
             let mut head = [0; HEADER_BYTES];
             head.copy_from_slice(&parser.buffer[..HEADER_BYTES]);
-            let Ok(header) = Header::decode(&head, self.max_frame) else { return false };
+            let header = Header::decode(&head, self.max_frame);
+            let header = header.expect("honest peers send headers that can be read");
             let control = if header.kind.is_data() { 0 } else { header.length as usize };
             if parser.buffer.len() < HEADER_BYTES + control {
                 return true;
@@ -133,7 +136,8 @@ impl Host {
                     self.assert_alone(delivery);
                     parser.open = Some((header, delivery, 0));
                 }
-                Err(_) => return false,
+                Err(FrameRefused::NoChannel) => return false,
+                Err(refused) => panic!("an honest peer's frame is refused: {refused}"),
             }
         }
     }

@@ -97,6 +97,15 @@ fn live(seed: u64) {
     let open: Vec<_> = world.ends.iter().filter(|end| !end.is_closed).collect();
     assert!(open.is_empty(), "open after the last fault: {open:?}");
     world.assert_balanced();
+    // And goes on as if nothing had been.
+    for (from, to) in (0..hosts).flat_map(|from| (0..hosts).map(move |to| (from, to))) {
+        if from != to {
+            let end = world.open(from, to, Class::Throughput, [9_000, 9_000]).expect("a channel");
+            let until = Nanos(world.now.0 + 1_000_000_000);
+            world.run(until);
+            assert!(world.ends[end].saw_end, "{:?}", world.ends[end]);
+        }
+    }
 }
 
 fn reconnect(world: &mut World, from: usize, to: usize, class: Class) {

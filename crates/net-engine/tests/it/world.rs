@@ -85,7 +85,7 @@ pub struct World {
 }
 
 /// Streams that wait to be accepted.
-const BACKLOG: usize = 2;
+pub const BACKLOG: usize = 2;
 
 pub fn address(host: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, host as u8 + 1], 80))
@@ -454,6 +454,11 @@ impl World {
             host.engine.close(end.key, now);
             host.forget(end.key);
             has_acted = true;
+            let (read, peer_writer) = (end.read, end.peer_writer);
+            let peer = self.ends.iter().find(|end| end.writer == peer_writer);
+            // A test may have taken it away.
+            let is_whole = peer.is_none_or(|peer| peer.to_write == read);
+            assert!(is_whole, "a stream ends after {read} bytes of {peer:?}");
         }
         has_acted
     }
