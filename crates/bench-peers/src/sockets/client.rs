@@ -47,8 +47,8 @@ pub fn run(system: System, address: &str, case: Case, time: Duration) -> Result<
     run.server_cpu_ns()?;
     match case {
         Case::PingPong { bytes } => run.ping_pong(bytes),
-        Case::Streams { count, bytes } => run.streams(count, bytes, false),
-        Case::ZeroCopy { bytes } => run.streams(1, bytes, true),
+        Case::Streams { count, bytes } => run.streams(count, bytes, false, run.time),
+        Case::ZeroCopy { bytes } => run.streams(1, bytes, true, run.time),
         Case::Messages { sockets, bytes } => run.messages(sockets, bytes),
         Case::Beside { streams, bytes } => run.beside(streams, bytes),
         Case::Connect { bytes } => run.connects(bytes),
@@ -91,9 +91,15 @@ impl Run<'_> {
     }
 
     fn open(&self, kind: u8, number: u64, class: Class) -> Result<Connection> {
+        self.open_with(kind, number, class, &[])
+    }
+
+    /// With its first bytes in one write, so that a connection that is opened by its first bytes has them all.
+    fn open_with(&self, kind: u8, number: u64, class: Class, first: &[u8]) -> Result<Connection> {
         let connection = self.connector.connect(class)?;
         let mut head = vec![kind];
         head.extend(number.to_le_bytes());
+        head.extend(first);
         (&connection).write_all(&head)?;
         Ok(connection)
     }
@@ -129,8 +135,10 @@ impl Run<'_> {
         let mut answer = vec![0; bytes];
         let mut once = |at: u64| -> Result<u64> {
             let start = Instant::now();
-            let connection = self.open(PING, bytes as u64, Class::Latency)?;
-            self.round_trip(&connection, at, &mut answer)?;
+            let request = self.pattern.at(at, bytes);
+            let connection = self.open_with(PING, bytes as u64, Class::Latency, request)?;
+            (&connection).read_exact(&mut answer)?;
+            self.pattern.check(at, &answer)?;
             connection.end()?;
             Ok(nanos(start.elapsed()))
         };
@@ -147,12 +155,18 @@ impl Run<'_> {
     }
 
     /// Streams to their ends: what counts is what the server has read.
-    fn streams(&self, count: usize, bytes: usize, without_copies: bool) -> Result<Measured> {
+    fn streams(
+        &self,
+        count: usize,
+        bytes: usize,
+        without_copies: bool,
+        time: Duration,
+    ) -> Result<Measured> {
         let kind = if without_copies { ZERO_COPY } else { STREAM };
         let connections = (0..count).map(|_| self.open(kind, 0, Class::Throughput));
         let connections: Vec<Connection> = connections.collect::<Result<_>>()?;
         let start = self.start()?;
-        let until = start.at + self.time;
+        let until = start.at + time;
         let total = thread::scope(|scope| {
             let writers: Vec<_> = connections
                 .iter()
@@ -209,7 +223,8 @@ impl Run<'_> {
 
     /// Streams alone, then beside one that is never read, through the same channels where there are such.
     fn beside_stalled(&self, streams: usize, bytes: usize) -> Result<Measured> {
-        let alone = self.streams(streams, bytes, false)?;
+        self.streams(streams, bytes, false, BULK_WARM_UP)?;
+        let alone = self.streams(streams, bytes, false, self.time)?;
         let stalled = self.open(STALLED, 0, Class::Throughput)?;
         // It waits for ever, and ends with the process.
         thread::spawn(move || {
@@ -217,7 +232,7 @@ impl Run<'_> {
             while (&stalled).write_all(&memory).is_ok() {}
         });
         thread::sleep(BULK_WARM_UP);
-        let beside = self.streams(streams, bytes, false)?;
+        let beside = self.streams(streams, bytes, false, self.time)?;
         let rate = |measured: &Measured| measured.bytes as f64 / measured.ns as f64;
         let part = Some(rate(&beside) / rate(&alone));
         Ok(Measured { part, ..beside })
@@ -264,9 +279,10 @@ impl Run<'_> {
                     })
                 })
                 .collect();
-            self.connector.system().prioritise(Class::Latency)?;
             ready.wait();
-            let asked = self.ask_at_intervals(&connection, streams, bytes);
+            let prioritised = self.connector.system().prioritise(Class::Latency);
+            let asked =
+                prioritised.and_then(|()| self.ask_at_intervals(&connection, streams, bytes));
             stops.store(true, Ordering::Relaxed);
             let total = join_all(writers)?;
             let (start, samples) = asked?;

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Gathered bytes that are sent at once.
 const ENOUGH: usize = 64 << 10;
@@ -21,18 +21,41 @@ pub struct Gathering {
 
 struct Shared {
     stream: TcpStream,
-    gathered: Mutex<Vec<u8>>,
+    gathered: Mutex<Gathered>,
+}
+
+#[derive(Default)]
+struct Gathered {
+    bytes: Vec<u8>,
+    /// Since when the first of them waits.
+    since: Option<Instant>,
+    /// The thread has it.
+    is_watched: bool,
 }
 
 impl Shared {
-    fn gathered(&self) -> MutexGuard<'_, Vec<u8>> {
+    fn gathered(&self) -> MutexGuard<'_, Gathered> {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send(&self, gathered: &mut Vec<u8>) -> io::Result<()> {
-        (&self.stream).write_all(gathered)?;
-        gathered.clear();
+    fn send(&self, gathered: &mut Gathered) -> io::Result<()> {
+        (&self.stream).write_all(&gathered.bytes)?;
+        gathered.bytes.clear();
+        gathered.since = None;
         Ok(())
+    }
+
+    /// Sends what has waited for long enough. When to look again; `None` where nothing waits.
+    fn send_due(&self) -> Option<Instant> {
+        let mut gathered = self.gathered();
+        let due = gathered.since.map(|since| since + DELAY);
+        if due.is_some_and(|due| due <= Instant::now()) {
+            // A lost connection fails at its next read or write.
+            let _ = self.send(&mut gathered);
+        }
+        let later = gathered.since.and(due);
+        gathered.is_watched = later.is_some();
+        later
     }
 }
 
@@ -55,11 +78,22 @@ impl Gatherer {
 }
 
 fn send_in_time(waiting: &Receiver<Arc<Shared>>) {
-    while let Ok(first) = waiting.recv() {
-        thread::sleep(DELAY);
-        for shared in std::iter::once(first).chain(waiting.try_iter()) {
-            // A lost connection fails at its next read or write.
-            let _ = shared.send(&mut shared.gathered());
+    let mut watched = Vec::new();
+    loop {
+        if watched.is_empty() {
+            let Ok(first) = waiting.recv() else { return };
+            watched.push(first);
+            thread::sleep(DELAY);
+        }
+        watched.extend(waiting.try_iter());
+        let mut next: Option<Instant> = None;
+        watched.retain(|shared: &Arc<Shared>| {
+            let later = shared.send_due();
+            next = next.into_iter().chain(later).min();
+            later.is_some()
+        });
+        if let Some(next) = next {
+            thread::sleep(next.saturating_duration_since(Instant::now()));
         }
     }
 }
@@ -71,10 +105,13 @@ impl Gathering {
 
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut gathered = self.shared.gathered();
-        gathered.extend_from_slice(bytes);
-        if gathered.len() >= ENOUGH {
+        gathered.bytes.extend_from_slice(bytes);
+        if gathered.bytes.len() >= ENOUGH {
             self.shared.send(&mut gathered)?;
-        } else if gathered.len() == bytes.len() {
+            return Ok(bytes.len());
+        }
+        gathered.since.get_or_insert_with(Instant::now);
+        if !std::mem::replace(&mut gathered.is_watched, true) {
             // The thread lives as long as this.
             let _ = self.waits.send(Arc::clone(&self.shared));
         }

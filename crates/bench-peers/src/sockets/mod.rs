@@ -148,7 +148,7 @@ impl Case {
             "stream-zero-copy" => Case::ZeroCopy { bytes: 64 << 10 },
             "eight-streams" => Case::Streams { count: 8, bytes: 256 << 10 },
             "latency-alone" => Case::Beside { streams: 0, bytes: 4_096 },
-            "bulk-beside-latency" => Case::Beside { streams: 8, bytes: 4_096 },
+            "bulk-beside-latency" | "bottleneck" => Case::Beside { streams: 8, bytes: 4_096 },
             "connect-request" => Case::Connect { bytes: 64 },
             "stalled-reader" => Case::Stalled { streams: 2, bytes: 64 << 10 },
             "two-channels" => Case::ZeroCopy { bytes: 4_096 },

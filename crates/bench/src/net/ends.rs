@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use quell_terminal::Stop;
 
-use super::cases::{Case, Measured};
+use super::cases::{Case, Measured, Place};
 use super::namespaces::{ADDRESSES, Namespaces};
 use crate::host::Program;
 
@@ -23,6 +23,8 @@ pub struct Ends<'a> {
     pub directory: &'a Path,
     /// Where they run.
     pub namespaces: &'a Namespaces,
+    /// The same, of [`Place::Bottleneck`].
+    pub bottleneck: Option<&'a Namespaces>,
 }
 
 impl Ends<'_> {
@@ -38,15 +40,22 @@ impl Ends<'_> {
         stop: &Stop,
     ) -> Result<Measured> {
         let said = [self.directory.join("server"), self.directory.join("client")];
-        let address = match case.is_same_host {
-            true => "127.0.0.1:0".to_owned(),
-            false => format!("{}:0", ADDRESSES[0]),
+        let (namespaces, address, client_side) = match case.place {
+            Place::Together => (self.namespaces, "127.0.0.1", 0),
+            Place::Apart => (self.namespaces, ADDRESSES[0], 1),
+            Place::Bottleneck => {
+                (self.bottleneck.context("there is no slow link")?, ADDRESSES[0], 1)
+            }
         };
-        let mut command = self.command(0);
+        if let Some(why) = namespaces.lacks_second_path.as_ref().filter(|_| system == "mptcp") {
+            bail!("there is no second path: {why}");
+        }
+        let address = format!("{address}:0");
+        let mut command = self.command(namespaces, 0);
         command.args(["server", system, &address]).stdout(File::create(&said[0])?);
         let mut server = Program::start("the server", &mut command)?;
         let port = self.port(&mut server, &said[0], stop)?;
-        let mut command = self.command(usize::from(!case.is_same_host));
+        let mut command = self.command(namespaces, client_side);
         let millis = time.as_millis().to_string();
         command.args(["client", system, &port, case.name, &millis]);
         command.stdout(File::create(&said[1])?);
@@ -58,8 +67,8 @@ impl Ends<'_> {
         Measured::parse(&answer).with_context(|| format!("the client's answer: {}", answer.trim()))
     }
 
-    fn command(&self, side: usize) -> Command {
-        let mut command = self.namespaces.command(side, self.peers.as_os_str());
+    fn command(&self, namespaces: &Namespaces, side: usize) -> Command {
+        let mut command = namespaces.command(side, self.peers.as_os_str());
         command.arg("sockets").stdin(Stdio::null());
         command
     }

@@ -22,7 +22,7 @@ use crate::host::{self, Quiet};
 pub use cases::{CASES, Case};
 pub use tables::sections;
 
-use cases::{Goal, Measured};
+use cases::{Goal, Measured, Place};
 use ends::Ends;
 use namespaces::Namespaces;
 
@@ -71,7 +71,10 @@ pub fn run(spec: &NetSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<B
     let mut report = BenchReport::new(BENCH, &spec.command);
     let directory = host::directory()?;
     let namespaces = Namespaces::make()?;
-    let ends = Ends { peers: &spec.peers, directory: directory.path(), namespaces: &namespaces };
+    let is_slow = cases.iter().any(|case| case.place == Place::Bottleneck);
+    let slow = is_slow.then(Namespaces::make_slow).transpose()?;
+    let (peers, directory) = (spec.peers.as_path(), directory.path());
+    let ends = Ends { peers, directory, namespaces: &namespaces, bottleneck: slow.as_ref() };
     let mut seen = Seen::new();
     for round in 0..spec.rounds {
         for (at, case) in cases.iter().enumerate() {

@@ -22,6 +22,8 @@ const ENDS: [&str; 2] = ["quell-net-a", "quell-net-b"];
 /// See the module.
 pub struct Namespaces {
     holders: [Holder; 2],
+    /// Why connections have one path only.
+    pub lacks_second_path: Option<String>,
 }
 
 /// A process that does nothing in a namespace of its own.
@@ -51,12 +53,27 @@ impl Drop for Holder {
 }
 
 impl Namespaces {
+    /// Makes two with a link of 1 Gbit/s, which queues up to 3 MB, as routers do.
+    ///
+    /// # Errors
+    /// When a command fails, with what it says.
+    pub fn make_slow() -> Result<Namespaces> {
+        let namespaces = Namespaces::make()?;
+        for (side, end) in ENDS.iter().enumerate() {
+            let words = ["tc", "qdisc", "add", "dev", end, "root", "tbf"];
+            let rate = ["rate", "1gbit", "burst", "64kb", "limit", "3mb"];
+            namespaces.run(side, &[&words[..], &rate].concat())?;
+        }
+        Ok(namespaces)
+    }
+
     /// Makes them. Takes root.
     ///
     /// # Errors
     /// When a command fails, with what it says.
     pub fn make() -> Result<Namespaces> {
-        let namespaces = Namespaces { holders: [Holder::start()?, Holder::start()?] };
+        let mut namespaces =
+            Namespaces { holders: [Holder::start()?, Holder::start()?], lacks_second_path: None };
         let [server, client] = &namespaces.holders;
         let pids = [server.pid(), client.pid()];
         // `unshare` has to have reached its namespace before a link can be moved there.
@@ -73,13 +90,19 @@ impl Namespaces {
             for setting in SETTINGS {
                 namespaces.run(side, &["sysctl", "-qw", setting])?;
             }
-            namespaces.run(side, &["ip", "mptcp", "limits", "set", "subflow", "1"])?;
         }
-        namespaces.run(1, &["ip", "address", "add", SECOND, "dev", ENDS[1]])?;
-        let (address, _) = SECOND.split_once('/').unwrap_or((SECOND, ""));
-        let endpoint = ["ip", "mptcp", "endpoint", "add", address, "dev", ENDS[1], "subflow"];
-        namespaces.run(1, &endpoint)?;
+        let second = namespaces.add_second_path();
+        namespaces.lacks_second_path = second.err().map(|error| format!("{error:#}"));
         Ok(namespaces)
+    }
+
+    fn add_second_path(&self) -> Result<()> {
+        self.run(1, &["ip", "address", "add", SECOND, "dev", ENDS[1]])?;
+        (0..2).try_for_each(|side| {
+            self.run(side, &["ip", "mptcp", "limits", "set", "subflow", "1"])
+        })?;
+        let (address, _) = SECOND.split_once('/').unwrap_or((SECOND, ""));
+        self.run(1, &["ip", "mptcp", "endpoint", "add", address, "dev", ENDS[1], "subflow"])
     }
 
     fn wait_until_apart(&self) -> Result<()> {
