@@ -52,8 +52,8 @@ pub enum Command {
     /// Makes groups for a launched process, or finds the one in which a consenting one can be frozen. Answers with the
     /// moves that the caller carries out: they take too long for the scheduler thread.
     Groups(GroupCall, Reply<Result<(TaskGroups, Vec<Joining>), String>>),
-    /// A process was moved.
-    Joined(Joining),
+    /// A process was moved, or could not be.
+    Joined(Joining, bool),
     /// Removes the groups of a launched task; they are dismantled.
     Ungroup(TaskGroups, Reply<()>),
     /// A lane joins, which may fill its core with FIFO threads: RT throttling goes off unless it is to be left.

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use oneshot::RecvTimeoutError;
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -58,6 +59,9 @@ pub struct Line<C> {
 #[derive(Debug, thiserror::Error)]
 #[error("the scheduler thread does not answer; `quell restore` gives everything back")]
 pub struct NoAnswer;
+
+/// How often a caller looks whether the thread has ended.
+const ANSWER_LOOK: Duration = Duration::from_millis(10);
 
 /// A new pair.
 ///
@@ -113,7 +117,16 @@ impl<C> Postbox<C> {
         let (reply, answer) = oneshot::channel();
         self.send(command(reply), REPLY_TIMEOUT)?;
         ring(&self.bell);
-        answer.recv_timeout(REPLY_TIMEOUT).map_err(|_| NoAnswer)
+        let until = Instant::now() + REPLY_TIMEOUT;
+        loop {
+            // A command that the thread left behind at its end lives as long as this box.
+            let is_over = self.lock().is_abandoned() || Instant::now() >= until;
+            match answer.recv_timeout(ANSWER_LOOK) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Timeout) if !is_over => {}
+                Err(_) => return Err(NoAnswer),
+            }
+        }
     }
 
     /// Another ring into the thread that sleeps on this bell, for one sender alone.
@@ -182,6 +195,19 @@ mod tests {
         };
         reply.send(7).unwrap();
         assert_eq!(asker.join().unwrap().unwrap(), 7);
+    }
+
+    #[test]
+    fn a_call_that_the_thread_left_behind_at_its_end_is_not_answered() {
+        let (postbox, mailbox) = pair::<Reply<u32>>().unwrap();
+        let begun = Instant::now();
+        let asker = std::thread::spawn(move || postbox.call(|reply| reply));
+        while mailbox.commands.is_empty() {
+            std::thread::yield_now();
+        }
+        drop(mailbox);
+        assert!(asker.join().unwrap().is_err());
+        assert!(begun.elapsed() < REPLY_TIMEOUT, "it waited as for a thread that is there");
     }
 
     #[test]

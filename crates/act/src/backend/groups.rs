@@ -113,8 +113,13 @@ impl Groups {
         exec: &mut Executor,
     ) -> Result<(), ActError> {
         for joining in self.begin_admit(groups, process, exec)? {
-            joining.carry_out()?;
-            exec.end_join(&joining);
+            match joining.carry_out() {
+                Ok(()) => exec.end_join(&joining),
+                Err(error) => {
+                    exec.cancel_join(&joining);
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ impl Joining {
         &self.dir
     }
 
-    /// Moves the process, on any thread. [`Executor::end_join`] comes next.
+    /// Moves the process, on any thread. [`Executor::end_join`] comes next, or [`Executor::cancel_join`].
     ///
     /// # Errors
     /// [`ActError`].
@@ -82,7 +82,10 @@ impl Executor {
             let is_planned = self.mode == Mode::DryRun;
             return Ok(if is_planned { Applied::WouldChange } else { Applied::AlreadySo });
         };
-        joining.carry_out()?;
+        if let Err(error) = joining.carry_out() {
+            self.cancel_join(&joining);
+            return Err(error);
+        }
         self.end_join(&joining);
         Ok(Applied::Changed)
     }
@@ -124,6 +127,11 @@ impl Executor {
     pub fn end_join(&mut self, joining: &Joining) {
         let Joining { dir, subject, seen, entry, .. } = joining;
         self.note_written(subject, seen, &dir.to_string_lossy(), *entry);
+    }
+
+    /// Notes that a process was not moved: it is where it was.
+    pub fn cancel_join(&mut self, joining: &Joining) {
+        self.forget_unwritten(&joining.subject);
     }
 
     /// Freezes or thaws a cgroup of either version. The kernel stops its threads within some 50 us after

@@ -204,6 +204,15 @@ impl Executor {
         Ok(entry)
     }
 
+    /// Forgets a thing that shows nothing of Quell's.
+    pub(super) fn forget_unwritten(&mut self, subject: &Subject) {
+        let is_unwritten = |known: &TrackedText| known.shown.is_none();
+        if let Some(known) = self.texts.get(subject).filter(|known| is_unwritten(known)) {
+            known.slot.into_iter().for_each(|slot| self.journal.release(slot));
+            self.texts.remove(subject);
+        }
+    }
+
     /// Notes that a recorded change was made.
     pub(super) fn note_written(
         &mut self,

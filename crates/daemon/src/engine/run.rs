@@ -228,7 +228,8 @@ impl Engine {
             Command::Groups(call, reply) => {
                 let _ = reply.send(self.groups(call));
             }
-            Command::Joined(joining) => self.parts.executor.end_join(&joining),
+            Command::Joined(joining, true) => self.parts.executor.end_join(&joining),
+            Command::Joined(joining, false) => self.parts.executor.cancel_join(&joining),
             Command::Ungroup(groups, reply) => {
                 self.ungroup(&groups);
                 let _ = reply.send(());

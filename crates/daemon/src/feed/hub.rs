@@ -125,11 +125,13 @@ impl Hub {
     /// Passes on what came.
     fn relay(&mut self) -> Result<(), Ended> {
         // Relaxed: a count, see `FeedWriter::push`.
-        if self.reader.shared.lost.load(Ordering::Relaxed) > 0 {
-            let count = self.renew()?;
-            self.subscribers.iter_mut().for_each(|subscriber| subscriber.lost += count);
-        }
         let mut served = Ok(());
+        if self.reader.shared.lost.load(Ordering::Relaxed) > 0 {
+            let renewed = self.renew();
+            let count = *renewed.as_ref().unwrap_or(&0);
+            self.subscribers.iter_mut().for_each(|subscriber| subscriber.lost += count);
+            served = renewed.map(drop);
+        }
         // At most what a full ring holds, so that newcomers are served however much is decided.
         for _ in 0..super::RING_RECORDS {
             let Ok(record) = self.reader.ring.pop() else { break };
@@ -150,7 +152,7 @@ impl Hub {
         // Relaxed: see `FeedWriter::note_threads`.
         let has_changed = self.reader.shared.has_changed.load(Ordering::Relaxed);
         if has_changed && self.asked.elapsed() >= THREADS_EVERY {
-            self.renew_tasks(None)?;
+            served = served.and(self.renew_tasks(None));
         }
         self.catch_up();
         served

@@ -1,6 +1,7 @@
 //! One task of the manager: its source, its processes, its program.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use quell_act::Joining;
 use quell_act::backend::{TaskGroups, TaskInfo};
@@ -30,6 +31,8 @@ pub struct Task {
     /// What Quell started: the command, or members of the lane.
     programs: Vec<Launched>,
     groups: Option<TaskGroups>,
+    /// That of them in which its processes are found.
+    home: Option<PathBuf>,
     ended: Option<String>,
     problems: Vec<String>,
     /// What stands in the way of its cgroup's counting for least, at the last look.
@@ -82,6 +85,7 @@ impl Task {
             processes: BTreeSet::new(),
             programs,
             groups: None,
+            home: None,
             ended: None,
             problems: Vec::new(),
             weight_problem: None,
@@ -209,7 +213,9 @@ impl Task {
                 if !self.programs.is_empty() {
                     self.groups = Some(groups.clone());
                 }
-                Ok(self.enter(groups, moves, engine))
+                let entered = self.enter(groups, moves, engine);
+                self.home = entered.freezer.clone().filter(|_| !self.programs.is_empty());
+                Ok(entered)
             }
             Err(why) => {
                 self.problem(format!("no group in which it can be frozen: {why}"));
@@ -226,13 +232,12 @@ impl Task {
         engine: &Postbox<Command>,
     ) -> TaskGroups {
         for joining in moves {
-            match joining.carry_out() {
-                Ok(()) => _ = engine.tell(Command::Joined(joining)),
-                Err(why) => {
-                    groups.leave_out(joining.dir());
-                    self.problem(format!("it stays in the cgroup that it is in: {why}"));
-                }
+            let moved = joining.carry_out();
+            if let Err(why) = &moved {
+                groups.leave_out(joining.dir());
+                self.problem(format!("it stays in the cgroup that it is in: {why}"));
             }
+            engine.post(Command::Joined(joining, moved.is_ok()));
         }
         groups
     }
@@ -418,7 +423,7 @@ impl Task {
         let id = self.id;
         schedulers.close(id);
         let mut said = engine.call(|reply| Command::Leave(id, reply)).map_err(no_answer)?;
-        let group = self.groups.as_ref().and_then(|groups| groups.freezer.clone());
+        let group = self.home.take();
         for program in &mut self.programs {
             let pid = program.pid();
             if keep {
