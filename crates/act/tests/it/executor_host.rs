@@ -74,6 +74,10 @@ fn group(hierarchy: &str, file: &str) -> Option<PathBuf> {
     Some(root.join(format!("quell-test-{}", std::process::id())))
 }
 
+fn groups_of(program: &Program) -> String {
+    std::fs::read_to_string(format!("/proc/{}/cgroup", program.pid())).unwrap()
+}
+
 #[test]
 fn a_group_without_realtime_is_named_with_the_remedy() {
     let _lock = host_lock().unwrap();
@@ -97,8 +101,7 @@ fn a_frozen_process_is_thawed_and_leaves_its_group() {
     let _lock = host_lock().unwrap();
     let Some(dir) = group("freezer", "cgroup.procs") else { return };
     let program = Program::start("while :; do sleep 0.01; done");
-    let groups = || std::fs::read_to_string(format!("/proc/{}/cgroup", program.pid())).unwrap();
-    let before = groups();
+    let before = groups_of(&program);
     let mut executor = executor();
     executor.create_cgroup(&dir.join("inner")).unwrap();
     executor.join_cgroup(&dir.join("inner"), program.pid()).unwrap();
@@ -111,10 +114,10 @@ fn a_frozen_process_is_thawed_and_leaves_its_group() {
         let state = std::fs::read_to_string(dir.join("inner/freezer.state")).unwrap();
         (state.trim() == "FROZEN").then_some(())
     });
-    assert_ne!(groups(), before);
+    assert_ne!(groups_of(&program), before);
     let report = executor.undo_all();
     assert!(report.is_complete(), "{report}");
-    assert_eq!(groups(), before);
+    assert_eq!(groups_of(&program), before);
     assert!(!dir.exists());
 }
 
@@ -123,23 +126,22 @@ fn a_process_comes_back_at_each_step_of_its_move_into_a_group() {
     let _lock = host_lock().unwrap();
     let Some(dir) = group("freezer", "cgroup.procs") else { return };
     let program = Program::start("exec sleep 60");
-    let groups = || std::fs::read_to_string(format!("/proc/{}/cgroup", program.pid())).unwrap();
-    let before = groups();
+    let before = groups_of(&program);
     for is_carried_out in [false, true] {
         let mut executor = executor();
         executor.create_cgroup(&dir).unwrap();
         let joining = executor.begin_join(&dir, program.pid()).unwrap().unwrap();
-        assert_eq!(groups(), before, "it is not moved by the thread that records it");
+        assert_eq!(groups_of(&program), before, "it is not moved by the thread that records it");
         if is_carried_out {
             std::thread::scope(|scope| {
                 scope.spawn(|| joining.carry_out().unwrap());
             });
-            assert_ne!(groups(), before);
+            assert_ne!(groups_of(&program), before);
         }
         // The executor ends without `end_join`.
         let report = executor.undo_all();
         assert!(report.is_complete(), "{report}");
-        assert_eq!(groups(), before);
+        assert_eq!(groups_of(&program), before);
         assert!(!dir.exists());
     }
 }
