@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use quell_report::BenchReport;
+use quell_report::{BenchReport, Ratio, Row};
 use quell_terminal::{Progress, Stop};
 
 use crate::host::{self, Quiet};
@@ -128,36 +128,70 @@ fn conclude(case: &'static Case, seen: &Seen, report: &mut BenchReport) {
             }
         }
     }
-    for Goal { metric, against, floor, stretch, at_most } in case.goals {
-        let Some(own) = case.own.first() else { continue };
-        let is_meant = |found_case: &str, system: &str, found_metric: &str| {
-            (found_case, system, found_metric) == (case.name, *own, *metric)
-        };
-        let found = match against {
-            Some(rival) => report
-                .ratios
-                .iter()
-                .find(|it| is_meant(&it.case, &it.system, &it.metric) && it.against == *rival)
-                .map(|ratio| ratio.median),
-            None => {
-                let row = report.rows.iter().find(|it| is_meant(&it.case, &it.system, &it.metric));
-                row.map(|row| row.median)
+    if let Some(own) = case.own.first() {
+        let mut notes = Vec::new();
+        for goal in case.goals {
+            notes.extend(verdict(case, own, goal, report));
+        }
+        for lost in case.goals.iter().flat_map(|goal| losses(case, own, goal, report)) {
+            if !notes.contains(&lost) {
+                notes.push(lost);
             }
-        };
-        let Some(median) = found else { continue };
-        let meets = |goal: f64| if *at_most { median <= goal } else { median >= goal };
-        let verdict = match (meets(*floor), meets(*stretch)) {
-            (_, true) => "stretch met",
-            (true, false) => "floor met",
-            (false, false) => "MISSED",
-        };
-        let sign = if *at_most { "at most" } else { "at least" };
-        report.notes.push(format!(
-            "{verdict}: {}, {metric} of {own}{}: {median:.3}; floor {sign} {floor}, stretch {stretch}",
-            case.name,
-            against.map(|rival| format!(" ÷ {rival}")).unwrap_or_default()
-        ));
+        }
+        report.notes.extend(notes);
     }
+}
+
+/// Whether a goal is met; `None` where nothing was measured.
+fn verdict(case: &Case, own: &str, goal: &Goal, report: &BenchReport) -> Option<String> {
+    let Goal { metric, against, floor, stretch, at_most } = *goal;
+    let median = match against {
+        Some(rival) => ratio(case, own, metric, rival, report)?,
+        None => {
+            let of =
+                |row: &&Row| (&*row.case, &*row.system, &*row.metric) == (case.name, own, metric);
+            report.rows.iter().find(of)?.median
+        }
+    };
+    let meets = |goal: f64| if at_most { median <= goal } else { median >= goal };
+    let verdict = match (meets(floor), meets(stretch)) {
+        (_, true) => "stretch met",
+        (true, false) => "floor met",
+        (false, false) => "MISSED",
+    };
+    let sign = if at_most { "at most" } else { "at least" };
+    let against = against.map(|rival| format!(" ÷ {rival}")).unwrap_or_default();
+    Some(format!(
+        "{verdict}: {}, {metric} of {own}{against}: {median:.3}; floor {sign} {floor}, stretch {stretch}",
+        case.name
+    ))
+}
+
+/// Rivals without a goal that are better than ours in what a goal is about.
+fn losses<'a>(
+    case: &'a Case,
+    own: &'a str,
+    goal: &'a Goal,
+    report: &'a BenchReport,
+) -> impl Iterator<Item = String> + 'a {
+    let metric = goal.metric;
+    let has_goal = move |rival: &str| {
+        case.goals.iter().any(|goal| (goal.metric, goal.against) == (metric, Some(rival)))
+    };
+    case.rivals.iter().filter(move |rival| !has_goal(rival)).filter_map(move |rival| {
+        let median = ratio(case, own, metric, rival, report)?;
+        let is_worse = if goal.at_most { median > 1.0 } else { median < 1.0 };
+        let name = case.name;
+        is_worse
+            .then(|| format!("LOST to {rival}: {name}, {metric} of {own} ÷ {rival}: {median:.3}"))
+    })
+}
+
+/// The median ratio of one of our systems to a rival.
+fn ratio(case: &Case, own: &str, metric: &str, rival: &str, report: &BenchReport) -> Option<f64> {
+    let wanted = (case.name, own, rival, metric);
+    let of = |it: &&Ratio| (&*it.case, &*it.system, &*it.against, &*it.metric) == wanted;
+    report.ratios.iter().find(of).map(|ratio| ratio.median)
 }
 
 #[cfg(test)]
@@ -179,6 +213,24 @@ mod tests {
         assert_eq!(ratio.median, 1.2);
         assert!(
             report.notes.iter().any(|note| note.starts_with("floor met: pingpong-alone, p50_us"))
+        );
+    }
+
+    #[test]
+    fn rival_without_a_goal_that_is_better_is_named() {
+        let case = CASES.iter().find(|case| case.name == "writes-4k").expect("a case");
+        let mut seen = Seen::new();
+        for (system, rate) in [("tcp", 5.0), ("tcp-buffered", 25.0), ("quell", 20.0)] {
+            for metric in case.metrics {
+                seen.insert((case.name, system, metric), vec![rate; 3]);
+            }
+        }
+        let mut report = BenchReport::new(BENCH, "test");
+        conclude(case, &seen, &mut report);
+        let lost: Vec<_> = report.notes.iter().filter(|note| note.starts_with("LOST")).collect();
+        assert_eq!(
+            lost,
+            ["LOST to tcp-buffered: writes-4k, gbit_per_s of quell ÷ tcp-buffered: 0.800"]
         );
     }
 
