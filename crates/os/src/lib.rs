@@ -1,5 +1,5 @@
 //! Safe wrappers of the system calls that several crates need: the clock, shared mappings, handles on threads and
-//! processes, scheduling attributes, and settings of the calling thread.
+//! processes, scheduling attributes, settings of the calling thread, and the path of a connection.
 //!
 //! Nothing here changes another thread or process: only the crate `act` does.
 
@@ -13,6 +13,7 @@ pub mod own;
 mod peer;
 pub mod pidfd;
 pub mod sched;
+pub mod tcp;
 mod thread;
 mod thread_clock;
 

@@ -9,7 +9,7 @@ use super::peer::Listener;
 use super::stream::{Due, Phase, Route, Stream};
 use super::{Engine, StreamFailure};
 use crate::flow::Reading;
-use crate::ids::{Class, ResetReason, StreamId};
+use crate::ids::{ChannelId, Class, ResetReason, StreamId};
 use crate::table::Key;
 use crate::vns::{ReceiveHalf, SendHalf};
 use crate::wire::Open;
@@ -159,6 +159,33 @@ impl Engine {
             unacknowledged: stream.send.outstanding(),
             failure,
         })
+    }
+
+    /// The channel that carried the last of a socket's bytes, and why it was chosen; none before the first.
+    pub fn carrier(&self, key: Key) -> Option<(ChannelId, &'static str)> {
+        let stream = self.streams.get(key)?;
+        let last = stream.route.last?;
+        let channels = &self.peers.get(stream.peer)?.channels;
+        let mut known = channels.iter().filter_map(|key| self.channels.get(*key));
+        let channel = known.find(|channel| channel.id == last)?;
+        let reason = if stream.route.pinned == Some(last) {
+            "the stream was opened on it, and is not answered"
+        } else if channel.class != stream.class {
+            "there was none of its class"
+        } else {
+            self.policies.choice[stream.class.index()].reason()
+        };
+        Some((last, reason))
+    }
+
+    /// The number of a channel: no other of this endpoint has it, or had it before.
+    pub fn channel_id(&self, key: Key) -> Option<ChannelId> {
+        Some(self.channels.get(key)?.id)
+    }
+
+    /// Bytes that the peer would accept of a socket beyond what was sent.
+    pub fn credit(&self, key: Key) -> u64 {
+        self.streams.get(key).map_or(0, |stream| stream.send.credit())
     }
 
     /// What a socket carries.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use quell_model::Nanos;
 
 use super::peer::{Channel, ChannelCaps, Peer};
+use super::retire::{Leaving, Word};
 use super::stream::Phase;
 use super::{Engine, Notice, StreamFailure};
 use crate::flow::Reserved;
@@ -69,6 +70,7 @@ impl Engine {
             ping_due: false,
             pong_due: None,
             goodbye_due: false,
+            leaving: Leaving::default(),
             is_told: false,
         };
         let key = self.channels.insert(channel);
@@ -151,12 +153,15 @@ impl Engine {
     }
 
     /// A channel is gone. What it carried and was not acknowledged is sent again over the others; without recovery, streams
-    /// that used it are reset.
+    /// that used it are reset. One that [`Engine::is_retired`] has lost nothing.
     pub fn channel_down(&mut self, key: Key, now: Nanos) {
         let Some(mut channel) = self.channels.remove(key) else { return };
         let Some(peer) = self.peers.get_mut(channel.peer) else { return };
         peer.channels.retain(|other| *other != key);
-        peer.answer_again();
+        let has_arrived = channel.leaving.heard == Some(Word::Heard);
+        if !has_arrived {
+            peer.answer_again();
+        }
         let streams: Vec<Key> = peer.streams.values().copied().collect();
         for stream in channel.ready.drain() {
             if let Some(stream) = self.streams.get_mut(stream) {
@@ -164,7 +169,10 @@ impl Engine {
             }
         }
         for stream in streams {
-            self.lose_channel(stream, channel.id, now);
+            match has_arrived {
+                true => self.leave_channel(stream, channel.id),
+                false => self.lose_channel(stream, channel.id, now),
+            }
         }
         if let Some(peer) = self.peers.get_mut(channel.peer)
             && peer.channels.is_empty()
@@ -176,6 +184,15 @@ impl Engine {
             self.notices.push_back(Notice::Missing(channel.peer, channel.class));
         }
         self.resume_all(channel.peer);
+    }
+
+    /// A channel is gone, and all that it has carried has arrived.
+    fn leave_channel(&mut self, key: Key, channel: ChannelId) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        stream.route.used.retain(|used| *used != channel);
+        if let Some(response) = &mut stream.response {
+            response.charged.retain(|(charged, _)| *charged != channel);
+        }
     }
 
     fn lose_channel(&mut self, key: Key, channel: ChannelId, now: Nanos) {

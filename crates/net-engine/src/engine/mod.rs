@@ -16,6 +16,7 @@ mod links;
 mod peer;
 mod receive;
 mod relief;
+mod retire;
 mod stream;
 mod timers;
 mod transmit;
@@ -216,13 +217,16 @@ impl Engine {
         let channels = &self.peers.get(peer)?.channels;
         let find = |class: Class, may_be_full: bool| {
             channels.iter().find(|key| {
-                let channel = self.channels.get(**key);
+                let channel = self.channels.get(**key).filter(|it| !it.leaving.has_begun);
                 channel.is_some_and(|it| it.class == class && (may_be_full || !it.is_full))
             })
         };
         let is_own = class == Class::Throughput && !self.has_control_apart();
         let own = if is_own { find(class, false) } else { None };
-        own.or_else(|| find(Class::Latency, true)).or(channels.first()).copied()
+        let speaks =
+            |key: &&Key| self.channels.get(**key).is_some_and(|it| !it.leaving.is_silent());
+        let any = || channels.iter().find(speaks);
+        own.or_else(|| find(Class::Latency, true)).or_else(any).copied()
     }
 
     /// Whether channels of the throughput class may be paused, so that all control frames go over the latency class.
@@ -272,15 +276,14 @@ impl Engine {
         {
             return Some(*channel);
         }
-        let of_class = |key: &Key| {
-            self.channels.get(*key).is_some_and(|channel| channel.class == stream.class)
-        };
+        let staying = |key: &Key| self.channels.get(*key).filter(|it| !it.leaving.has_begun);
+        let of_class = |key: &&Key| staying(key).is_some_and(|it| it.class == stream.class);
         let usable = &mut self.usable;
         usable.clear();
-        usable.extend(peer.channels.iter().filter(|key| of_class(key)));
+        usable.extend(peer.channels.iter().filter(of_class));
         if usable.is_empty() {
             // Another class is better than none: it has lost all of its own.
-            usable.extend(&peer.channels);
+            usable.extend(peer.channels.iter().filter(|key| staying(key).is_some()));
         }
         let demand = Demand {
             stream: stream.id.0,

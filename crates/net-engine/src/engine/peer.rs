@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use quell_model::Nanos;
 
+use super::retire::Leaving;
 use crate::flow::Reserved;
 use crate::ids::{ChannelId, Class, EndpointId, StreamId};
 use crate::scheduler::DeficitQueue;
@@ -189,6 +190,7 @@ pub(crate) struct Channel {
     pub ping_due: bool,
     pub pong_due: Option<u64>,
     pub goodbye_due: bool,
+    pub leaving: Leaving,
     /// The driver has its [`Notice::Send`](super::Notice::Send), and has not found it empty since.
     pub is_told: bool,
 }

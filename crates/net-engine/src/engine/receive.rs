@@ -50,6 +50,12 @@ pub enum FrameRefused {
     /// A stream of its numbers that this endpoint should have opened.
     #[error("the peer opens stream {0}, a number of this side")]
     Number(StreamId),
+    /// A frame that gives the channel up, out of turn.
+    #[error("the peer gives the channel up in a way that it cannot")]
+    Retire,
+    /// A frame behind the last.
+    #[error("a {0:?} frame on a channel that the peer has given up")]
+    Retired(Kind),
 }
 
 impl Engine {
@@ -67,6 +73,9 @@ impl Engine {
     ) -> Result<Delivery, FrameRefused> {
         let channel = self.channels.get_mut(key).ok_or(FrameRefused::NoChannel)?;
         (channel.last_heard, channel.pings) = (now, 0);
+        if channel.leaving.heard.is_some() && header.kind != Kind::Retire {
+            return Err(FrameRefused::Retired(header.kind));
+        }
         let (peer, offset) = (channel.peer, header.offset);
         let id = header.stream;
         let known = self.peers.get(peer).and_then(|peer| peer.streams.get(&id)).copied();
@@ -76,6 +85,7 @@ impl Engine {
                 self.tell_channel(key);
             }
             (Kind::Pong, _) => {}
+            (Kind::Retire, _) => self.heard(key, offset)?,
             (Kind::Goodbye, _) => {
                 self.peers.get_mut(peer).into_iter().for_each(|peer| peer.said_goodbye = true);
             }
@@ -129,7 +139,9 @@ impl Engine {
                 }
             }
             Kind::Stop | Kind::Stopped | Kind::Resume => self.relief_frame(key, kind, offset),
-            Kind::Data | Kind::Open | Kind::Ping | Kind::Pong | Kind::Goodbye | Kind::Closed => {}
+            // Of no stream, or handled before.
+            Kind::Data | Kind::Open | Kind::Closed => {}
+            Kind::Ping | Kind::Pong | Kind::Goodbye | Kind::Retire => {}
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    fn control(kind: Kind, stream: StreamId, offset: u64) -> Frame {
+    pub(super) fn control(kind: Kind, stream: StreamId, offset: u64) -> Frame {
         Frame { header: Header::control(kind, stream, offset), body: Body::Empty }
     }
 
@@ -58,10 +58,15 @@ impl Engine {
     /// The next frame of a channel, with at most `max` bytes of payload; `None` once it has nothing to send:
     /// [`Notice::Send`] comes when it has.
     pub fn transmit(&mut self, key: Key, max: u32, now: Nanos) -> Option<Frame> {
-        let frame = self
-            .link_frame(key)
-            .or_else(|| self.control_frame(key))
-            .or_else(|| self.data_frame(key, max, now));
+        let is_silent = self.channels.get(key).is_some_and(|it| it.leaving.is_silent());
+        let frame = match is_silent {
+            true => None,
+            false => self
+                .link_frame(key)
+                .or_else(|| self.control_frame(key))
+                .or_else(|| self.data_frame(key, max, now)),
+        };
+        let frame = frame.or_else(|| self.retire_frame(key));
         if frame.is_none()
             && let Some(channel) = self.channels.get_mut(key)
         {
@@ -78,11 +83,13 @@ impl Engine {
             self.peers.get(peer).is_some_and(|it| it.has_control_of(class))
                 && self.control_channel(peer, class) == Some(key)
         };
-        let has_frame = channel.ping_due
+        let has_other = channel.ping_due
             || channel.pong_due.is_some()
             || channel.goodbye_due
             || Class::ALL.into_iter().any(has_control)
             || !channel.ready.is_empty();
+        let is_silent = channel.leaving.is_silent();
+        let has_frame = (has_other && !is_silent) || self.next_word(key).is_some();
         if let Some(channel) = self.channels.get_mut(key) {
             channel.is_told = has_frame;
         }

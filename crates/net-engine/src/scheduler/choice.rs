@@ -30,6 +30,11 @@ pub struct ChannelLoad {
 pub trait ChannelChoice: Send {
     /// The channel for the socket's next chunk, as an index into `channels`, which has at least one entry.
     fn choose(&mut self, demand: &Demand, channels: &[ChannelLoad]) -> usize;
+
+    /// Why a socket has its channel, for statistics.
+    fn reason(&self) -> &'static str {
+        "the program's own policy chose it"
+    }
 }
 
 /// A socket stays on one channel, which its number decides: nothing is reordered. The default of the authors' code.
@@ -41,6 +46,10 @@ impl ChannelChoice for Hash {
         // Fibonacci hashing: numbers of one opener are two apart.
         let mixed = demand.stream.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         ((mixed * channels.len() as u64) >> 32) as usize
+    }
+
+    fn reason(&self) -> &'static str {
+        "its number decides"
     }
 }
 
@@ -69,6 +78,10 @@ impl ChannelChoice for RoundRobin {
         }
         let others = (1..=count).map(|step| (last + step) % count);
         others.into_iter().find(|index| !channels[*index].is_full).unwrap_or(last)
+    }
+
+    fn reason(&self) -> &'static str {
+        "channels take turns"
     }
 }
 
@@ -100,6 +113,10 @@ impl ChannelChoice for LeastBacklog {
             _ => least,
         }
     }
+
+    fn reason(&self) -> &'static str {
+        "the fewest bytes waited for it"
+    }
 }
 
 /// Sockets with little left take the channel with the least backlog, those with much the one with the most: short
@@ -125,6 +142,10 @@ impl ChannelChoice for ShortestRemaining {
             false => open().max_by_key(backlog),
         };
         chosen.unwrap_or_else(|| LeastBacklog { margin: 0 }.choose(demand, channels))
+    }
+
+    fn reason(&self) -> &'static str {
+        "sockets that have little left to send are kept apart from others"
     }
 }
 

@@ -8,7 +8,7 @@ pub const HELLO_BYTES: usize = 64;
 
 const MAGIC: [u8; 8] = *b"\x89QUELLN\n";
 /// A peer with another version is refused.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// The smallest maximum that a peer may announce.
 const MAX_FRAME_LEAST: u32 = 1_024;
 

@@ -49,11 +49,14 @@ pub enum Kind {
     Goodbye = 13,
     /// The answer to a reset or a refusal: it need not be repeated.
     Closed = 14,
+    /// Nothing follows on this channel, and nothing new is to be sent on it; `offset` is one where all has arrived that the
+    /// receiver of this frame has sent on it, else zero.
+    Retire = 15,
 }
 
 impl Kind {
     /// All kinds, in the order of their values.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 15] = [
         Kind::Data,
         Kind::Open,
         Kind::Accept,
@@ -68,6 +71,7 @@ impl Kind {
         Kind::Pong,
         Kind::Goodbye,
         Kind::Closed,
+        Kind::Retire,
     ];
 
     fn from_byte(byte: u8) -> Option<Kind> {
@@ -77,7 +81,7 @@ impl Kind {
 
     /// Whether frames of this kind belong to one stream.
     pub fn is_of_stream(self) -> bool {
-        !matches!(self, Kind::Ping | Kind::Pong | Kind::Goodbye)
+        !matches!(self, Kind::Ping | Kind::Pong | Kind::Goodbye | Kind::Retire)
     }
 
     /// Whether it carries bytes of an application. All others are control frames, which no data may delay.

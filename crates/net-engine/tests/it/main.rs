@@ -6,5 +6,7 @@ mod host;
 mod hostile;
 mod lifecycle;
 mod link;
+mod pacing;
 mod random;
+mod retire;
 mod world;

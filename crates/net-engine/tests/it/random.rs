@@ -111,7 +111,8 @@ fn live(seed: u64) {
 fn reconnect(world: &mut World, from: usize, to: usize, class: Class) {
     let is_there = world.wires.iter().any(|wire| {
         let hosts = wire.ends.map(|(host, _)| host);
-        wire.class == class && wire.dead.is_none() && (hosts == [from, to] || hosts == [to, from])
+        let stays = wire.dead.is_none() && !world.is_leaving(wire);
+        wire.class == class && stays && (hosts == [from, to] || hosts == [to, from])
     });
     if !is_there {
         world.connect(from, to, class);
@@ -161,6 +162,11 @@ fn disturb(world: &mut World, hosts: usize, kind: u32, has_recovery: bool) {
         35 => {
             let time = Nanos(world.rng.random_range(0..20_000_000));
             world.deafen(to, time);
+        }
+        36..=38 if !world.wires.is_empty() => {
+            let index = world.rng.random_range(0..world.wires.len());
+            let side = world.rng.random_range(0..2);
+            world.retire(index, side);
         }
         34 => open_end(world).into_iter().for_each(|index| world.abort(index)),
         _ => {}

@@ -22,6 +22,8 @@ pub struct Wire {
     pub class: Class,
     /// One end has lost it: the other, by its side, learns that then.
     pub dead: Option<(usize, Nanos)>,
+    /// The end has closed it in order: the other reads what is on its way, and then its end.
+    closed: [bool; 2],
     /// The end has something to send, by its last notice.
     sendable: [bool; 2],
     /// The end has paused it.
@@ -147,6 +149,7 @@ impl World {
             links: [Link::new(self.spec), Link::new(self.spec)],
             class,
             dead: None,
+            closed: [false; 2],
             sendable: [false; 2],
             paused: [false; 2],
         });
@@ -161,7 +164,7 @@ impl World {
             self.ends.iter_mut().filter(|end| end.is_between(hosts)).for_each(End::expect_failure);
         }
         for (side, (host, key)) in wire.ends.into_iter().enumerate() {
-            let knows = wire.dead.is_some_and(|(late, _)| late != side);
+            let knows = wire.closed[side] || wire.dead.is_some_and(|(late, _)| late != side);
             if !knows {
                 self.hosts[host].lose(key, now);
             }
@@ -174,6 +177,9 @@ impl World {
         if wire.dead.is_some() {
             return;
         }
+        if wire.closed != [false; 2] {
+            return self.cut(index);
+        }
         if !self.has_recovery {
             let hosts = wire.ends.map(|(host, _)| host);
             self.ends.iter_mut().filter(|end| end.is_between(hosts)).for_each(End::expect_failure);
@@ -183,6 +189,40 @@ impl World {
         let (host, key) = wire.ends[side];
         let now = self.now;
         self.hosts[host].lose(key, now);
+    }
+
+    /// One end gives a channel up, if it may.
+    pub fn retire(&mut self, index: usize, side: usize) {
+        let wire = &self.wires[index];
+        let (host, key) = wire.ends[side];
+        if wire.dead.is_none() {
+            self.hosts[host].engine.retire(key);
+        }
+    }
+
+    /// Whether an end of a channel is giving it up.
+    pub fn is_leaving(&self, wire: &Wire) -> bool {
+        wire.ends.iter().any(|(host, key)| self.hosts[*host].engine.is_leaving(*key))
+    }
+
+    /// Ends of channels that were given up close them.
+    fn end_retired(&mut self) -> bool {
+        let mut has_ended = false;
+        for wire in &mut self.wires {
+            for side in 0..2 {
+                let (host, key) = wire.ends[side];
+                let host = &mut self.hosts[host];
+                let is_at_end = wire.closed[1 - side] && wire.links[1 - side].backlog() == 0;
+                let is_over = is_at_end || host.engine.is_retired(key);
+                if is_over && !wire.closed[side] && wire.dead.is_none() {
+                    wire.closed[side] = true;
+                    host.lose(key, self.now);
+                    has_ended = true;
+                }
+            }
+        }
+        self.wires.retain(|wire| wire.closed != [true; 2]);
+        has_ended
     }
 
     /// Ends learn of channels that the other has lost.
@@ -268,6 +308,7 @@ impl World {
             is_quiet &= !self.apply();
             is_quiet &= !self.transmit();
             is_quiet &= !self.deliver();
+            is_quiet &= !self.end_retired();
             if is_quiet {
                 return;
             }
@@ -471,7 +512,7 @@ impl World {
                 let (host, key) = wire.ends[side];
                 let host = &mut self.hosts[host];
                 let link = &mut wire.links[side];
-                while wire.sendable[side] && link.room() > 0 {
+                while wire.sendable[side] && link.room() > 0 && !wire.closed[side] {
                     let Some(frame) = host.transmit(key, 4_096, now) else {
                         wire.sendable[side] = false;
                         break;
@@ -496,6 +537,10 @@ impl World {
         for (index, wire) in self.wires.iter_mut().enumerate() {
             for side in 0..2 {
                 let (host, key) = wire.ends[1 - side];
+                if wire.closed[1 - side] {
+                    wire.links[side].lose_all();
+                    continue;
+                }
                 while !wire.paused[1 - side] {
                     let Some(bytes) = wire.links[side].arrive(now) else { break };
                     has_come = true;
