@@ -83,6 +83,7 @@ fn transport(reader: PipeReader, writer: PipeWriter) -> io::Result<Transport> {
         outgoing: Box::new(ToPipe(Arc::clone(&pipes))),
         incoming: Box::new(FromPipe(Arc::clone(&pipes))),
         readiness: Arc::new(PipeReadiness(pipes)),
+        path: None,
         caps: ChannelCaps { is_lossy: false, max_frame: PAYLOAD_MAX },
         name: "pipes",
     })

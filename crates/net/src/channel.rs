@@ -11,7 +11,7 @@ use crate::memory::Pool;
 use crate::outbox::Outbox;
 use crate::socket::Wakers;
 use crate::stats::{Carried, Origin};
-use crate::transport::{Readiness, Transport};
+use crate::transport::{Path, Readiness, Transport};
 
 /// See [`Channel::asks`].
 const ASKED_MAX: u32 = 4;
@@ -46,6 +46,14 @@ pub(crate) struct Channel {
     pub outbox: Option<Box<Outbox>>,
     pub inbox: Option<Box<Inbox>>,
     pub readiness: Arc<dyn Readiness>,
+    /// Of bulk data across a network.
+    pub path: Option<Arc<dyn Path>>,
+    /// Of that path, as far as it is known.
+    pub rtt: Nanos,
+    /// Since when bytes have waited for it, as the helper saw.
+    pub waits_since: Option<Nanos>,
+    /// Bytes per second that it sends at most.
+    pub pace: Option<u64>,
     /// Its transport has no room: a thread waits until it has.
     pub is_blocked: bool,
     /// It has filled response queues, and is not read.
@@ -68,6 +76,9 @@ pub(crate) struct Channel {
     pub asked: Option<(Waker, u32)>,
     /// It takes the inbox next: the leader gives it up.
     pub successor: Option<Waker>,
+    /// The thread that was made to read it last: it gives way to no other, though it waits for new streams, until another is made
+    /// to.
+    pub heir: Option<Waker>,
     /// Threads that wait until no other sends on it.
     pub turns: Wakers,
     /// The thread that waits until it has room, and has it sent on then.
@@ -89,6 +100,8 @@ impl Channel {
         origin: Origin,
         pool: &Arc<Pool>,
     ) -> Channel {
+        // A clock is dear to short messages.
+        let is_timed = class == Class::Throughput;
         Channel {
             class,
             peer,
@@ -96,9 +109,13 @@ impl Channel {
             origin,
             sent: Carried::default(),
             received: Carried::default(),
-            outbox: Some(Box::new(Outbox::new(transport.outgoing))),
-            inbox: Some(Box::new(Inbox::new(transport.incoming, pool))),
+            outbox: Some(Box::new(Outbox::new(transport.outgoing, is_timed))),
+            inbox: Some(Box::new(Inbox::new(transport.incoming, pool, is_timed))),
             readiness: transport.readiness,
+            path: transport.path.filter(|_| class == Class::Throughput),
+            rtt: Nanos::ZERO,
+            waits_since: None,
+            pace: None,
             is_blocked: false,
             is_paused: false,
             was_led: false,
@@ -110,6 +127,7 @@ impl Channel {
             acceptors: Wakers::default(),
             asked: None,
             successor: None,
+            heir: None,
             turns: Wakers::default(),
             room_leader: None,
             room_followers: Wakers::default(),

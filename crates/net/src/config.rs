@@ -2,6 +2,8 @@
 
 use quell_net_engine::{EndpointId, EngineConfig, Policies};
 
+use crate::count::NewCount;
+
 /// The settings of an [`Endpoint`](crate::Endpoint).
 pub struct EndpointConfig {
     /// Constants of the engine: buffers, times, limits. Its id is drawn anew at each start.
@@ -14,6 +16,12 @@ pub struct EndpointConfig {
     pub same_host: SameHost,
     /// Channels of the throughput class that are opened to a peer.
     pub throughput_channels: usize,
+    /// A policy that decides how many there are later, for each peer to which this side has opened channels. `None`: always as
+    /// many.
+    pub channel_count: Option<NewCount>,
+    /// Has channels of the throughput class that leave this host send a little less than the slowest link carries, where they
+    /// would fill its queue. Other TCP connections over that link may take more of it then.
+    pub paces: bool,
     /// Lets channels leave this host, where any host on the network may read and change what is sent.
     pub insecure: bool,
 }
@@ -36,6 +44,8 @@ impl Default for EndpointConfig {
             congestion: "cubic".to_owned(),
             same_host: SameHost::default(),
             throughput_channels: 1,
+            channel_count: None,
+            paces: true,
             insecure: false,
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use quell_model::Nanos;
+use quell_net_engine::scheduler::{LatencyShare, Target};
 use quell_net_engine::wire::Hello;
 use quell_net_engine::{ChannelId, Class, Engine, Key, Notice};
 
@@ -58,6 +59,8 @@ pub(crate) struct Core {
     pub routes: BTreeMap<IpAddr, Vec<Route>>,
     /// Channels with something to send.
     to_send: VecDeque<Key>,
+    /// Which class goes first where both have something to send.
+    share: LatencyShare,
     /// To be woken once the lock is free.
     pub wakes: Vec<Waker>,
     /// The same, for bulk data that has come: more may be on its way.
@@ -75,6 +78,8 @@ pub(crate) struct Core {
     pub needs_looks: bool,
     /// Tasks, which have no thread that reads for them, wait.
     pub has_tasks: bool,
+    /// How many channels of the throughput class peers should have, where a policy decides that, and why.
+    pub targets: BTreeMap<Key, Target>,
     pub is_closed: bool,
     next_port: u16,
     next_number: u32,
@@ -82,6 +87,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub fn new(engine: Engine, helper: Arc<Waiter>) -> Core {
+        let share = LatencyShare::new(engine.config().latency_percent);
         Core {
             engine,
             sockets: Sockets::default(),
@@ -90,6 +96,7 @@ impl Core {
             listeners: BTreeMap::new(),
             routes: BTreeMap::new(),
             to_send: VecDeque::new(),
+            share,
             wakes: Vec::new(),
             bulk_wakes: Vec::new(),
             missing: Vec::new(),
@@ -99,6 +106,7 @@ impl Core {
             is_helper_idle: false,
             needs_looks: false,
             has_tasks: false,
+            targets: BTreeMap::new(),
             is_closed: false,
             next_port: 49_152,
             next_number: 1,
@@ -179,6 +187,7 @@ impl Core {
                 Notice::PeerGone(peer) => {
                     self.routes.values_mut().for_each(|of| of.retain(|route| route.peer != peer));
                     self.routes.retain(|_, of| !of.is_empty());
+                    self.targets.remove(&peer);
                 }
             }
         }
@@ -200,7 +209,7 @@ impl Core {
     }
 
     /// The next channel with something to send on which no thread sends, its frames gathered: those of the latency class first,
-    /// and for its threads only those.
+    /// up to their share, and for its threads only those.
     pub fn next_sending(&mut self, only_latency: bool, now: Nanos) -> Option<Sending> {
         while let Some(key) = self.next_to_send(only_latency, now) {
             let Some(channel) = self.channels.get_mut(key).filter(|it| !it.is_blocked) else {
@@ -214,28 +223,34 @@ impl Core {
                 channel.outbox = Some(outbox);
                 continue;
             }
+            let (class, rtt) = (channel.class, channel.rtt);
+            let has_both = self
+                .to_send
+                .iter()
+                .any(|other| self.channels.get(*other).is_some_and(|other| other.class != class));
+            self.share.sent(class, outbox.backlog(), has_both);
             // Others choose another channel meanwhile, if there is one.
-            self.engine.channel_load(key, outbox.backlog(), false, Nanos::ZERO);
+            self.engine.channel_load(key, outbox.backlog(), false, rtt);
             return Some(Sending { key, outbox });
         }
         None
     }
 
     fn next_to_send(&mut self, only_latency: bool, now: Nanos) -> Option<Key> {
-        let is_latency = |key: &Key| {
-            self.channels.get(*key).is_none_or(|channel| channel.class == Class::Latency)
+        let is_bulk = |key: &Key| {
+            self.channels.get(*key).is_some_and(|channel| channel.class == Class::Throughput)
         };
-        match self.to_send.iter().position(is_latency) {
-            Some(index) => self.to_send.remove(index),
-            None if only_latency => {
-                if !self.to_send.is_empty() {
-                    // Its writers wait, or the helper looks.
-                    self.leave_to_helper(now);
-                }
-                None
-            }
-            None => self.to_send.pop_front(),
+        let latency = self.to_send.iter().position(|key| !is_bulk(key));
+        let bulk = self.to_send.iter().position(is_bulk);
+        let next = match self.share.next(latency.is_some(), bulk.is_some()) {
+            Some(Class::Throughput) if !only_latency => bulk,
+            _ => latency,
+        };
+        if next.is_none() && bulk.is_some() {
+            // Its writers wait, or the helper looks.
+            self.leave_to_helper(now);
         }
+        self.to_send.remove(next?)
     }
 
     /// A thread has sent.
@@ -251,18 +266,19 @@ impl Core {
                 }
                 // The wake-up that the helper asked for was for the room that it had before.
                 channel.armed.for_room &= !channel.is_blocked;
-                let backlog = outbox.backlog();
+                let (backlog, rtt) = (outbox.backlog(), channel.rtt);
                 channel.sent = outbox.carried();
                 channel.outbox = Some(outbox);
                 if sent == Sent::Part {
                     self.leave_to_helper(now);
                 }
-                self.engine.channel_load(key, backlog, sent == Sent::Part, Nanos::ZERO);
+                self.engine.channel_load(key, backlog, sent == Sent::Part, rtt);
                 if sent == Sent::All && self.engine.has_frame(key) {
                     self.to_send.push_back(key);
                 }
                 if sent == Sent::All {
                     self.pass_turn(key);
+                    self.close_retired(key, now);
                 }
             }
             Err(error) => {
@@ -278,7 +294,7 @@ impl Core {
         if std::mem::take(&mut channel.is_blocked) {
             channel.room_leader = None;
             let backlog = channel.outbox.as_ref().map_or(0, |outbox| outbox.backlog());
-            self.engine.channel_load(key, backlog, false, Nanos::ZERO);
+            self.engine.channel_load(key, backlog, false, channel.rtt);
             self.to_send.push_back(key);
             if backlog == 0 {
                 self.pass_turn(key);
@@ -317,13 +333,13 @@ impl Core {
 
     /// Takes apart what a thread has read.
     pub fn parse(&mut self, led: &mut Vec<Led>, now: Nanos) {
-        let mut lost = Vec::new();
+        let (mut lost, mut retired) = (Vec::new(), Vec::new());
         for Led { key, inbox, input, .. } in led.iter_mut() {
             let input = std::mem::take(input);
             let Some(channel) = self.channels.get_mut(*key).filter(|_| !input.is_empty()) else {
                 continue;
             };
-            channel.received.count(input.bytes());
+            channel.received.count(input.bytes(), input.time);
             let is_end = input.is_end;
             let result = inbox.parse(input, &mut self.engine, *key, &mut self.sockets, now);
             if let Err(error) = &result {
@@ -331,15 +347,28 @@ impl Core {
             }
             if is_end || result.is_err() {
                 lost.push(*key);
+            } else if self.engine.is_retired(*key) {
+                retired.push(*key);
             }
         }
         for key in lost {
             self.lose_channel(key, now);
         }
+        for key in retired {
+            self.close_retired(key, now);
+        }
         for index in (0..led.len()).rev() {
             if self.channels.get(led[index].key).is_none() {
                 led.swap_remove(index).inbox.end(&mut self.engine);
             }
+        }
+    }
+
+    /// Closes a channel that was given up at both ends, once all is sent.
+    fn close_retired(&mut self, key: Key, now: Nanos) {
+        let is_sent = self.channels.get(key).is_some_and(Channel::is_free);
+        if is_sent && self.engine.is_retired(key) {
+            self.lose_channel(key, now);
         }
     }
 

@@ -67,6 +67,7 @@ impl Core {
         }
         let Some(mut outbox) = channel.outbox.take() else { return Ok(None) };
         channel.was_sent_on = true;
+        let rtt = channel.rtt;
         let length = bytes.len().min(usize::try_from(credit).unwrap_or(usize::MAX));
         self.engine.written(key, length as u64, now);
         let socket = (key, start);
@@ -74,7 +75,7 @@ impl Core {
         // The rest goes to another channel.
         let rest = &bytes[(end - start) as usize..length];
         self.sockets.of(key).written.copy(&self.pool, end, rest);
-        self.engine.channel_load(chosen, outbox.backlog(), false, Nanos::ZERO);
+        self.engine.channel_load(chosen, outbox.backlog(), false, rtt);
         Ok(Some(Turn::Own(Sending { key: chosen, outbox }, length)))
     }
 

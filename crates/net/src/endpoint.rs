@@ -15,6 +15,7 @@ use crate::core::{Core, Route};
 use crate::error::Error;
 use crate::handshake::Port;
 use crate::helper::{self, Helper, Settings};
+use crate::opening::open_channel;
 use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::threads;
@@ -56,6 +57,8 @@ impl Endpoint {
             congestion: config.congestion,
             same_host: config.same_host,
             throughput_channels: config.throughput_channels,
+            channel_count: config.channel_count,
+            paces: config.paces,
             is_insecure: config.insecure,
         });
         let (ports, new_ports) = channel();
@@ -112,8 +115,7 @@ impl Endpoint {
     /// # Errors
     /// When it cannot be reached, or speaks something else.
     pub fn connect_peer(&self, rendezvous: SocketAddr) -> Result<Peer, Error> {
-        let open =
-            |class| helper::open_channel(&self.0.shared, &self.0.settings, rendezvous, class);
+        let open = |class| open_channel(&self.0.shared, &self.0.settings, rendezvous, class);
         let peer = open(Class::Latency)?;
         for _ in 0..self.0.settings.throughput_channels {
             open(Class::Throughput)?;

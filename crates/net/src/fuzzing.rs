@@ -63,7 +63,7 @@ pub fn frames(bytes: &[u8]) {
     let Ok(key) = engine.channel_up(&hello, false, caps, Nanos::ZERO) else { return };
     let (pool, mut sockets) = (Arc::new(Pool::default()), Sockets::default());
     let feed = Feed { bytes, at: 0, piece: 1 + usize::from(*first) * 37 };
-    let mut inbox = Inbox::new(Box::new(feed), &pool);
+    let mut inbox = Inbox::new(Box::new(feed), &pool, false);
     for step in 0_u64.. {
         let now = Nanos::from_micros(100 * step);
         let input = inbox.read();

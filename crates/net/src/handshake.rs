@@ -129,7 +129,7 @@ impl Handshake {
     }
 
     /// Answers a whole hello, and takes the channel.
-    pub fn answer(self, shared: &Shared) -> Result<(), Error> {
+    pub fn answer(self, shared: &Shared, paces: bool) -> Result<(), Error> {
         let failed = |source| Error::io("answer a new channel", source);
         match self.connection {
             Connection::Tcp { mut stream, from, bytes, .. } => {
@@ -138,7 +138,7 @@ impl Handshake {
                 let own = stream.local_addr().map_err(failed)?.ip();
                 // It is the first that is sent: the socket's buffer has room.
                 stream.write_all(&hello(shared, &theirs).encode()).map_err(failed)?;
-                let transport = tcp::transport(stream).map_err(failed)?;
+                let transport = tcp::transport(stream, paces).map_err(failed)?;
                 take(shared, &theirs, transport, (from, own))
             }
             Connection::SharedMemory { stream, port, opening } => {

@@ -6,30 +6,28 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quell_model::Nanos;
-use quell_net_engine::wire::Hello;
 use quell_net_engine::{Class, Key};
 use rustix::event::{PollFlags, epoll};
 
-use crate::attach::greet;
 use crate::channel::{Armed, Channel};
 use crate::config::SameHost;
-use crate::core::{Addresses, Core};
+use crate::core::Core;
+use crate::count::{Counts, NewCount};
 use crate::error::Error;
 use crate::handshake::{HANDSHAKES_MAX, Handshake, Port};
 use crate::inbox::Input;
 use crate::leading::Led;
+use crate::opening::reopen;
+use crate::pacing::Pacers;
 use crate::shared::Shared;
-use crate::shm;
-use crate::stats::Origin;
 use crate::tcp;
-use crate::transport::Readiness;
+use crate::transport::{Path, Readiness};
 use crate::waiter::{Waiter, timespec};
 
 /// The interval of looks at channels that are in use.
@@ -42,12 +40,6 @@ const LOOK_MAX: Nanos = Nanos::from_millis(4);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(1);
 /// Reads of one channel in a row before others are looked at.
 const READS_MAX: usize = 16;
-/// Pause before a lost channel is opened again, doubled up to [`RETRY_MAX`].
-const RETRY_FIRST: Duration = Duration::from_millis(1);
-/// Channels that have been up for so long are taken to stay.
-const SETTLED: Duration = Duration::from_secs(1);
-/// See [`RETRY_FIRST`].
-const RETRY_MAX: Duration = Duration::from_millis(500);
 
 /// Ports are reported once, and again after they were looked at.
 const PORT_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
@@ -66,6 +58,8 @@ pub(crate) struct Settings {
     pub congestion: String,
     pub same_host: SameHost,
     pub throughput_channels: usize,
+    pub channel_count: Option<NewCount>,
+    pub paces: bool,
     pub is_insecure: bool,
 }
 
@@ -86,6 +80,8 @@ pub(crate) struct Helper {
     interval: Nanos,
     /// Channels that epoll knows.
     known: BTreeMap<Key, (u64, Arc<dyn Readiness>)>,
+    pacers: Pacers,
+    counts: Counts,
 }
 
 /// A channel of which epoll is to tell once.
@@ -107,6 +103,8 @@ struct Look {
     /// Channels to arm.
     arm: Vec<Arm>,
     gone: Vec<Key>,
+    /// Of channels that bulk data is sent on.
+    paths: Vec<(Key, Arc<dyn Path>)>,
     missing: Vec<Key>,
     is_busy: bool,
     /// Something is left to the next looks.
@@ -128,6 +126,7 @@ impl Helper {
         Ok(Helper {
             shared,
             waiter,
+            counts: Counts::new(settings.channel_count.clone()),
             settings,
             epoll,
             tokens: BTreeMap::from([(0, Token::Wake)]),
@@ -138,6 +137,7 @@ impl Helper {
             handshakes: BTreeMap::new(),
             interval: LOOK,
             known: BTreeMap::new(),
+            pacers: Pacers::default(),
         })
     }
 
@@ -151,9 +151,11 @@ impl Helper {
                 return;
             }
             let has_read = self.read(std::mem::take(&mut look.led));
+            self.pace(&look);
             let doubled = Nanos(self.interval.0 * 2).min(LOOK_MAX);
             self.interval = if has_read || look.is_needed { LOOK } else { doubled };
             look.is_busy |= self.arm(&look);
+            look.missing.extend(self.count());
             look.missing.drain(..).for_each(|peer| self.reopen(peer));
             let until = self.plan(look.is_busy);
             self.sleep(until);
@@ -182,6 +184,11 @@ impl Helper {
             look.is_needed |= channel.class == Class::Throughput && (was_led || was_sent_on);
             look.is_needed |= channel.is_blocked;
             channel.is_live = false;
+            let waits = channel.is_blocked || core.engine.waiting(key) > 0;
+            channel.waits_since = waits.then(|| channel.waits_since.unwrap_or(now));
+            let sends = was_sent_on || channel.is_blocked;
+            look.paths
+                .extend(channel.path.iter().filter(|_| sends).map(|it| (key, Arc::clone(it))));
             let is_free = channel.inbox.is_some() && !channel.is_paused;
             // While some channel is in use, the next look is near: a wake-up for each frame of the others would cost more. But
             // tasks have no thread that looks for them: they are woken at once.
@@ -221,6 +228,24 @@ impl Helper {
         }
         self.shared.act(|core, _| core.give_back_to_followers(&mut led));
         has_read
+    }
+
+    /// Asks how many channels there should be, and gives up those that are too many. Returns peers that lack some.
+    fn count(&mut self) -> Vec<Key> {
+        let (shared, counts) = (&self.shared, &mut self.counts);
+        if !counts.is_due(shared.now()) {
+            return Vec::new();
+        }
+        shared.act(|core, now| counts.look(core, now))
+    }
+
+    /// Asks what the paths of bulk data are like, and slows channels down that fill a queue.
+    fn pace(&mut self, look: &Look) {
+        look.gone.iter().for_each(|key| self.pacers.forget(*key));
+        let seen = self.pacers.look(&look.paths, self.shared.now());
+        if !seen.is_empty() {
+            self.shared.with(|core, _| core.note_paths(&seen));
+        }
     }
 
     /// Has epoll report channels once. Whether one has something already.
@@ -288,7 +313,9 @@ impl Helper {
         let handshake = self.handshakes.values().map(|it| it.until).min();
         let (until, has_frames) = self.shared.with(|core, now| {
             let look = is_busy.then(|| Nanos(now.0 + self.interval.0));
+            let count = self.counts.next_look(is_busy, now);
             let times = core.engine.next_timer().into_iter().chain(look).chain(handshake);
+            let times = times.chain(count);
             let until = times.min();
             core.helper_until = until.unwrap_or(Nanos::MAX);
             // A thread that has used a channel meanwhile has woken it already.
@@ -417,7 +444,7 @@ impl Helper {
         // Its descriptor stays open as the channel's.
         let _ = epoll::delete(&self.epoll, it.as_fd());
         let from = it.from();
-        if let Err(error) = progress.and_then(|_| it.answer(&self.shared)) {
+        if let Err(error) = progress.and_then(|_| it.answer(&self.shared, self.settings.paces)) {
             tracing::warn!("channel of {from}: {error}");
         }
     }
@@ -456,92 +483,6 @@ impl Helper {
             self.shared.with(|core, _| core.reopening.remove(&peer));
         }
     }
-}
-
-/// Opens channels until there are as many as there should be, and have been for a while.
-fn reopen(shared: &Weak<Shared>, settings: &Settings, mut peer: Key, address: SocketAddr) {
-    let mut pause = RETRY_FIRST;
-    let mut whole_since: Option<Instant> = None;
-    loop {
-        std::thread::sleep(pause);
-        let Some(shared) = shared.upgrade() else { return };
-        let wanted = [(Class::Latency, 1), (Class::Throughput, settings.throughput_channels)];
-        let (missing, _) = shared.with(|core, _| {
-            let is_known = !core.is_closed && core.engine.endpoint(peer).is_some();
-            let missing = wanted.into_iter().find(|(class, count)| {
-                core.engine.channels(peer).filter(|(_, of)| of == class).count() < *count
-            });
-            let is_settled = whole_since.is_some_and(|since| since.elapsed() >= SETTLED);
-            if !is_known || (missing.is_none() && is_settled) {
-                core.reopening.remove(&peer);
-                return None;
-            }
-            Some(missing)
-        });
-        let Some(missing) = missing else { return };
-        let Some((class, _)) = missing else {
-            // It may be refused as soon as it is used: then the next try waits longer.
-            whole_since.get_or_insert_with(Instant::now);
-            pause = (pause * 2).min(RETRY_MAX);
-            continue;
-        };
-        whole_since = None;
-        match open_channel(&shared, settings, address, class) {
-            Ok(found) if found == peer => pause = (pause / 2).max(RETRY_FIRST),
-            Ok(found) => {
-                // Another endpoint has its port: it has restarted, and knows nothing of its streams.
-                shared.act(|core, now| {
-                    core.engine.peer_gone(peer, now);
-                    core.reopening.remove(&peer);
-                    core.reopening.insert(found);
-                });
-                peer = found;
-            }
-            Err(error) => {
-                tracing::debug!("a lost channel is not back yet: {error}");
-                pause = (pause * 2).min(RETRY_MAX);
-            }
-        }
-    }
-}
-
-/// Opens a channel to a peer's port. Returns the peer.
-pub(crate) fn open_channel(
-    shared: &Shared,
-    settings: &Settings,
-    address: SocketAddr,
-    class: Class,
-) -> Result<Key, Error> {
-    if !settings.is_insecure && tcp::leaves_host(address.ip()) {
-        return Err(Error::Insecure(address));
-    }
-    let (hello, _) = shared.with(|core, _| {
-        let number = core.channel_number();
-        core.engine.hello(number, class)
-    });
-    let shared_memory = match settings.same_host {
-        SameHost::SharedMemory if !tcp::leaves_host(address.ip()) => shm::connect(address, &hello)?,
-        SameHost::SharedMemory | SameHost::Tcp => None,
-    };
-    let (transport, theirs, own) = match shared_memory {
-        Some((transport, theirs)) => (transport, theirs, address.ip()),
-        None => {
-            let connection = tcp::connect(address, &settings.congestion)?;
-            let failed = |source| Error::io("set a new channel up", source);
-            let own = connection.local_addr().map_err(failed)?.ip();
-            let mut transport = tcp::transport(connection).map_err(failed)?;
-            let theirs = greet(&mut transport, &hello, address)?;
-            (transport, theirs, own)
-        }
-    };
-    // The class and the number are what this side asked for, whatever the peer says.
-    let theirs = Hello { class, channel: hello.channel, ..theirs };
-    shared.act(|core, now| {
-        let (rendezvous, origin) = (Some(address), Origin::Configured);
-        let addresses = Addresses { peer: address, rendezvous, own, origin };
-        core.add_channel(&theirs, true, transport, addresses, now)?;
-        core.engine.peer(theirs.endpoint).ok_or(Error::Closed)
-    })
 }
 
 /// Wakes the helper of an endpoint that is closed.

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use quell_model::Nanos;
 use quell_net_engine::wire::{FrameError, HEADER_BYTES, Header, OPEN_BYTES};
@@ -59,6 +60,8 @@ pub(crate) struct Inbox {
     segments: Vec<Arc<Segment>>,
     count: usize,
     is_bulk: bool,
+    /// The time of reads is measured.
+    is_timed: bool,
     /// The last read took all that had arrived: nothing has until `poll` says so.
     is_drained: bool,
     head: Head,
@@ -69,6 +72,8 @@ pub(crate) struct Inbox {
 #[derive(Debug, Default)]
 pub(crate) struct Input {
     spans: Vec<Span>,
+    /// Time that it took.
+    pub time: Duration,
     /// The channel has ended behind it.
     pub is_end: bool,
 }
@@ -86,13 +91,14 @@ impl Input {
 }
 
 impl Inbox {
-    pub fn new(incoming: Box<dyn Incoming>, pool: &Arc<Pool>) -> Inbox {
+    pub fn new(incoming: Box<dyn Incoming>, pool: &Arc<Pool>, is_timed: bool) -> Inbox {
         Inbox {
             incoming,
             segments: Vec::new(),
             pool: Arc::clone(pool),
             count: 1,
             is_bulk: false,
+            is_timed,
             is_drained: false,
             head: Head { bytes: [0; CONTROL_MAX], length: 0 },
             open: None,
@@ -131,6 +137,7 @@ impl Inbox {
         self.segments.truncate(count);
         let pool = &self.pool;
         self.segments.resize_with(count, || Arc::new(pool.segment(LARGE)));
+        let start = self.is_timed.then(Instant::now);
         let result = loop {
             let mut slices: [IoSliceMut<'_>; SEGMENTS_MAX] =
                 std::array::from_fn(|_| IoSliceMut::new(&mut []));
@@ -144,6 +151,7 @@ impl Inbox {
                 result => break result,
             }
         };
+        let time = start.map_or(Duration::ZERO, |start| start.elapsed());
         let left_room = match &result {
             Ok(bytes) => (1..count * LARGE).contains(bytes),
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
@@ -152,10 +160,10 @@ impl Inbox {
         self.is_drained = left_room && asks_poll;
         self.is_bulk = asks_poll && matches!(&result, Ok(LARGE..));
         match result {
-            Ok(0) => Input { spans: Vec::new(), is_end: true },
-            Ok(bytes) => Input { spans: self.filled(bytes), is_end: false },
+            Ok(0) => Input { is_end: true, ..Input::default() },
+            Ok(bytes) => Input { spans: self.filled(bytes), time, is_end: false },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Input::default(),
-            Err(_) => Input { spans: Vec::new(), is_end: true },
+            Err(_) => Input { is_end: true, ..Input::default() },
         }
     }
 

@@ -109,10 +109,13 @@ impl Core {
         for key in self.channels_for(interest) {
             let Some(channel) = self.channels.get_mut(key) else { continue };
             let is_own = channel.class == interest.class;
-            if interest.is_weak && !channel.followers.is_empty() {
-                if channel.inbox.is_some() {
-                    self.wakes.extend(channel.followers.first());
-                }
+            let is_own_turn = [&channel.successor, &channel.heir]
+                .into_iter()
+                .flatten()
+                .any(|it| it.will_wake(waker));
+            let is_weak = interest.is_weak && !is_own_turn;
+            if is_weak && channel.inbox.is_some() && !channel.followers.is_empty() {
+                self.wakes.extend(channel.followers.first());
                 channel.acceptors.add(waker);
                 continue;
             }
@@ -129,12 +132,12 @@ impl Core {
             let is_left = channel.is_paused || channel.successor.as_ref().is_some_and(is_other);
             match channel.inbox.take_if(|_| !is_left) {
                 Some(inbox) => {
-                    if channel.successor.take().is_some() {
+                    if let Some(successor) = channel.successor.take() {
+                        channel.heir = Some(successor);
                         // It was the only user of late: others do not wait for it to leave.
                         channel.shared_at = None;
                     }
                     channel.asked.take_if(|(asker, _)| asker.will_wake(waker));
-                    let is_weak = interest.is_weak;
                     channel.leader = Some(Leader { waker: waker.clone(), is_latency, is_weak });
                     // It may take the wake-up that was meant for the helper.
                     channel.armed.for_data = false;
@@ -142,13 +145,16 @@ impl Core {
                     let (class, readiness) = (channel.class, Arc::clone(&channel.readiness));
                     led.push(Led { key, class, inbox, readiness, input: Input::default() });
                 }
-                None if interest.is_weak => channel.acceptors.add(waker),
+                None if is_weak && !is_own => channel.acceptors.add(waker),
                 None if is_own => {
-                    channel.followers.add(waker);
+                    let waiting =
+                        if is_weak { &mut channel.acceptors } else { &mut channel.followers };
+                    waiting.add(waker);
                     // A thread that is busy with bulk data gives it back, as does one that reads for this one alone.
                     let inherits = channel.asks(waker);
-                    let gives_up =
-                        |it: &&Leader| inherits || it.is_weak || (is_latency && !it.is_latency);
+                    let gives_up = |it: &&Leader| {
+                        inherits || (!is_weak && (it.is_weak || (is_latency && !it.is_latency)))
+                    };
                     let leader = channel.leader.as_ref().filter(gives_up);
                     self.wakes.extend(leader.map(|leader| leader.waker.clone()));
                 }

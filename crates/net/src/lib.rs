@@ -20,6 +20,7 @@ mod batch;
 mod channel;
 mod config;
 mod core;
+mod count;
 mod direct;
 mod endpoint;
 mod error;
@@ -33,7 +34,9 @@ mod leading;
 mod meet;
 mod memory;
 pub mod messages;
+mod opening;
 mod outbox;
+mod pacing;
 mod selector;
 mod shared;
 mod shm;
@@ -49,6 +52,7 @@ mod waiter;
 
 pub use attach::Side;
 pub use config::{EndpointConfig, SameHost};
+pub use count::NewCount;
 pub use endpoint::{Endpoint, Listener, Peer};
 pub use error::Error;
 pub use quell_net_engine::{
@@ -56,5 +60,5 @@ pub use quell_net_engine::{
     scheduler,
 };
 pub use selector::Selector;
-pub use stats::{Carried, ChannelStats, Origin, Stats};
+pub use stats::{Carried, ChannelStats, Origin, PeerStats, Stats, StreamStats};
 pub use stream::{Chunks, Reservation, Stream};

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use quell_model::Nanos;
 use quell_net_engine::{Body, Engine, Frame, Key};
@@ -43,6 +44,8 @@ pub(crate) struct Outbox {
     /// The first piece that is not sent whole, and how much of it is.
     next: (usize, usize),
     carried: Carried,
+    /// The time in its calls is measured.
+    is_timed: bool,
 }
 
 /// How far sending came.
@@ -54,7 +57,7 @@ pub(crate) enum Sent {
 }
 
 impl Outbox {
-    pub fn new(outgoing: Box<dyn Outgoing>) -> Outbox {
+    pub fn new(outgoing: Box<dyn Outgoing>, is_timed: bool) -> Outbox {
         Outbox {
             outgoing,
             staged: Vec::new(),
@@ -63,6 +66,7 @@ impl Outbox {
             sent: 0,
             next: (0, 0),
             carried: Carried::default(),
+            is_timed,
         }
     }
 
@@ -203,9 +207,12 @@ impl Outbox {
 
     fn send_with(&mut self, direct: &[u8]) -> io::Result<Sent> {
         while self.sent < self.bytes {
-            match self.send_some(direct) {
+            let start = self.is_timed.then(Instant::now);
+            let result = self.send_some(direct);
+            let time = start.map_or(Duration::ZERO, |start| start.elapsed());
+            match result {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(sent) => self.advance(sent, direct),
+                Ok(sent) => self.advance(sent, time, direct),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Part),
                 Err(error) => return Err(error),
@@ -229,9 +236,9 @@ impl Outbox {
         self.outgoing.enqueue(&slices[..count])
     }
 
-    fn advance(&mut self, sent: usize, direct: &[u8]) {
+    fn advance(&mut self, sent: usize, time: Duration, direct: &[u8]) {
         self.sent += sent;
-        self.carried.count(sent);
+        self.carried.count(sent, time);
         let (mut piece, mut done) = (self.next.0, self.next.1 + sent);
         while let Some(it) = self.pieces.get(piece) {
             let length = piece_bytes(&self.staged, direct, it).len();

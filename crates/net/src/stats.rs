@@ -1,11 +1,14 @@
 //! What an endpoint has: its channels, what they have carried, and why they are there.
 
 use std::fmt;
+use std::time::Duration;
 
+use quell_model::Nanos;
 use quell_net_engine::Class;
 
 use crate::core::Core;
 use crate::endpoint::{Endpoint, Peer};
+use crate::stream::Stream;
 
 /// An endpoint at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,13 +19,28 @@ pub struct Stats {
     pub unacknowledged_bytes: u64,
     /// Bytes of memory that peers may fill.
     pub promised_bytes: u64,
+    /// Peers, each with what was decided for it.
+    pub peers: Vec<PeerStats>,
     /// Of all peers.
     pub channels: Vec<ChannelStats>,
+}
+
+/// A peer at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerStats {
+    /// Which.
+    pub peer: Peer,
+    /// Channels of the throughput class that it should have: as many as there are where this side does not decide it.
+    pub throughput_channels: usize,
+    /// Why so many.
+    pub reason: &'static str,
 }
 
 /// A channel at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelStats {
+    /// No other channel of the endpoint has it, or had it before.
+    pub number: u32,
     /// Where it leads.
     pub peer: Peer,
     /// What it carries.
@@ -37,6 +55,12 @@ pub struct ChannelStats {
     pub received: Carried,
     /// Sockets whose data waits for it.
     pub waiting_sockets: usize,
+    /// Round-trip time of bulk data, where its transport crosses a network and has said it.
+    pub rtt: Option<Duration>,
+    /// Bytes per second that it sends at most, so that no queue forms in front of the slowest link.
+    pub pace: Option<u64>,
+    /// It is given up: what it carries arrives, and nothing new takes it.
+    pub is_leaving: bool,
     /// Its transport takes no more for now.
     pub is_full: bool,
     /// A thread of the program reads it at this moment, rather than the endpoint's own.
@@ -50,6 +74,8 @@ pub struct Carried {
     pub bytes: u64,
     /// Calls of the transport.
     pub calls: u64,
+    /// Time in these calls; of the throughput class only.
+    pub time: Duration,
 }
 
 /// Why a channel is there.
@@ -64,9 +90,65 @@ pub enum Origin {
 }
 
 impl Carried {
-    pub(crate) fn count(&mut self, bytes: usize) {
+    pub(crate) fn count(&mut self, bytes: usize, time: Duration) {
         self.bytes += bytes as u64;
         self.calls += 1;
+        self.time += time;
+    }
+}
+
+/// A stream at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamStats {
+    /// What it carries.
+    pub class: Class,
+    /// The [`ChannelStats::number`] of the channel that carried the last of its bytes, if it is still there.
+    pub channel: Option<u32>,
+    /// Why that one.
+    pub reason: &'static str,
+    /// Bytes that can be read.
+    pub readable_bytes: u64,
+    /// Written bytes that no channel has taken.
+    pub unsent_bytes: u64,
+    /// Written bytes that the peer's process has not received.
+    pub unacknowledged_bytes: u64,
+    /// Bytes that the peer would accept beyond what was sent.
+    pub credit_bytes: u64,
+}
+
+impl Stream {
+    /// How it stands; `None` once it is over.
+    pub fn stats(&self) -> Option<StreamStats> {
+        let (key, class) = (self.key(), self.class());
+        let look = |core: &mut Core, _| {
+            let status = core.engine.status(key)?;
+            let carrier = core.engine.carrier(key);
+            Some(StreamStats {
+                class,
+                channel: carrier.map(|(channel, _)| channel.0),
+                reason: carrier.map_or("nothing was sent, or its channel is gone", |it| it.1),
+                readable_bytes: status.readable,
+                unsent_bytes: status.unsent,
+                unacknowledged_bytes: status.unacknowledged,
+                credit_bytes: core.engine.credit(key),
+            })
+        };
+        self.endpoint().shared().with(look).0
+    }
+}
+
+impl fmt::Display for StreamStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let channel = self.channel.map_or("no channel".to_owned(), |it| format!("channel {it}"));
+        write!(
+            f,
+            "{channel}: {}; {} bytes to read, {} to send, {} not acknowledged, {} may follow",
+            self.reason,
+            self.readable_bytes,
+            self.unsent_bytes,
+            self.unacknowledged_bytes,
+            self.credit_bytes
+        )
     }
 }
 
@@ -82,6 +164,7 @@ impl Core {
         let channels = self.channels.keys().filter_map(|key| {
             let channel = self.channels.get(key)?;
             Some(ChannelStats {
+                number: self.engine.channel_id(key)?.0,
                 peer: Peer(channel.peer),
                 class: channel.class,
                 transport: channel.name,
@@ -89,6 +172,9 @@ impl Core {
                 sent: channel.sent,
                 received: channel.received,
                 waiting_sockets: self.engine.waiting(key),
+                rtt: (channel.rtt > Nanos::ZERO).then(|| Duration::from_nanos(channel.rtt.0)),
+                pace: channel.pace,
+                is_leaving: self.engine.is_leaving(key),
                 is_full: channel.is_blocked,
                 is_led: channel.leader.is_some(),
             })
@@ -97,6 +183,7 @@ impl Core {
             streams: self.engine.stream_count(),
             unacknowledged_bytes: self.engine.send_used(),
             promised_bytes: self.engine.receive_reserved(),
+            peers: self.peer_stats(),
             channels: channels.collect(),
         }
     }
@@ -104,11 +191,14 @@ impl Core {
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stats { streams, unacknowledged_bytes, promised_bytes, channels } = self;
+        let Stats { streams, unacknowledged_bytes, promised_bytes, peers, channels } = self;
         writeln!(
             f,
             "{streams} streams; {unacknowledged_bytes} bytes not acknowledged, {promised_bytes} promised to peers"
         )?;
+        for PeerStats { throughput_channels: count, reason, .. } in peers {
+            writeln!(f, "a peer with {count} channels for throughput: {reason}")?;
+        }
         channels.iter().try_for_each(|channel| writeln!(f, "{channel}"))
     }
 }
@@ -127,7 +217,8 @@ impl fmt::Display for ChannelStats {
         let (sent, received) = (self.sent, self.received);
         write!(
             f,
-            "{class} over {}, {origin}: sent {} bytes in {} calls, received {} in {}; {} sockets wait{}",
+            "channel {}: {class} over {}, {origin}: sent {} bytes in {} calls, received {} in {}; {} sockets wait{}",
+            self.number,
             self.transport,
             sent.bytes,
             sent.calls,
@@ -135,6 +226,16 @@ impl fmt::Display for ChannelStats {
             received.calls,
             self.waiting_sockets,
             if self.is_full { "; full" } else { "" }
-        )
+        )?;
+        if self.is_leaving {
+            write!(f, "; given up")?;
+        }
+        if let Some(rtt) = self.rtt {
+            write!(f, "; round trips of {} us", rtt.as_micros())?;
+        }
+        if let Some(pace) = self.pace {
+            write!(f, "; paced at {} Mbit/s, below its slowest link", pace / 125_000)?;
+        }
+        Ok(())
     }
 }

@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_model::Nanos;
 use quell_net_engine::ChannelCaps;
 use quell_net_engine::wire::PAYLOAD_MAX;
 use rustix::event::PollFlags;
 
 use crate::error::Error;
-use crate::transport::{Incoming, Outgoing, Readiness, Transport};
+use crate::transport::{Incoming, Outgoing, Path, PathSample, Readiness, Transport};
 
 /// Time for the two hellos.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
@@ -46,15 +47,18 @@ pub(crate) fn connect(address: SocketAddr, congestion: &str) -> Result<TcpStream
     Ok(connection)
 }
 
-/// A connection as a transport.
-pub(crate) fn transport(connection: TcpStream) -> io::Result<Transport> {
+/// A connection as a transport. `paces`: it is slowed down where it fills the queue of a link.
+pub(crate) fn transport(connection: TcpStream, paces: bool) -> io::Result<Transport> {
     connection.set_nonblocking(true)?;
+    // There is no link between two programs of one host.
+    let paces = paces && leaves_host(connection.peer_addr()?.ip());
     let connection = Arc::new(connection);
+    let path = paces.then(|| Arc::new(TcpPath(Arc::clone(&connection))) as Arc<dyn Path>);
     let outgoing = Box::new(TcpOutgoing(Arc::clone(&connection)));
     let incoming = Box::new(TcpIncoming(Arc::clone(&connection)));
     let readiness = Arc::new(TcpReadiness(connection));
     let caps = ChannelCaps { is_lossy: false, max_frame: PAYLOAD_MAX };
-    Ok(Transport { outgoing, incoming, readiness, caps, name: "tcp" })
+    Ok(Transport { outgoing, incoming, readiness, path, caps, name: "tcp" })
 }
 
 struct TcpOutgoing(Arc<TcpStream>);
@@ -62,6 +66,8 @@ struct TcpOutgoing(Arc<TcpStream>);
 struct TcpIncoming(Arc<TcpStream>);
 
 struct TcpReadiness(Arc<TcpStream>);
+
+struct TcpPath(Arc<TcpStream>);
 
 impl Outgoing for TcpOutgoing {
     fn enqueue(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -94,6 +100,23 @@ impl Readiness for TcpReadiness {
     fn end(&self) {
         // It fails where the connection has ended already.
         let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+impl Path for TcpPath {
+    fn sample(&self) -> io::Result<Option<PathSample>> {
+        let path = quell_os::tcp::path(self.0.as_fd())?;
+        let micros = |us: u32| Nanos::from_micros(us.into());
+        Ok(path.min_rtt_us.map(|least| PathSample {
+            rtt: micros(path.rtt_us),
+            min_rtt: micros(least),
+            delivered_bytes: path.acked_bytes,
+            is_backlogged: path.unsent_bytes > 0,
+        }))
+    }
+
+    fn pace(&self, bytes_per_second: Option<u64>) -> io::Result<()> {
+        quell_os::tcp::set_max_pacing_rate(self.0.as_fd(), bytes_per_second)
     }
 }
 

@@ -9,6 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use quell_net_engine::ChannelCaps;
+pub use quell_net_engine::scheduler::PathSample;
 pub use quell_net_engine::wire::PAYLOAD_MAX;
 pub use rustix::event::PollFlags;
 
@@ -20,6 +21,8 @@ pub struct Transport {
     pub incoming: Box<dyn Incoming>,
     /// Says when to try again.
     pub readiness: Arc<dyn Readiness>,
+    /// Its path across a network, if it has one on which it can be slowed down.
+    pub path: Option<Arc<dyn Path>>,
     /// What it can do.
     pub caps: ChannelCaps,
     /// Its name in statistics.
@@ -51,6 +54,22 @@ pub trait Incoming: Send {
     fn is_asked_by_poll(&self) -> bool {
         false
     }
+}
+
+/// The network between the two ends of a channel. While bulk data is sent the endpoint's own thread asks about it, once a
+/// millisecond, and has the channel send less than the slowest link carries.
+pub trait Path: Send + Sync {
+    /// What is known of it now; `None` before anything was sent.
+    ///
+    /// # Errors
+    /// When the channel has ended.
+    fn sample(&self) -> io::Result<Option<PathSample>>;
+
+    /// Sends at most so many bytes per second from now on; without a limit if `None`.
+    ///
+    /// # Errors
+    /// When the channel has ended, or cannot be slowed down.
+    fn pace(&self, bytes_per_second: Option<u64>) -> io::Result<()>;
 }
 
 /// What a thread waits on while a channel has nothing to receive, or no room.

@@ -5,15 +5,16 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
+use quell_net::scheduler::ByUtilization;
 use quell_net::{Class, Endpoint, EndpointConfig, SameHost, Stream};
 use quell_runtime::net::{TcpListener as UthreadListener, TcpStream as UthreadStream};
 use rustix::net::{self, SendFlags, sockopt};
 
 use super::gathering::{Gatherer, Gathering};
-use super::{System, Tcp};
+use super::{Quell, System, Tcp};
 
 /// A connection of any system.
 pub enum Connection {
@@ -117,6 +118,8 @@ pub enum Acceptor {
     Quell(Endpoint, quell_net::Listener),
 }
 
+/// Channels of the throughput class at most.
+const CHANNELS_MAX: usize = 8;
 /// The same congestion control in all systems.
 const CONGESTION: &str = "cubic";
 
@@ -131,12 +134,18 @@ fn virtual_address() -> SocketAddr {
 
 fn endpoint(system: System) -> Result<Endpoint> {
     let mut config = EndpointConfig::default();
-    if let System::Quell { channels, has_recovery } = system {
-        (config.same_host, config.throughput_channels) = (SameHost::Tcp, channels);
-        config.engine.has_recovery = has_recovery;
-    }
-    if system == System::QuellEarly {
+    if let System::Quell(kind) = system {
         config.same_host = SameHost::Tcp;
+        config.engine.has_recovery = kind != Quell::NoRecovery;
+        config.paces = kind != Quell::Unpaced;
+        match kind {
+            Quell::Two => config.throughput_channels = 2,
+            Quell::Counted => {
+                config.channel_count =
+                    Some(Arc::new(|| Box::new(ByUtilization::new(CHANNELS_MAX))));
+            }
+            Quell::Plain | Quell::NoRecovery | Quell::Unpaced | Quell::Early => {}
+        }
     }
     config.congestion = CONGESTION.to_owned();
     // The namespaces are the benchmark's own.
@@ -168,7 +177,7 @@ impl Acceptor {
                 let own = listener.local_addr()?.to_string();
                 (Acceptor::Uthread(listener), own)
             }
-            System::Quell { .. } | System::QuellEarly | System::QuellShm | System::UthreadsShm => {
+            System::Quell(_) | System::QuellShm | System::UthreadsShm => {
                 let endpoint = endpoint(system)?;
                 let own = endpoint.take_channels(address.parse()?)?;
                 let listener = endpoint.listen(virtual_address())?;
@@ -251,7 +260,7 @@ impl Connector {
     pub fn new(system: System, address: &str) -> Result<Connector> {
         let endpoint = match system {
             System::Tcp(_) | System::UthreadsTcp | System::Unix => None,
-            System::Quell { .. } | System::QuellEarly | System::QuellShm | System::UthreadsShm => {
+            System::Quell(_) | System::QuellShm | System::UthreadsShm => {
                 let endpoint = endpoint(system)?;
                 endpoint.connect_peer(address.parse()?)?;
                 Some(endpoint)
@@ -278,7 +287,7 @@ impl Connector {
             let ip = self.address.parse::<SocketAddr>()?.ip();
             let address = SocketAddr::new(ip, virtual_address().port());
             let stream = match self.system {
-                System::QuellEarly => endpoint.connect_early(address, class)?,
+                System::Quell(Quell::Early) => endpoint.connect_early(address, class)?,
                 _ => endpoint.connect(address, class)?,
             };
             return Ok(Connection::Quell(stream));

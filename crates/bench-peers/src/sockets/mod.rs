@@ -25,14 +25,7 @@ pub enum System {
     /// A Unix socket.
     Unix,
     /// Virtual sockets over channels of kernel TCP.
-    Quell {
-        /// Channels of the throughput class.
-        channels: usize,
-        /// What is sent is kept until it has arrived, so that a lost channel loses nothing.
-        has_recovery: bool,
-    },
-    /// The same; connections are opened together with their first bytes.
-    QuellEarly,
+    Quell(Quell),
     /// Virtual sockets through shared memory.
     QuellShm,
     /// The same, on uthreads of Quell's runtime.
@@ -56,6 +49,23 @@ pub enum Tcp {
     Multipath,
 }
 
+/// How channels of kernel TCP are set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quell {
+    /// One of each class.
+    Plain,
+    /// Two for throughput.
+    Two,
+    /// As many for throughput as the processors can use.
+    Counted,
+    /// Nothing is kept to be sent again should a channel be lost.
+    NoRecovery,
+    /// Channels fill the queues of slow links.
+    Unpaced,
+    /// Connections are opened together with their first bytes.
+    Early,
+}
+
 impl System {
     fn parse(name: &str) -> Result<System> {
         Ok(match name {
@@ -65,10 +75,12 @@ impl System {
             "tcp-fast-open" => System::Tcp(Tcp::FastOpen),
             "mptcp" => System::Tcp(Tcp::Multipath),
             "unix" => System::Unix,
-            "quell" => System::Quell { channels: 1, has_recovery: true },
-            "quell-2" => System::Quell { channels: 2, has_recovery: true },
-            "quell-no-recovery" => System::Quell { channels: 1, has_recovery: false },
-            "quell-early" => System::QuellEarly,
+            "quell" => System::Quell(Quell::Plain),
+            "quell-2" => System::Quell(Quell::Two),
+            "quell-counted" => System::Quell(Quell::Counted),
+            "quell-no-recovery" => System::Quell(Quell::NoRecovery),
+            "quell-unpaced" => System::Quell(Quell::Unpaced),
+            "quell-early" => System::Quell(Quell::Early),
             "quell-shm" => System::QuellShm,
             "uthreads-shm" => System::UthreadsShm,
             "uthreads-tcp" => System::UthreadsTcp,

@@ -48,8 +48,8 @@ pub struct Case {
     pub goals: &'static [Goal],
 }
 
-/// Copying streams that keep nothing to be sent again, and those that do.
-const WITHOUT_RECOVERY: &[&str] = &["quell-no-recovery", "quell"];
+/// Copying streams that keep nothing to be sent again, those that do, and those over as many channels as are of use.
+const WITHOUT_RECOVERY: &[&str] = &["quell-no-recovery", "quell", "quell-counted"];
 /// TCP whose writes are gathered as those of virtual sockets are.
 const BUFFERED: &[&str] = &["tcp", "tcp-buffered"];
 /// TCP over one path, and one connection over two.
@@ -130,6 +130,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         place: Place::Bottleneck,
+        own: &["quell", "quell-unpaced"],
         rivals: &["tcp", "tcp-nice"],
         ..between(
             "bottleneck",

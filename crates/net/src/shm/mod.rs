@@ -199,7 +199,7 @@ fn transport(own: Side, peer: Side, data: UnixStream, room: UnixStream) -> io::R
     let outgoing = Box::new(ShmOutgoing { producer, ready: Arc::clone(&ready) });
     let incoming = Box::new(ShmIncoming { consumer, ready: Arc::clone(&ready), has_ended: false });
     let caps = ChannelCaps { is_lossy: false, max_frame: PAYLOAD_MAX };
-    Ok(Transport { outgoing, incoming, readiness: ready, caps, name: "shm" })
+    Ok(Transport { outgoing, incoming, readiness: ready, path: None, caps, name: "shm" })
 }
 
 struct ShmReadiness {

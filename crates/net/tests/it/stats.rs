@@ -2,6 +2,7 @@
 
 use std::net::Shutdown;
 use std::thread;
+use std::time::Duration;
 
 use quell_net::{ChannelStats, Class, Endpoint, Origin, SameHost};
 
@@ -26,11 +27,15 @@ fn stats_say_which_channel_has_carried_what_and_why_it_is_there() {
     stream.write_all(&vec![1; BYTES]).expect("it reads");
     stream.shutdown(Shutdown::Write).expect("it lives");
     assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
+    let own = stream.stats().expect("it is not closed");
     reader.join().expect("no panic");
 
     let sent = of_class(&client, Class::Throughput);
     assert_eq!((sent.origin, sent.transport), (Origin::Configured, "tcp"));
     assert!(sent.sent.bytes >= BYTES as u64 && sent.sent.calls > 1, "{sent}");
+    assert_eq!((own.channel, own.unsent_bytes), (Some(sent.number), 0));
+    assert!(own.to_string().contains("the fewest bytes waited for it"), "{own}");
+    assert!(sent.sent.time > Duration::ZERO, "calls take time");
     let received = of_class(&server, Class::Throughput);
     assert_eq!(received.origin, Origin::Peer);
     assert!(received.received.bytes >= BYTES as u64, "{received}");

@@ -67,7 +67,7 @@ fn config_of(same_host: SameHost) -> EndpointConfig {
 }
 
 /// What a stream carries at an offset: another in each place.
-fn pattern(offset: usize) -> u8 {
+pub fn pattern(offset: usize) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9) >> 24) as u8
 }
 
