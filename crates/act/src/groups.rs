@@ -71,11 +71,7 @@ pub(crate) fn remove(dir: &Path) -> io::Result<()> {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
             _ => return removed,
         }
-        for process in std::fs::read_to_string(dir.join("cgroup.procs"))?.lines() {
-            if let Ok(tgid) = process.parse() {
-                let _ = above.iter().any(|group| join(group, Tid(tgid)).is_ok());
-            }
-        }
+        empty(dir, &above)?;
         removed = std::fs::remove_dir(dir);
         if removed.is_err() {
             // A process on its way out keeps the group busy, and may need this very core to get out.
@@ -83,6 +79,19 @@ pub(crate) fn remove(dir: &Path) -> io::Result<()> {
         }
     }
     removed
+}
+
+/// Moves what is in a group to the first of others that takes it. A process that ends meanwhile, or that none takes, stays.
+///
+/// # Errors
+/// Where the group cannot be read.
+pub(crate) fn empty(dir: &Path, into: &[&Path]) -> io::Result<()> {
+    for process in std::fs::read_to_string(dir.join("cgroup.procs"))?.lines() {
+        if let Ok(tgid) = process.parse() {
+            let _ = into.iter().any(|group| join(group, Tid(tgid)).is_ok());
+        }
+    }
+    Ok(())
 }
 
 fn is_group(dir: &Path) -> bool {

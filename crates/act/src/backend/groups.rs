@@ -214,6 +214,23 @@ impl TaskGroups {
         self.dirs().filter(|dir| dir.exists()).try_for_each(cgroups::remove)
     }
 
+    /// The same for programs that are left running: they go to the groups of this process, which has started them.
+    ///
+    /// # Errors
+    /// The first that cannot be removed.
+    pub fn give_back(&self) -> io::Result<()> {
+        for dir in self.dirs().filter(|dir| dir.exists()) {
+            let own = cgroups::hierarchy_of(dir).and_then(|hierarchy| {
+                cgroups::group_of(Tid(std::process::id() as i32), &hierarchy)
+            });
+            // Those for which it fails go to the groups above.
+            if let Ok(own) = own {
+                cgroups::empty(dir, &[&own])?;
+            }
+        }
+        self.dismantle()
+    }
+
     /// Without a group that does not hold the task.
     pub fn leave_out(&mut self, dir: &Path) {
         let is_there = |path: &mut PathBuf| path.starts_with(dir);

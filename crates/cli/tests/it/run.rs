@@ -127,6 +127,29 @@ fn a_drained_task_is_as_it_was_and_a_launched_one_has_ended() {
 }
 
 #[test]
+fn kept_programs_run_on_as_if_no_daemon_had_started_them() {
+    let ground = Ground::new();
+    let mut daemon =
+        ground.run("[[task]]\nname = \"batch\"\nclass = \"be\"\ncommand = [\"sleep\", \"600\"]\n");
+    let processes = daemon.task("batch")["processes"].clone();
+    let pid = processes[0].as_i64().expect("its program") as i32;
+    eventually("BE is beneath", || all(pid, IDLE));
+    let groups = |of: &str| fs::read_to_string(format!("/proc/{of}/cgroup")).unwrap();
+    let own = groups("self");
+
+    let out = ground.quell(&["stop", "--keep-programs"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    eventually("the daemon ends", || daemon.child.try_wait().unwrap().is_some());
+    let said = String::from_utf8(out.stdout).unwrap();
+    let program = Pid::from_raw(pid).expect("a process");
+    let (is_given_back, found) = (all(pid, OTHER), groups(&pid.to_string()));
+    kill_process(program, Signal::KILL).expect("it runs on");
+    assert!(is_given_back, "{said}");
+    assert_eq!(found, own, "{said}");
+    assert!(said.contains(&format!("left running as process {pid}")), "{said}");
+}
+
+#[test]
 fn a_dry_run_tells_everything_and_changes_nothing() {
     let ground = Ground::new();
     let (lc, be) = (memcached(), Program::start("sleep", &["60"]));

@@ -437,11 +437,10 @@ impl Task {
             let how = program.end(&members).map_or("gone".to_owned(), in_words);
             said.push(format!("{}: program {how}", self.config.name));
         }
-        if keep {
-            return Ok(said);
-        }
         if let Some(groups) = self.groups.take() {
-            if let Err(why) = groups.dismantle() {
+            // Here and not on the scheduler thread: each move may take as long as a second.
+            let removed = if keep { groups.give_back() } else { groups.dismantle() };
+            if let Err(why) = removed {
                 said.push(format!(
                     "{}: a group stays until the daemon ends: {why}",
                     self.config.name
