@@ -13,15 +13,19 @@ pub struct MemoryLimits {
     pub stream_max: u64,
     /// Of one stream at least: it has this whatever others use.
     pub stream_min: u64,
+    /// Of the streams of one peer together, as far as they are read so fast that memory would be the limit: what a core's cache
+    /// holds. More would leave it before it is read.
+    pub working_set: u64,
 }
 
 impl Default for MemoryLimits {
     fn default() -> MemoryLimits {
         MemoryLimits {
-            endpoint: 256 << 20,
-            peer: 128 << 20,
+            endpoint: 512 << 20,
+            peer: 256 << 20,
             stream_max: 1 << 20,
             stream_min: 16 << 10,
+            working_set: 2 << 20,
         }
     }
 }
@@ -37,6 +41,8 @@ pub struct Window {
     mark: (u64, Nanos),
     /// Since then the peer has said that it keeps the peer from sending.
     is_limiting: bool,
+    /// The period in which it was last read whole.
+    period: u64,
 }
 
 impl Window {
@@ -71,12 +77,43 @@ pub struct Reading {
 
 /// Bytes of all streams of a peer, and of all peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reserved(u64);
+pub struct Reserved {
+    bytes: u64,
+    readers: Readers,
+}
 
 impl Reserved {
     /// Bytes.
     pub fn bytes(&self) -> u64 {
-        self.0
+        self.bytes
+    }
+}
+
+/// Streams of a peer that are read: those whose windows were read whole in a period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Readers {
+    /// The period, and when it began.
+    period: u64,
+    since: Nanos,
+    /// In it, and in the one before.
+    now: u64,
+    before: u64,
+}
+
+impl Readers {
+    /// A window was read whole. How many are in these times, this one included.
+    fn count(&mut self, window: &mut Window, now: Nanos) -> u64 {
+        let time = now.since(self.since);
+        if time >= PERIOD || self.period == 0 {
+            let is_next = time.0 < 2 * PERIOD.0;
+            self.before = if is_next { self.now } else { 0 };
+            (self.period, self.since, self.now) = (self.period + 1, now, 0);
+        }
+        if window.period != self.period {
+            window.period = self.period;
+            self.now += 1;
+        }
+        self.now.max(self.before)
     }
 }
 
@@ -112,7 +149,8 @@ pub struct Relief {
 /// that whatever arrives has its place.
 ///
 /// A window begins at the least. It doubles when it keeps the peer from sending what the application would read, and halves
-/// when the memory is mostly spoken for and it reads nothing.
+/// when the memory is mostly spoken for and it reads nothing. Windows that are read faster than memory is share the working
+/// set.
 #[derive(Clone, Debug)]
 pub struct Credit {
     limits: MemoryLimits,
@@ -121,20 +159,37 @@ pub struct Credit {
 
 /// A window of which less than its size was read within this time is larger than its application needs.
 const SHRINK_AFTER: Nanos = Nanos::from_millis(10);
+/// A part of the working set that is read within this time is limited by this host, and not by the network.
+const FAST: Nanos = Nanos::from_millis(2);
+/// The time over which it is counted how many streams are read.
+const PERIOD: Nanos = Nanos::from_millis(5);
 
 impl Credit {
     /// With these limits.
     pub fn new(limits: MemoryLimits) -> Credit {
-        Credit { limits, total: Reserved(0) }
+        Credit { limits, total: Reserved::default() }
     }
 
     fn fits(&self, peer: &Reserved, more: u64) -> bool {
-        self.total.0 + more <= self.limits.endpoint && peer.0 + more <= self.limits.peer
+        self.total.bytes + more <= self.limits.endpoint && peer.bytes + more <= self.limits.peer
+    }
+
+    /// The largest window for a stream that has just read all of its own.
+    fn most(&self, peer: &mut Reserved, window: &mut Window, now: Nanos) -> u64 {
+        let MemoryLimits { stream_max, stream_min, working_set, .. } = self.limits;
+        let readers = peer.readers.count(window, now);
+        let part = working_set / readers.max(1) / stream_min.max(1) * stream_min;
+        let part = part.min(stream_max).max(stream_min);
+        let time = now.since(window.mark.1);
+        // The time that it takes to read its part.
+        let is_fast =
+            u128::from(time.0) * u128::from(part) <= u128::from(FAST.0) * u128::from(window.size);
+        if is_fast { part } else { stream_max }
     }
 
     fn reserve(&mut self, peer: &mut Reserved, window: &mut Window, bytes: u64) {
-        self.total.0 = self.total.0 - window.reserved + bytes;
-        peer.0 = peer.0 - window.reserved + bytes;
+        self.total.bytes = self.total.bytes - window.reserved + bytes;
+        peer.bytes = peer.bytes - window.reserved + bytes;
         window.reserved = bytes;
     }
 }
@@ -145,7 +200,8 @@ impl FlowControl for Credit {
         if !self.fits(peer, size) {
             return None;
         }
-        let mut window = Window { size, reserved: 0, mark: (0, now), is_limiting: false };
+        let mut window =
+            Window { size, reserved: 0, mark: (0, now), is_limiting: false, period: 0 };
         self.reserve(peer, &mut window, size);
         Some(window)
     }
@@ -153,9 +209,11 @@ impl FlowControl for Credit {
     fn limit(&mut self, peer: &mut Reserved, window: &mut Window, reading: &Reading) -> u64 {
         let Reading { arrived, read, limit, now } = *reading;
         let (read_then, then) = window.mark;
-        let is_tight = self.total.0 > self.limits.endpoint / 4 * 3;
+        let is_tight = self.total.bytes > self.limits.endpoint / 4 * 3;
         if read - read_then >= window.size {
-            let doubled = (window.size * 2).min(self.limits.stream_max);
+            let most = self.most(peer, window, now);
+            window.size = window.size.min(most);
+            let doubled = (window.size * 2).min(most);
             let more = doubled - window.size;
             let keeps_up = arrived - read <= window.size / 2;
             let is_limiting = std::mem::take(&mut window.is_limiting);
@@ -195,19 +253,19 @@ const NO_LIMIT: u64 = u64::MAX / 2;
 impl StopResume {
     /// With these constants, for at most so many streams.
     pub fn new(relief: Relief, streams_max: u64) -> StopResume {
-        StopResume { relief, streams_max, total: Reserved(0) }
+        StopResume { relief, streams_max, total: Reserved::default() }
     }
 }
 
 impl FlowControl for StopResume {
     fn admit(&mut self, peer: &mut Reserved, now: Nanos) -> Option<Window> {
         let size = self.relief.buffer;
-        if self.total.0 >= self.streams_max.saturating_mul(size) {
+        if self.total.bytes >= self.streams_max.saturating_mul(size) {
             return None;
         }
-        self.total.0 += size;
-        peer.0 += size;
-        Some(Window { size, reserved: size, mark: (0, now), is_limiting: false })
+        self.total.bytes += size;
+        peer.bytes += size;
+        Some(Window { size, reserved: size, mark: (0, now), is_limiting: false, period: 0 })
     }
 
     fn limit(&mut self, _peer: &mut Reserved, _window: &mut Window, _reading: &Reading) -> u64 {
@@ -215,8 +273,8 @@ impl FlowControl for StopResume {
     }
 
     fn release(&mut self, peer: &mut Reserved, window: Window) {
-        self.total.0 -= window.reserved;
-        peer.0 -= window.reserved;
+        self.total.bytes -= window.reserved;
+        peer.bytes -= window.reserved;
     }
 
     fn reserved(&self) -> Reserved {
@@ -234,8 +292,13 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: MemoryLimits =
-        MemoryLimits { endpoint: 10_000, peer: 6_000, stream_max: 3_000, stream_min: 500 };
+    const LIMITS: MemoryLimits = MemoryLimits {
+        endpoint: 10_000,
+        peer: 6_000,
+        stream_max: 3_000,
+        stream_min: 500,
+        working_set: 4_000,
+    };
 
     /// A stream of a test, with what it has received.
     struct Stream {
@@ -267,6 +330,34 @@ mod tests {
         other.note_limiting();
         let reading = Reading { arrived: 1_400, read: 1_000, limit: 1_500, ..reading };
         assert_eq!(credit.limit(&mut peer, &mut other, &reading), 1_500, "much is unread");
+    }
+
+    /// Streams that are read as fast as they are filled, each window in so much time. Their windows afterwards.
+    fn read_at_once(streams: usize, time: Nanos) -> Vec<u64> {
+        let limits = MemoryLimits { endpoint: 1 << 20, peer: 1 << 20, ..LIMITS };
+        let (mut credit, mut peer) = (Credit::new(limits), Reserved::default());
+        let mut now = Nanos::from_millis(1);
+        let admit = |_| (credit.admit(&mut peer, now).expect("room"), 500);
+        let mut all: Vec<(Window, u64)> = (0..streams).map(admit).collect();
+        for _ in 0..40 {
+            now = Nanos(now.0 + time.0);
+            for (window, limit) in &mut all {
+                window.note_limiting();
+                let reading = Reading { arrived: *limit, read: *limit, limit: *limit, now };
+                *limit = credit.limit(&mut peer, window, &reading);
+            }
+        }
+        all.iter().map(|(window, _)| window.size()).collect()
+    }
+
+    #[test]
+    fn windows_that_are_read_fast_share_the_working_set() {
+        let fast = Nanos::from_micros(500);
+        assert_eq!(read_at_once(1, fast), [3_000], "one has as much as it may have");
+        assert_eq!(read_at_once(4, fast), [1_000; 4]);
+        assert_eq!(read_at_once(20, fast), [500; 20], "and never less than the least");
+        // Where the network is the limit, windows cover its delay.
+        assert_eq!(read_at_once(4, Nanos::from_millis(40)), [3_000; 4]);
     }
 
     proptest! {

@@ -118,6 +118,7 @@ impl Scene {
             peer: MEMORY,
             stream_max: 64 << 10,
             stream_min: 16 << 10,
+            working_set: 128 << 10,
         };
         let relief = Relief {
             buffer: 16 << 10,

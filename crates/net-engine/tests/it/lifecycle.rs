@@ -185,6 +185,7 @@ fn memory_for_few_streams_refuses_more() {
         peer: 64 << 10,
         stream_max: 32 << 10,
         stream_min: 16 << 10,
+        working_set: 128 << 10,
     };
     for _ in 0..2 {
         world.add_host(|_| Policies {

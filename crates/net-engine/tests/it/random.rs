@@ -36,6 +36,7 @@ fn policies(kind: u32, has_recovery: bool, config: &mut EngineConfig) -> Policie
         peer: 256 << 10,
         stream_max: 64 << 10,
         stream_min: 8 << 10,
+        working_set: 128 << 10,
     };
     let relief =
         Relief { buffer: 4 << 10, channel_budget: 8 << 10, stop_after: Nanos::from_millis(1) };
