@@ -15,6 +15,8 @@ use crate::transport::{Path, Readiness, Transport};
 
 /// See [`Channel::asks`].
 const ASKED_MAX: u32 = 4;
+/// Threads of which it is counted.
+const ASKERS_MAX: usize = 4;
 
 /// The events of a channel that wake the helper, once.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,8 +74,8 @@ pub(crate) struct Channel {
     pub followers: Wakers,
     /// Threads that wait for new streams, and for the inbox where no other does.
     pub acceptors: Wakers,
-    /// The same thread has found the inbox taken so often in a row: its bytes come through another one each time.
-    pub asked: Option<(Waker, u32)>,
+    /// Threads that have found the inbox taken, and how often, since its reader last read something of its own.
+    pub asked: Vec<(Waker, u32)>,
     /// It takes the inbox next: the leader gives it up.
     pub successor: Option<Waker>,
     /// The thread that was made to read it last: it gives way to no other, though it waits for new streams, until another is made
@@ -125,7 +127,7 @@ impl Channel {
             leader: None,
             followers: Wakers::default(),
             acceptors: Wakers::default(),
-            asked: None,
+            asked: Vec::new(),
             successor: None,
             heir: None,
             turns: Wakers::default(),
@@ -146,18 +148,38 @@ impl Channel {
         self.successor.clone().or_else(|| self.followers.first())
     }
 
-    /// A thread has found the inbox taken. Whether it is to have it: it was the only one so often in a row, so that each of
-    /// its messages wakes the leader in vain.
+    /// A thread has found the inbox taken. Whether it is to have it: most of what is read is for it, so that each of its messages
+    /// wakes the reader in vain.
     pub fn asks(&mut self, waker: &Waker) -> bool {
-        let count = match &self.asked {
-            Some((known, count)) if known.will_wake(waker) => count + 1,
-            _ => 1,
+        let known = self.asked.iter_mut().find(|(known, _)| known.will_wake(waker));
+        let count = match known {
+            Some((_, count)) => {
+                *count += 1;
+                *count
+            }
+            None => {
+                if self.asked.len() >= ASKERS_MAX {
+                    // The one that has asked least makes room.
+                    let least = self.asked.iter().enumerate().min_by_key(|(_, (_, count))| *count);
+                    let least = least.map_or(0, |(index, _)| index);
+                    self.asked.swap_remove(least);
+                }
+                self.asked.push((waker.clone(), 1));
+                1
+            }
         };
-        self.asked = Some((waker.clone(), count));
         let inherits = count >= ASKED_MAX && self.successor.is_none();
         if inherits {
             self.successor = Some(waker.clone());
+            self.asked.clear();
         }
         inherits
+    }
+
+    /// The thread that was last made to read it, if it waits.
+    pub fn waiting_heir(&self) -> Option<Waker> {
+        let heir = self.heir.as_ref()?;
+        let waits = self.followers.has(heir) || self.acceptors.has(heir);
+        waits.then(|| heir.clone())
     }
 }

@@ -137,7 +137,7 @@ impl Core {
                         // It was the only user of late: others do not wait for it to leave.
                         channel.shared_at = None;
                     }
-                    channel.asked.take_if(|(asker, _)| asker.will_wake(waker));
+                    channel.asked.retain(|(asker, _)| !asker.will_wake(waker));
                     channel.leader = Some(Leader { waker: waker.clone(), is_latency, is_weak });
                     // It may take the wake-up that was meant for the helper.
                     channel.armed.for_data = false;
@@ -238,8 +238,15 @@ impl Core {
                 channel.successor.take_if(|successor| successor.will_wake(waker)).is_some();
             let is_shared =
                 channel.shared_at.is_some_and(|at| now.since(at) <= SHARED_FOR) || was_successor;
-            if channel.inbox.is_some() && is_shared {
-                self.wakes.extend(channel.followers.first());
+            // A thread that accepts streams comes back soon, as a rule.
+            let comes_back =
+                interest.is_weak && channel.heir.as_ref().is_some_and(|heir| heir.will_wake(waker));
+            if channel.inbox.is_some() && !comes_back {
+                let next = match channel.waiting_heir() {
+                    None if is_shared => channel.followers.first(),
+                    heir => heir,
+                };
+                self.wakes.extend(next);
             }
             let has_others = !channel.followers.is_empty() || !channel.acceptors.is_empty();
             is_left |= channel.inbox.is_some() && has_others;
@@ -266,6 +273,15 @@ impl Core {
             Class::ALL.map(|class| Interest { peer, class, wants_control: false, is_weak: true })
         };
         peers.take(ACCEPTOR_PEERS_MAX).flat_map(of_peer).collect()
+    }
+
+    /// A thread has read something of its own: it reads channels for itself.
+    pub fn note_own(&mut self, keys: &[Key]) {
+        for key in keys {
+            if let Some(channel) = self.channels.get_mut(*key) {
+                channel.asked.clear();
+            }
+        }
     }
 
     /// A thread has read channels, and nothing was its own.

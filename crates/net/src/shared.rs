@@ -210,8 +210,9 @@ impl Shared {
                 core.parse(&mut led, now);
                 core.give_back(&mut led);
                 let found = check(core, now);
-                if found.is_none() {
-                    core.note_shared(&read, now);
+                match found {
+                    Some(_) => core.note_own(&read),
+                    None => core.note_shared(&read, now),
                 }
                 if found.is_some() || is_over {
                     register(core, &waker, false);

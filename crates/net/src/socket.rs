@@ -27,7 +27,7 @@ pub(crate) struct Wakers(Vec<Waker>);
 impl Wakers {
     /// One more, unless it waits already.
     pub fn add(&mut self, waker: &Waker) {
-        if !self.0.iter().any(|known| known.will_wake(waker)) {
+        if !self.has(waker) {
             self.0.push(waker.clone());
         }
     }
@@ -35,6 +35,11 @@ impl Wakers {
     /// One waits no more.
     pub fn remove(&mut self, waker: &Waker) {
         self.0.retain(|known| !known.will_wake(waker));
+    }
+
+    /// Whether this one waits.
+    pub fn has(&self, waker: &Waker) -> bool {
+        self.0.iter().any(|known| known.will_wake(waker))
     }
 
     /// Whether none waits.

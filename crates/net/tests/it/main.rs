@@ -5,6 +5,7 @@
 mod count;
 mod direct;
 mod examples;
+mod large;
 mod messages;
 mod process;
 mod stats;
