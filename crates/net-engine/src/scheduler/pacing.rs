@@ -23,6 +23,8 @@ pub struct PathSample {
 const STANDING: usize = 4;
 /// Samples over which the rate is taken of what arrives: it comes in bursts.
 const WINDOW: usize = 8;
+/// Samples that are further apart are not of one time: the channel had nothing to send meanwhile.
+const GAP: Nanos = Nanos::from_millis(20);
 /// The queue that is let stand, as time that a byte waits in it; a quarter of the shortest round trip where that is more.
 const QUEUE_MAX: Nanos = Nanos::from_micros(500);
 /// The same, as bytes: on slow links a few segments are no queue.
@@ -99,10 +101,14 @@ impl Default for Pacer {
 impl Pacer {
     /// Takes a sample of the path, a millisecond or so after the last. Returns bytes per second; `None`: no limit.
     pub fn sample(&mut self, now: Nanos, sample: &PathSample) -> Option<u64> {
+        let last = self.recent[(self.seen + WINDOW - 1) % WINDOW].0;
+        if now.since(last) > GAP {
+            self.seen = 0;
+        }
         self.recent[self.seen % WINDOW] = (now, *sample);
         self.seen += 1;
         if self.seen < WINDOW {
-            return None;
+            return self.rate();
         }
         let last = (0..STANDING).map(|back| self.recent[(self.seen - 1 - back) % WINDOW].1.rtt);
         let queue = last.min().unwrap_or(sample.rtt).since(sample.min_rtt);

@@ -163,6 +163,21 @@ proptest! {
     }
 
     #[test]
+    fn it_is_as_before_after_a_pause((capacity, base) in links()) {
+        let (mut link, mut senders) = (Link::new(capacity, base), [Sender::paced()]);
+        link.run(&mut senders, Nanos::from_secs(2));
+        // Nothing is sent, and so no sample taken.
+        let pacer = senders[0].pacer.take();
+        senders[0].wants = Some(0.0);
+        link.run(&mut senders, Nanos::from_secs(5));
+        (senders[0].pacer, senders[0].wants) = (pacer, None);
+        link.run(&mut senders, Nanos::from_millis(200));
+        link.run(&mut senders, Nanos::from_secs(1));
+        let used = link.used(&senders);
+        prop_assert!(used >= 0.8, "{used} of the link");
+    }
+
+    #[test]
     fn sender_that_wants_less_than_the_link_has_is_left_alone(
         (capacity, base) in links(),
         part in 0.05..0.9f64,
