@@ -18,6 +18,8 @@ use quell_os::Tid;
 const TOP: &str = "quell";
 /// Longest directory name that is made; the kernel takes 255 bytes.
 const NAME_MAX: usize = 128;
+/// How often a group is emptied before it is removed.
+const EMPTY_PASSES: usize = 3;
 
 /// Makes and removes groups.
 #[derive(Clone, Debug)]
@@ -225,7 +227,10 @@ impl TaskGroups {
             });
             // Those for which it fails go to the groups above.
             if let Ok(own) = own {
-                cgroups::empty(dir, &[&own])?;
+                // Again for what was born meanwhile.
+                for _ in 0..EMPTY_PASSES {
+                    cgroups::empty(dir, &[&own])?;
+                }
             }
         }
         self.dismantle()
