@@ -12,7 +12,7 @@ use quell_net_engine::{Class, Key};
 use crate::channel::Channel;
 use crate::core::Core;
 use crate::endpoint::Peer;
-use crate::stats::PeerStats;
+use crate::stats::{Origin, PeerStats};
 
 /// Makes a policy for a peer.
 pub type NewCount = Arc<dyn Fn() -> Box<dyn ChannelCount> + Send + Sync>;
@@ -62,7 +62,10 @@ impl Counts {
         let Some(new_policy) = &self.new_policy else { return Vec::new() };
         let time = self.last.replace(now).map_or(Nanos::ZERO, |last| now.since(last));
         let opened = core.routes.values().flatten().filter(|route| route.rendezvous.is_some());
-        let peers: Vec<Key> = opened.map(|route| route.peer).collect();
+        let mut peers: Vec<Key> = opened.map(|route| route.peer).collect();
+        // One may be reached by several addresses.
+        peers.sort_unstable();
+        peers.dedup();
         self.peers.retain(|peer, _| peers.contains(peer));
         let mut lacking = Vec::new();
         for peer in peers {
@@ -71,7 +74,15 @@ impl Counts {
                 .entry(peer)
                 .or_insert_with(|| Decider { policy: new_policy(), busy: BTreeMap::new() });
             let load = PeerLoad { cores: self.cores, ..decider.load(core, peer, time, now) };
-            let target = decider.policy.target(now, &load);
+            let mut target = decider.policy.target(now, &load);
+            if let Some(wanted) = core.targets.get(&peer)
+                && core.reopening.contains(&peer)
+                && wanted.channels > load.channels
+                && target.channels >= load.channels
+            {
+                // The thread that opens channels has not come to it yet.
+                target = *wanted;
+            }
             core.targets.insert(peer, target);
             if target.channels > load.channels {
                 lacking.push(peer);
@@ -85,10 +96,8 @@ impl Counts {
 impl Decider {
     /// What a peer's channels have done in so much time.
     fn load(&mut self, core: &Core, peer: Key, time: Nanos, now: Nanos) -> PeerLoad {
-        let staying: Vec<(Key, &Channel)> = core
-            .staying(peer, Class::Throughput)
-            .filter_map(|key| Some((key, core.channels.get(key)?)))
-            .collect();
+        let staying: Vec<(Key, &Channel)> =
+            core.opened(peer).filter_map(|key| Some((key, core.channels.get(key)?))).collect();
         let busy = staying.iter().map(|(key, it)| (*key, it.sent.time + it.received.time));
         let busy: BTreeMap<Key, Duration> = busy.collect();
         let share = |(key, busy): (&Key, &Duration)| {
@@ -118,15 +127,28 @@ impl Core {
         of_class.map(|(key, _)| key).filter(|key| !self.engine.is_leaving(*key))
     }
 
-    /// How many channels of the throughput class a peer should have: by policy, or by configuration.
-    pub fn wanted_channels(&self, peer: Key, configured: usize) -> usize {
-        self.targets.get(&peer).map_or(configured, |target| target.channels)
+    /// Those of the throughput class that this side has opened: the other side decides about its own.
+    fn opened(&self, peer: Key) -> impl Iterator<Item = Key> {
+        let is_ours = |key: &Key| {
+            self.channels.get(*key).is_some_and(|channel| channel.origin == Origin::Configured)
+        };
+        self.staying(peer, Class::Throughput).filter(is_ours)
+    }
+
+    /// Whether this side is to open a channel of a class: by policy, or because there are fewer than are configured.
+    pub fn lacks_channel(&self, peer: Key, class: Class, configured: usize) -> bool {
+        match self.targets.get(&peer) {
+            Some(target) if class == Class::Throughput => {
+                self.opened(peer).count() < target.channels
+            }
+            _ => self.staying(peer, class).count() < configured,
+        }
     }
 
     /// Gives up the youngest channels of the throughput class beyond so many.
     fn give_up_channels(&mut self, peer: Key, wanted: usize) {
-        let staying: Vec<Key> = self.staying(peer, Class::Throughput).collect();
-        for key in staying.into_iter().skip(wanted.max(1)) {
+        let opened: Vec<Key> = self.opened(peer).collect();
+        for key in opened.into_iter().skip(wanted.max(1)) {
             self.engine.retire(key);
         }
     }

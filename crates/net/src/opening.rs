@@ -37,12 +37,10 @@ pub(crate) fn reopen(
         std::thread::sleep(pause);
         let Some(shared) = shared.upgrade() else { return };
         let (missing, _) = shared.with(|core, _| {
-            let wanted = core.wanted_channels(peer, settings.throughput_channels);
-            let wanted = [(Class::Latency, 1), (Class::Throughput, wanted)];
+            let wanted = [(Class::Latency, 1), (Class::Throughput, settings.throughput_channels)];
             let is_known = !core.is_closed && core.engine.endpoint(peer).is_some();
-            let missing = wanted
-                .into_iter()
-                .find(|(class, count)| core.staying(peer, *class).count() < *count);
+            let missing =
+                wanted.into_iter().find(|(class, count)| core.lacks_channel(peer, *class, *count));
             let is_settled = whole_since.is_some_and(|since| since.elapsed() >= SETTLED);
             if !is_known || (missing.is_none() && is_settled) {
                 core.reopening.remove(&peer);

@@ -30,7 +30,7 @@ pub struct Stats {
 pub struct PeerStats {
     /// Which.
     pub peer: Peer,
-    /// Channels of the throughput class that it should have: as many as there are where this side does not decide it.
+    /// Channels of the throughput class that this side keeps open to it: all that there are where no policy decides.
     pub throughput_channels: usize,
     /// Why so many.
     pub reason: &'static str,

@@ -233,6 +233,7 @@ impl Engine {
             stream.must_open = false;
             self.notices.push_back(Notice::Connected(key));
             self.raise_limit(key, now);
+            self.leave_silent_channel(key);
         }
         let Some(stream) = self.streams.get_mut(key) else { return };
         if stream.send.set_limit(limit) {

@@ -135,7 +135,9 @@ impl Engine {
             Kind::Stopped => {
                 let response: &mut Response = stream.response.get_or_insert_default();
                 if !response.stop_sent {
-                    return;
+                    // The peer has heard Resume before Stop: they went over different channels.
+                    stream.due.resume = true;
+                    return self.queue_control(key);
                 }
                 // The response queue becomes part of the buffer.
                 response.is_stopped = true;

@@ -106,6 +106,15 @@ impl Engine {
         self.tell_channel(key);
     }
 
+    /// A stream may use other channels now: it need not wait until the one that it was opened on is closed.
+    pub(super) fn leave_silent_channel(&mut self, key: Key) {
+        let queued_on = self.streams.get(key).and_then(|stream| stream.route.queued_on);
+        if queued_on.is_some_and(|channel| self.is_leaving(channel)) {
+            self.unroute(key);
+            self.route(key);
+        }
+    }
+
     /// The other side sends nothing more on a channel.
     pub(super) fn heard(&mut self, key: Key, code: u64) -> Result<(), FrameRefused> {
         let channel = self.channels.get_mut(key).ok_or(FrameRefused::NoChannel)?;

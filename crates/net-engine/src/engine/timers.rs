@@ -70,6 +70,10 @@ impl Engine {
         let mut next = None;
         let (mut quiet, mut dead) = (Vec::new(), Vec::new());
         for (key, channel) in self.channels.iter_mut() {
+            if channel.leaving.heard.is_some() {
+                // The other side has said that it is silent, and reads what this one sends.
+                channel.last_heard = now;
+            }
             let wait = after.0.saturating_mul(u64::from(channel.pings) + 1);
             let at = Nanos(channel.last_heard.0.saturating_add(wait));
             if at > now {

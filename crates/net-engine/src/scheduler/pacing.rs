@@ -143,11 +143,17 @@ impl Pacer {
         delivered: u64,
         (queue, queue_max): (Nanos, Nanos),
     ) -> Phase {
-        let has_queue = queue >= queue_max;
+        // Nothing is known of a link over which nothing has come.
+        let has_queue = queue >= queue_max && delivered > 0;
+        let reduced = |capacity: u64| {
+            // What a program sends that has no more is not what the link carries.
+            if sample.is_backlogged { capacity.min(delivered) } else { capacity }
+        };
         let (from, _) = self.recent[self.seen % WINDOW];
         let drain = |capacity, times| {
             let time = DRAIN_WITHIN.0.max(sample.rtt.0.saturating_mul(DRAIN_ROUND_TRIPS));
             let (delivered_bytes, until) = (sample.delivered_bytes, after(now, Nanos(time)));
+            let capacity = STEP_BASE.max(capacity);
             Phase::Drain(Drain { capacity, since: now, delivered_bytes, until, times })
         };
         let cruise = |capacity: u64| {
@@ -164,13 +170,13 @@ impl Pacer {
             Phase::Drain(it) if now >= it.until && it.times >= DRAINS_MAX => {
                 Phase::Free { until: after(now, GIVE_UP_FOR) }
             }
-            Phase::Drain(it) if now >= it.until => drain(it.capacity.min(delivered), it.times + 1),
+            Phase::Drain(it) if now >= it.until => drain(reduced(it.capacity), it.times + 1),
             // While its queue stands the link carries what it can.
             Phase::Drain(it) if from >= it.since => {
                 let carried = rate_of(sample, it.delivered_bytes, now.since(it.since));
                 Phase::Drain(Drain { capacity: it.capacity.max(carried), ..it })
             }
-            Phase::Cruise { capacity, .. } if has_queue => drain(capacity.min(delivered), 1),
+            Phase::Cruise { capacity, .. } if has_queue => drain(reduced(capacity), 1),
             Phase::Cruise { capacity, probe_at } if now >= probe_at => match sample.is_backlogged {
                 true => Phase::Probe { capacity, rate: capacity, step_at },
                 false => cruise(capacity),
@@ -182,7 +188,9 @@ impl Pacer {
                 // The link is not what limits it any more, or much faster than before.
                 Phase::Free { until: now }
             }
-            Phase::Probe { capacity, .. } if !sample.is_backlogged => cruise(capacity),
+            Phase::Probe { capacity, .. } if !sample.is_backlogged => {
+                cruise(capacity.max(delivered))
+            }
             Phase::Probe { capacity, rate, step_at: at } if now >= at => {
                 let step = (rate.saturating_mul(STEP_BASE)).isqrt();
                 Phase::Probe { capacity, rate: rate.saturating_add(step), step_at }

@@ -191,6 +191,36 @@ proptest! {
 }
 
 #[test]
+fn sender_that_met_a_queue_of_others_has_what_it_wants_once_that_is_gone() {
+    let mut link = Link::new(125e6, Nanos::from_micros(200));
+    let mut senders = [Sender::wanting(1e6), Sender::unpaced()];
+    link.run(&mut senders, Nanos::from_secs(5));
+    link.run(&mut senders[..1], Nanos::from_secs(1));
+    link.run(&mut senders[..1], Nanos::from_secs(1));
+    assert!(senders[0].delivered >= 0.98e6, "{} bytes in a second", senders[0].delivered);
+}
+
+#[test]
+fn link_over_which_nothing_comes_teaches_nothing() {
+    let mut pacer = Pacer::default();
+    let rtt = Nanos::from_millis(15);
+    let mut sample = PathSample {
+        rtt,
+        min_rtt: Nanos::from_millis(10),
+        delivered_bytes: 0,
+        is_backlogged: true,
+    };
+    for millis in 1..100 {
+        assert_eq!(pacer.sample(Nanos::from_millis(millis), &sample), None);
+    }
+    for millis in 100..400 {
+        sample.delivered_bytes += 100_000;
+        pacer.sample(Nanos::from_millis(millis), &sample);
+    }
+    assert!(pacer.rate().is_none_or(|rate| rate > 10_000_000), "{pacer:?}");
+}
+
+#[test]
 fn queue_of_others_is_not_yielded_to_for_long() {
     let mut link = Link::new(125e6, Nanos::from_micros(200));
     let mut senders = [Sender::paced(), Sender::unpaced()];
