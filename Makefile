@@ -99,7 +99,7 @@ fuzz: ## Feed random input to every parser of traces, shared pages and subscript
 
 # Loom's models switch stacks and most else calls the kernel: Miri can do neither. What it runs are these, with threads of its own.
 MIRI := MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" $(CARGO) +nightly miri test $(CARGO_LOCK) --lib
-defects: ## Plant nineteen defects in the engine of virtual sockets, one after the other: its random lives have to find each (minutes)
+defects: ## Plant eighteen defects in the engine of virtual sockets, one after the other: its random lives have to find each (minutes)
 	scripts/defects/run.py
 
 miri: ## Run the lock-free protocols, timers and layouts of shared memory under Miri (needs nightly Rust with miri)
