@@ -75,7 +75,7 @@ impl Readiness for PipeReadiness {
 }
 
 /// A channel of this end.
-fn transport(reader: PipeReader, writer: PipeWriter) -> io::Result<Transport> {
+pub fn transport(reader: PipeReader, writer: PipeWriter) -> io::Result<Transport> {
     rustix::io::ioctl_fionbio(&reader, true)?;
     rustix::io::ioctl_fionbio(&writer, true)?;
     let pipes = Arc::new(Pipes { reader, writer, is_ended: AtomicBool::new(false) });

@@ -6,6 +6,7 @@ use std::task::Waker;
 use quell_model::Nanos;
 use quell_net_engine::{Class, Key};
 
+use crate::askers::Askers;
 use crate::inbox::Inbox;
 use crate::memory::Pool;
 use crate::outbox::Outbox;
@@ -15,8 +16,6 @@ use crate::transport::{Path, Readiness, Transport};
 
 /// See [`Channel::asks`].
 const ASKED_MAX: u32 = 4;
-/// Threads of which it is counted.
-const ASKERS_MAX: usize = 4;
 
 /// The events of a channel that wake the helper, once.
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,7 +74,7 @@ pub(crate) struct Channel {
     /// Threads that wait for new streams, and for the inbox where no other does.
     pub acceptors: Wakers,
     /// Threads that have found the inbox taken, and how often, since its reader last read something of its own.
-    pub asked: Vec<(Waker, u32)>,
+    pub askers: Askers,
     /// It takes the inbox next: the leader gives it up.
     pub successor: Option<Waker>,
     /// The thread that was made to read it last: it gives way to no other, though it waits for new streams, until another is made
@@ -127,7 +126,7 @@ impl Channel {
             leader: None,
             followers: Wakers::default(),
             acceptors: Wakers::default(),
-            asked: Vec::new(),
+            askers: Askers::default(),
             successor: None,
             heir: None,
             turns: Wakers::default(),
@@ -151,27 +150,10 @@ impl Channel {
     /// A thread has found the inbox taken. Whether it is to have it: most of what is read is for it, so that each of its messages
     /// wakes the reader in vain.
     pub fn asks(&mut self, waker: &Waker) -> bool {
-        let known = self.asked.iter_mut().find(|(known, _)| known.will_wake(waker));
-        let count = match known {
-            Some((_, count)) => {
-                *count += 1;
-                *count
-            }
-            None => {
-                if self.asked.len() >= ASKERS_MAX {
-                    // The one that has asked least makes room.
-                    let least = self.asked.iter().enumerate().min_by_key(|(_, (_, count))| *count);
-                    let least = least.map_or(0, |(index, _)| index);
-                    self.asked.swap_remove(least);
-                }
-                self.asked.push((waker.clone(), 1));
-                1
-            }
-        };
-        let inherits = count >= ASKED_MAX && self.successor.is_none();
+        let inherits = self.askers.count(waker) >= ASKED_MAX && self.successor.is_none();
         if inherits {
             self.successor = Some(waker.clone());
-            self.asked.clear();
+            self.askers.clear();
         }
         inherits
     }

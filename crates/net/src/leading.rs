@@ -137,7 +137,7 @@ impl Core {
                         // It was the only user of late: others do not wait for it to leave.
                         channel.shared_at = None;
                     }
-                    channel.asked.retain(|(asker, _)| !asker.will_wake(waker));
+                    channel.askers.forget(waker);
                     channel.leader = Some(Leader { waker: waker.clone(), is_latency, is_weak });
                     // It may take the wake-up that was meant for the helper.
                     channel.armed.for_data = false;
@@ -279,7 +279,7 @@ impl Core {
     pub fn note_own(&mut self, keys: &[Key]) {
         for key in keys {
             if let Some(channel) = self.channels.get_mut(*key) {
-                channel.asked.clear();
+                channel.askers.clear();
             }
         }
     }

@@ -15,6 +15,7 @@
 //! An endpoint is one process's end of all its channels. Each pair of endpoints has a channel for latency and one or more
 //! for throughput, whatever the number of sockets; [`quell_net_engine`] decides what travels where, this crate moves it.
 
+mod askers;
 mod attach;
 mod batch;
 mod channel;

@@ -185,7 +185,7 @@ impl Pacer {
                 drain(delivered.clamp(capacity / 8 * 7, rate), 1)
             }
             Phase::Probe { rate, .. } if rate / 2 > self.fastest => {
-                // The link is not what limits it any more, or much faster than before.
+                // Something else limits it now: its peer, or this host.
                 Phase::Free { until: now }
             }
             Phase::Probe { capacity, .. } if !sample.is_backlogged => {

@@ -5,7 +5,7 @@ use quell_net::scheduler::{ChannelChoice as _, ChannelLoad, Demand};
 #[path = "../../../../examples/net/policy.rs"]
 mod policy;
 #[path = "../../../../examples/net/transport.rs"]
-mod transport;
+pub mod transport;
 
 #[test]
 fn transport_over_pipes_carries_streams_of_both_classes() {

@@ -7,6 +7,7 @@ mod direct;
 mod examples;
 mod large;
 mod messages;
+mod paths;
 mod process;
 mod stats;
 mod streams;
