@@ -43,6 +43,12 @@ turnover() {
         }'
 }
 
+# Why it does not hold: what moved since, and where batch work may be.
+tell_moves() {
+    turnover "$1"
+    for pid in $(pidof hog); do sed -n 's/^Cpus_allowed:/may use/p' "/proc/$pid/status"; done
+}
+
 allows() { usable_list batch | grep -qx "$1"; }
 denies() { ! allows "$1"; }
 batch_cores() { count "$(usable_list batch | tr '\n' ',')"; }
@@ -116,8 +122,9 @@ eventually "the request is seen where it is served" serves "$own"
 eventually "its sibling is taken from batch work" is core "$sibling" reason "kept idle to protect core $own"
 eventually "batch work may not use it" denies "$sibling"
 eventually "batch work leaves it" left_by_hogs "$sibling"
+looked=$(field '"version"' at_us)
 for look in 1 2 3 4 5; do
-    holds "batch work keeps off it while the request lasts ($look)" no_hogs_on "$sibling"
+    holds "batch work keeps off it while the request lasts ($look)" no_hogs_on "$sibling" || tell_moves "$looked"
 done
 holds "the request still lasts" serves "$own"
 rm /tmp/request

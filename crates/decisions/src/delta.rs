@@ -91,7 +91,8 @@ macro_rules! delta_by_field {
 const NOBODY: TaskId = TaskId { index: 0, generation: 0 };
 
 delta_by_field!(CoreView {
-    id, managed, online, running, idle_since, lc_busy, rt_share, burst, kernel_waits, outcome, request_start, memory
+    id, managed, online, running, idle_since, lc_busy, rt_share, burst, kernel_waits, outcome, request_start, serving,
+    memory
 } ages {} blank CoreView::new(CoreId(0)));
 delta_by_field!(TaskView {
     id, alive, limits, running, waiting, sleeping, running_on, delay_caused, latency, load, reported, bandwidth,

@@ -60,6 +60,8 @@ pub struct CoreView {
     /// When the request that runs on it began (a runtime or a hint tells); `Absent(NotApplicable)`
     /// when none does.
     pub request_start: Signal<Nanos>,
+    /// The task whose request that is: it runs here, or is interrupted by a thread of no task (a kernel thread).
+    pub serving: Option<TaskId>,
     /// What this core fetched from memory so far, from any fixed time on: a cache line for each miss in the
     /// last-level cache.
     pub memory: Signal<Bytes>,
@@ -127,6 +129,7 @@ impl CoreView {
             kernel_waits: None,
             outcome: Outcome::Done,
             request_start: Signal::default(),
+            serving: None,
             memory: Signal::default(),
         }
     }

@@ -24,6 +24,7 @@ fn stir(scene: &mut Scene, tick: u64) {
     let now = scene.seen.now;
     scene.seen.memory = Signal::Measured(Bytes(now.0 * (20 + dice.below(20))));
     for view in &mut scene.seen.cores {
+        view.serving = view.running;
         view.request_start = Signal::Measured(Nanos(now.0 - dice.below(60_000)));
         view.memory = Signal::Measured(Bytes(now.0 * (1 + dice.below(2))));
         view.lc_busy = Signal::Measured(Permille(dice.below(1001) as u16));

@@ -208,23 +208,28 @@ impl Known {
 /// Clears what is noted of requests: pages and runtimes note it anew in each tick.
 pub(super) fn clear(seen: &mut Snapshot) {
     let nothing = Signal::Absent(Absence::NotApplicable);
-    seen.cores.iter_mut().for_each(|core| core.request_start = nothing);
+    for core in &mut seen.cores {
+        (core.request_start, core.serving) = (nothing, None);
+    }
     seen.tasks.iter_mut().for_each(|task| task.request_start = nothing);
 }
 
-/// A request of this thread began then.
+/// A request of this thread began then. It stays its core's while a thread of no task interrupts it: kernel threads do so
+/// for microseconds, and batch work would be let onto the sibling each time.
 pub(super) fn note(seen: &mut Snapshot, view: &ThreadView, start: Nanos) {
     if let Some(task) = seen.tasks.get_mut(view.task.at()) {
         let oldest = task.request_start.value().map_or(start, |known| known.min(start));
         task.request_start = Signal::Measured(oldest);
     }
+    let Some(core) = seen.cores.iter_mut().find(|core| core.id == view.core) else { return };
     // The core's entry is read by itself: where it tells of another task the thread was just switched.
-    let runs_there =
-        |core: &&mut quell_model::CoreView| core.id == view.core && core.running == Some(view.task);
-    if view.state == ThreadState::Running
-        && let Some(core) = seen.cores.iter_mut().find(runs_there)
-    {
-        core.request_start = Signal::Measured(start);
+    let serves = match (view.state, core.running) {
+        (ThreadState::Running, Some(task)) => task == view.task,
+        (ThreadState::Running | ThreadState::Waiting, None) => core.idle_since.is_none(),
+        _ => false,
+    };
+    if serves && core.request_start.value().is_none_or(|known| start < known) {
+        (core.request_start, core.serving) = (Signal::Measured(start), Some(view.task));
     }
 }
 
@@ -334,7 +339,17 @@ mod tests {
         assert_eq!(scene.seen.cores[0].request_start.value(), None);
         assert_eq!(scene.seen.tasks[0].request_start, Signal::Measured(start));
         assert_eq!((scene.status().threads, scene.status().serving), (1, 1));
+        (scene.threads[1].state, scene.seen.cores[1].running) = (ThreadState::Waiting, None);
+        scene.fill();
+        assert_eq!(scene.seen.cores[1].serving, Some(TASK), "a kernel thread interrupts it");
+        scene.seen.cores[1].running = Some(TaskId { index: 1, generation: 0 });
+        scene.fill();
+        assert_eq!(scene.seen.cores[1].serving, None, "another task runs");
+        (scene.seen.cores[1].running, scene.seen.cores[1].idle_since) = (None, Some(Nanos(1)));
+        scene.fill();
+        assert_eq!(scene.seen.cores[1].serving, None, "the core is idle: it wakes up elsewhere");
         scene.threads[1].state = ThreadState::Sleeping;
+        (scene.seen.cores[1].running, scene.seen.cores[1].idle_since) = (Some(TASK), None);
         scene.fill();
         assert_eq!(scene.seen.cores[1].request_start.value(), None, "it waits for something");
         assert_eq!(scene.seen.tasks[0].request_start, Signal::Measured(start));

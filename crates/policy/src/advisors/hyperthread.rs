@@ -42,7 +42,7 @@ impl Hyperthread {
         self.late.clear();
         self.serves.fill(None);
         for view in &seen.cores {
-            let task = view.running.and_then(|id| seen.tasks.get(id.at()).filter(|t| t.id == id));
+            let task = view.serving.and_then(|id| seen.tasks.get(id.at()).filter(|t| t.id == id));
             let Some(task) = task.filter(|task| task.limits.class == Class::LatencyCritical) else {
                 continue;
             };

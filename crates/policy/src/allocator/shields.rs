@@ -39,7 +39,7 @@ impl Allocator {
             if !known || idled.contains(lane) {
                 continue;
             }
-            let served = self.core(protects).running;
+            let served = self.core(protects).serving;
             self.shielded.insert(lane);
             let outcome = match idled.contains(protects) || served == NONE {
                 true => Err(Some(Invariant::WorkConservation)),
@@ -69,7 +69,7 @@ impl Allocator {
         seen: &Snapshot,
         advice: &Advice,
     ) -> Result<(), Option<Invariant>> {
-        let (served, reserved) = (self.core(protects).running, self.core(protects).reserved);
+        let (served, reserved) = (self.core(protects).serving, self.core(protects).reserved);
         if reserved != served || !self.task(served).is_lc() {
             return Err(Some(Invariant::WorkConservation));
         }

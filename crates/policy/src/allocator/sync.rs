@@ -1,7 +1,8 @@
 //! The Snapshot into the tables. Snapshots are not trusted: what contradicts itself counts as absent.
 
 use quell_model::{
-    Absence, Class, CoreId, CoreSet, Nanos, Outcome, Signal, Snapshot, TaskScheduler, TaskView,
+    Absence, Class, CoreId, CoreSet, Nanos, Outcome, Signal, Snapshot, TaskId, TaskScheduler,
+    TaskView,
 };
 
 use super::Allocator;
@@ -115,11 +116,14 @@ impl Allocator {
             if !self.usable.contains(core) {
                 continue;
             }
-            let running = view.running.filter(|id| {
+            let known = |id: &TaskId| {
                 self.tasks.get(id.at()).is_some_and(|task| task.alive && task.id == *id)
-            });
+            };
+            let running = view.running.filter(known);
+            let serving = view.serving.filter(known);
             let state = &mut self.cores[core.index()];
             state.running = running.map_or(NONE, |id| id.index);
+            state.serving = serving.map_or(NONE, |id| id.index);
             state.idle = view.idle_since.is_some() && running.is_none();
             let before = std::mem::replace(&mut state.outcome, view.outcome);
             if state.running != NONE {

@@ -28,6 +28,8 @@ pub(super) struct CoreState {
     pub history: [(u32, Nanos); 2],
     /// Place of the task that runs here.
     pub running: u32,
+    /// Place of the task whose request it serves, even while a kernel thread interrupts that.
+    pub serving: u32,
     /// Whether nothing runs here.
     pub idle: bool,
     /// What became of the last Plan.
@@ -47,6 +49,7 @@ impl CoreState {
         planned: (None, Reason::Unmanaged),
         history: [(NONE, Nanos::ZERO); 2],
         running: NONE,
+        serving: NONE,
         idle: false,
         outcome: Outcome::Done,
         refusal: Refusal { task: NONE, errno: 0, until: Nanos::ZERO, wait: Nanos::ZERO },

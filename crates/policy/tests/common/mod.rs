@@ -166,6 +166,7 @@ pub fn core(dice: &mut Dice, id: CoreId, now: Nanos, tasks: usize) -> CoreView {
             // Now and then in the future.
             _ => Signal::Measured(Nanos((now.0 + 5_000) - dice.below(60_000))),
         },
+        serving: if dice.rarely(10) { None } else { running },
         memory: match dice.below(8) {
             0 => Signal::Absent(Absence::Stale),
             _ => Signal::Measured(Bytes(now.0 / 1_000 * dice.below(40))),
@@ -221,7 +222,11 @@ fn in_kernel(dice: &mut Dice, now: Nanos, tasks: usize) -> InKernel {
         task: task_id(dice, tasks),
         core: CoreId(dice.below(4) as u16),
         since: Nanos(now.0 - dice.below(20_000_000)),
-        stop: if dice.rarely(2) { KernelStop::Sleeps } else { KernelStop::Waits },
+        stop: match dice.below(3) {
+            0 => KernelStop::InTransaction,
+            1 => KernelStop::Waits,
+            _ => KernelStop::Sleeps,
+        },
     }
 }
 

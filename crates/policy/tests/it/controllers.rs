@@ -318,7 +318,9 @@ fn hyperthreads(guaranteed: u32, shares: bool) -> (Scene, TaskId) {
 /// The task serves a request on the core that began `age` ago.
 fn serves(scene: &mut Scene, task: TaskId, core: u16, age: Nanos) {
     scene.runs(core, Some(task));
-    scene.seen.cores[core as usize].request_start = Signal::Measured(scene.seen.now - age);
+    let start = Signal::Measured(scene.seen.now - age);
+    let view = &mut scene.seen.cores[core as usize];
+    (view.request_start, view.serving) = (start, Some(task));
 }
 
 fn parked(scene: &Scene) -> Vec<(u16, Reason)> {
@@ -348,6 +350,14 @@ fn the_sibling_is_idled_when_a_request_crosses_the_threshold_and_until_it_ends()
     scene.tick(&mut policy, Nanos::from_micros(10));
     assert_eq!(parked(&scene), [(2, Reason::BannedFor(CoreId(0)))]);
     assert_eq!(scene.plan.owned(be), set("1,3"));
+    scene.seen.cores[0].running = None;
+    scene.tick(&mut policy, Nanos::from_micros(10));
+    assert_eq!(
+        parked(&scene),
+        [(2, Reason::BannedFor(CoreId(0)))],
+        "a kernel thread interrupts it"
+    );
+    scene.seen.cores[0].running = Some(lc);
     scene.runs(2, None);
     scene.demand(be, 2, 1);
     scene.seen.cores[0].request_start = Signal::Measured(scene.seen.now);

@@ -99,6 +99,7 @@ impl Engine<'_> {
                 Some(began) => Signal::Measured(began),
                 None => Signal::Absent(Absence::NotApplicable),
             };
+            view.serving = view.running.filter(|_| view.request_start.value().is_some());
         }
         if caps.memory_counters {
             let mut moved = core.moved;

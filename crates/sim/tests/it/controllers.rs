@@ -58,6 +58,7 @@ impl Sensed {
                 Some(task) if !is_be(task) => Signal::Measured(*since),
                 _ => Signal::Absent(Absence::NotApplicable),
             };
+            view.serving = view.running.filter(|task| !is_be(*task));
         }
         self.seen.memory = Signal::Measured(Bytes(self.total));
     }

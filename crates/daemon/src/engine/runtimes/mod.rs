@@ -409,9 +409,9 @@ impl Runtime {
             else {
                 continue;
             };
-            let Some(thread) =
-                threads.get(kthread.at).filter(|it| it.state == ThreadState::Running)
-            else {
+            let runs =
+                |it: &&ThreadView| matches!(it.state, ThreadState::Running | ThreadState::Waiting);
+            let Some(thread) = threads.get(kthread.at).filter(runs) else {
                 continue;
             };
             hints::note(seen, thread, start.min(seen.now));
