@@ -183,6 +183,8 @@ struct task_struct {
 	int tgid;
 	__u64 start_boottime;
 	char comm[16];
+	/* The transaction of a file system in which it is. */
+	void *journal_info;
 };
 
 /* Of x86. */

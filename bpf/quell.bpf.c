@@ -56,7 +56,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 	s->core = p->thread_info.cpu;
 	burst_begin(s, p);
 	in_futex = s->flags & QUELL_IN_FUTEX;
-	gains = wait_begin(s, QUELL_WOKEN | (s->flags & QUELL_IN_KERNEL), now);
+	gains = wait_begin(s, QUELL_WOKEN | (s->flags & QUELL_STOPPED), now);
 	count_lane_change(s);
 	task = s->task;
 	generation = s->generation;
@@ -145,7 +145,8 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 					bool preempt, unsigned int prev_state, __u64 now)
 {
 	__u32 seq, task, gains = 0;
-	__u32 uninterruptible = prev_state & TASK_UNINTERRUPTIBLE ? QUELL_IN_KERNEL : 0;
+	__u32 stop = QUELL_IN_KERNEL | (prev->journal_info ? QUELL_IN_TRANSACTION : 0);
+	__u32 uninterruptible = prev_state & TASK_UNINTERRUPTIBLE ? stop : 0;
 	bool sleeps = false, proved = false, stopped, in_futex;
 	unsigned int state;
 
@@ -156,7 +157,7 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 	if (s->state == QUELL_RUNNING)
 		run_end(s, now);
 	if (preempt || prev_state == TASK_RUNNING || state == TASK_RUNNING) {
-		gains = wait_begin(s, preempt ? QUELL_IN_KERNEL : 0, now);
+		gains = wait_begin(s, preempt ? stop : 0, now);
 	} else if (state & TASK_WAKING || (s->pending && is_being_woken(prev))) {
 		s->awake_since = s->pending ? s->pending : now;
 		proved = burst_proves(s, prev);

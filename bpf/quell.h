@@ -77,6 +77,9 @@ enum quell_event_kind {
 #define QUELL_IN_KERNEL 2
 /* An LC thread that sleeps in futex: another thread, or a time, ends that. */
 #define QUELL_IN_FUTEX 4
+/* Besides QUELL_IN_KERNEL: in the middle of a transaction of a file system. */
+#define QUELL_IN_TRANSACTION 8
+#define QUELL_STOPPED (QUELL_IN_KERNEL | QUELL_IN_TRANSACTION)
 
 /*
  * A watched thread. Written with seq odd; a reader that saw seq even and
@@ -96,7 +99,7 @@ struct slot {
 	__u32 task;
 	__u8 lc;
 	__u8 children;
-	/* QUELL_WOKEN, QUELL_IN_KERNEL, QUELL_IN_FUTEX. */
+	/* QUELL_WOKEN and those that follow it. */
 	__u8 flags;
 	/* 1 + the set that counts this thread as waiting, or 0. */
 	__u8 counted;

@@ -9,7 +9,8 @@
 //!   the lock again and again would own it again by then.
 //! - **Starvation.** Journals, semaphores held by readers and RCU name no owner. While an LC thread sleeps uninterruptibly
 //!   for longer than [`STARVED_AFTER`], BE threads that have waited inside the kernel for as long run for [`STARVED_TIME`],
-//!   one after the other and no more than a fiftieth of a core's time.
+//!   one after the other and no more than a fiftieth of a core's time. Those in the middle of a file system's transaction come
+//!   sooner, after [`TRANSACTION_AFTER`], and some of them one behind the other: a service that writes waits for all of them.
 //!
 //! Source: priority inheritance (Sha, Rajkumar, Lehoczky, 1990), for locks that have none; `perf lock contention` for the owners.
 
@@ -31,6 +32,12 @@ pub const LOCK_TIME: Nanos = Nanos::from_millis(1);
 /// How long an LC thread sleeps and a BE thread waits inside the kernel before the BE thread may hold up the LC thread:
 /// longer than most accesses to a disk.
 pub const STARVED_AFTER: Nanos = Nanos::from_millis(5);
+
+/// The same for a BE thread in the middle of a transaction: longer than most of them last.
+pub const TRANSACTION_AFTER: Nanos = Nanos::from_millis(1);
+
+/// So much of a core's time threads in transactions may have ahead of their share: ten reliefs.
+pub const TRANSACTION_AHEAD: Nanos = Nanos(10 * STARVED_TIME.0);
 
 /// Relief of a BE thread that starves inside the kernel.
 pub const STARVED_TIME: Nanos = Nanos(500_000);
@@ -79,8 +86,12 @@ impl Reliefs {
         active.retain(|active| {
             let goes_on = now < active.until && is_alive(seen, active.relief.task);
             if let (false, Some(core)) = (goes_on, active.core) {
-                let ran = now.since(active.relief.since).max(STARVED_TIME);
-                spared.push((core, active.relief.since + Nanos(STARVED_SHARE * ran.0)));
+                let since = active.relief.since;
+                let time = Nanos(STARVED_SHARE * now.since(since).max(STARVED_TIME).0);
+                match spared.iter_mut().find(|(known, _)| *known == core) {
+                    Some((_, until)) => *until = since.max(*until) + time,
+                    None => spared.push((core, since + time)),
+                }
             }
             goes_on
         });
@@ -114,17 +125,24 @@ impl Reliefs {
         };
         // A thread that runs now may wait by then, without an event.
         let mut next = if sleeper + STARVED_AFTER > now { sleeper } else { now } + STARVED_AFTER;
-        for waiting in of(KernelStop::Waits).filter(|waiting| is_alive(seen, waiting.task)) {
-            let starved = waiting.since.max(sleeper) + STARVED_AFTER;
-            let has_relief = |active: &Active| active.core == Some(waiting.core);
-            if self.active.iter().any(has_relief) {
-                continue;
-            }
-            let spared = self.spared.iter().find(|(core, _)| *core == waiting.core);
-            let due = starved.max(spared.map_or(Nanos::ZERO, |(_, until)| *until));
-            match due <= now {
-                true => self.relieve(now, waiting),
-                false => next = next.min(due),
+        let kinds = [
+            (KernelStop::InTransaction, TRANSACTION_AFTER, STARVED_SHARE * TRANSACTION_AHEAD.0),
+            (KernelStop::Waits, STARVED_AFTER, 0),
+        ];
+        for (stop, after, ahead) in kinds {
+            for waiting in of(stop).filter(|waiting| is_alive(seen, waiting.task)) {
+                let starved = waiting.since.max(sleeper) + after;
+                let has_relief = |active: &Active| active.core == Some(waiting.core);
+                if self.active.iter().any(has_relief) {
+                    continue;
+                }
+                let spared = self.spared.iter().find(|(core, _)| *core == waiting.core);
+                let spared = spared.map_or(0, |(_, until)| until.0.saturating_sub(ahead));
+                let due = starved.max(Nanos(spared));
+                match due <= now {
+                    true => self.relieve(now, waiting),
+                    false => next = next.min(due),
+                }
             }
         }
         next

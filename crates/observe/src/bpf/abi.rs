@@ -25,9 +25,10 @@ pub(super) const SLEEPING: u32 = 3;
 /// The state of a slot that no event and no look has told about yet.
 pub(super) const UNKNOWN: u32 = 0;
 
-/// `QUELL_WOKEN` and `QUELL_IN_KERNEL`, flags of a slot.
+/// `QUELL_WOKEN`, `QUELL_IN_KERNEL` and `QUELL_IN_TRANSACTION`, flags of a slot.
 const FLAG_WOKEN: u8 = 1;
 const FLAG_IN_KERNEL: u8 = 2;
+const FLAG_IN_TRANSACTION: u8 = 8;
 
 /// `QUELL_KINDS`.
 pub(super) const KINDS: usize = 5;
@@ -114,6 +115,8 @@ pub(super) struct SlotCopy {
     pub woken: bool,
     /// It waits or sleeps inside the kernel, where it may hold what others need.
     pub in_kernel: bool,
+    /// In the middle of a transaction of a file system.
+    pub in_transaction: bool,
     pub guest: bool,
     pub member: u8,
     /// `enum quell_role`.
@@ -160,6 +163,7 @@ impl Slot {
             lc: self.lc.load(Ordering::Relaxed) != 0,
             woken: self.flags.load(Ordering::Relaxed) & FLAG_WOKEN != 0,
             in_kernel: self.flags.load(Ordering::Relaxed) & FLAG_IN_KERNEL != 0,
+            in_transaction: self.flags.load(Ordering::Relaxed) & FLAG_IN_TRANSACTION != 0,
             guest: self.guest.load(Ordering::Relaxed) != 0,
             member: self.member.load(Ordering::Relaxed),
             role: self.role.load(Ordering::Relaxed),

@@ -33,6 +33,7 @@ impl Views {
         seen.in_kernel.clear();
         self.find_stopped(KernelStop::Sleeps, seen);
         if !seen.in_kernel.is_empty() {
+            self.find_stopped(KernelStop::InTransaction, seen);
             self.find_stopped(KernelStop::Waits, seen);
         }
     }
@@ -45,7 +46,11 @@ impl Views {
         };
         let stopped = self.in_kernel().filter(|view| match stop {
             KernelStop::Sleeps => view.lc && view.state == ThreadState::Sleeping && is_judged(view),
-            KernelStop::Waits => !view.lc && view.state == ThreadState::Waiting,
+            KernelStop::Waits | KernelStop::InTransaction => {
+                let is_inside = self.is_in_transaction(view.id);
+                let waits = !view.lc && view.state == ThreadState::Waiting;
+                waits && is_inside == (stop == KernelStop::InTransaction)
+            }
         });
         seen.in_kernel.extend(stopped.map(|view| {
             let ThreadView { id: thread, task, core, since, .. } = *view;

@@ -36,6 +36,8 @@ struct Private {
     role: Role,
     /// A process of an LC task that is treated as BE: not one of the task's threads.
     guest: bool,
+    /// It is stopped in the middle of a transaction of a file system.
+    in_transaction: bool,
 }
 
 /// A task as it was at the last tick, to tell what crossed a threshold.
@@ -147,6 +149,7 @@ impl Views {
             input_ran: copy.input_ran,
             role: Role::ALL.get(usize::from(copy.role)).copied().unwrap_or_default(),
             guest: copy.guest,
+            in_transaction: copy.in_transaction,
         };
         match self.at[slot as usize] {
             NONE => {
@@ -357,6 +360,13 @@ impl Views {
         let index = *self.at.get(thread.index as usize)?;
         self.views.get(index as usize).filter(|view| view.id == thread)?;
         Some(self.private[index as usize].role)
+    }
+
+    /// Whether a thread that is stopped inside the kernel is in the middle of a transaction of a file system.
+    pub fn is_in_transaction(&self, thread: ThreadId) -> bool {
+        let index = self.at.get(thread.index as usize).copied().unwrap_or(NONE) as usize;
+        let is_it = self.views.get(index).is_some_and(|view| view.id == thread);
+        is_it && self.private.get(index).is_some_and(|private| private.in_transaction)
     }
 
     /// A thread is gone, or not of this task any more.

@@ -88,3 +88,42 @@ fn lock_that_an_lc_thread_owns_is_not_told() {
         contended
     });
 }
+
+/// Of ext4.
+const EXT4: u64 = 0xef53;
+
+#[test]
+fn thread_in_a_transaction_of_a_file_system_is_told_apart() {
+    let here = std::env::current_dir().unwrap();
+    if no_bpf() || rustix::fs::statfs(&here).unwrap().f_type as u64 != EXT4 {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let directory = tempfile::tempdir_in(here).unwrap();
+    let mut observer = observer();
+    observer.manage(&CoreSet::of(crowded()));
+    let path = directory.path().join("renamed");
+    let writer = Worker::start(crowded(), move || {
+        let from = path.with_extension("new");
+        std::fs::write(&from, [7; 9_000]).unwrap();
+        std::fs::rename(&from, &path).unwrap();
+    });
+    let log = File::create(directory.path().join("log")).unwrap();
+    let syncer = Worker::start(crowded(), move || {
+        log.write_all_at(&[1; 5_000], 0).unwrap();
+        log.sync_all().unwrap();
+    });
+    // Holds up the writer, in a transaction more often than not.
+    let _spinner = Worker::spinner(crowded());
+    observer.watch(writer.thread, BE, false, Children::Adopt).unwrap();
+    observer.watch(syncer.thread, LC, true, Children::Adopt).unwrap();
+    observer.read(&mut snapshot());
+    let writer = find(&observer, writer.thread).unwrap().id;
+    eventually("a thread that waits in a transaction", || {
+        let mut seen = snapshot();
+        observer.drain_events(&mut |_| {});
+        observer.read(&mut seen);
+        let stops = seen.in_kernel.iter().filter(|found| found.thread == writer);
+        stops.map(|found| found.stop).any(|stop| stop == KernelStop::InTransaction)
+    });
+}
