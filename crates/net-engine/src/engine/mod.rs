@@ -22,6 +22,7 @@ mod timers;
 mod transmit;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::net::SocketAddr;
 
 use quell_model::Nanos;
@@ -97,6 +98,25 @@ pub struct Engine {
     /// For [`Engine::choose`].
     usable: Vec<Key>,
     loads: Vec<ChannelLoad>,
+}
+
+impl fmt::Debug for Engine {
+    /// Its state, without constants, policies and what it computes anew each time.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("peers", &self.peers)
+            .field("channels", &self.channels)
+            .field("streams", &self.streams)
+            .field("listeners", &self.listeners)
+            .field("notices", &self.notices)
+            .field("send_used", &self.send_used)
+            .field("next_channel", &self.next_channel)
+            .field("timer", &self.timer)
+            .field("late_reports", &self.late_reports)
+            .field("short_of_room", &self.short_of_room)
+            .field("forgotten", &self.forgotten)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Engine {
