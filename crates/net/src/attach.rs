@@ -152,7 +152,7 @@ fn read_first(transport: &mut Transport, until: Instant) -> io::Result<[u8; HELL
     Ok(bytes)
 }
 
-fn wait((fd, flags): (BorrowedFd<'_>, PollFlags), until: Instant) -> io::Result<()> {
+pub(crate) fn wait((fd, flags): (BorrowedFd<'_>, PollFlags), until: Instant) -> io::Result<()> {
     let left = until.saturating_duration_since(Instant::now());
     if left == Duration::ZERO {
         return Err(io::ErrorKind::TimedOut.into());

@@ -1,5 +1,6 @@
 //! How an endpoint is set up.
 
+use quell_net_engine::scheduler::GrantLimits;
 use quell_net_engine::{EndpointId, EngineConfig, Policies};
 
 use crate::count::NewCount;
@@ -14,6 +15,10 @@ pub struct EndpointConfig {
     pub congestion: String,
     /// What carries channels to peers of this host.
     pub same_host: SameHost,
+    /// What carries channels to peers of others.
+    pub other_hosts: OtherHosts,
+    /// How much peers may send over UDP.
+    pub grants: GrantLimits,
     /// Channels of the throughput class that are opened to a peer.
     pub throughput_channels: usize,
     /// A policy that decides how many there are later, for each peer to which this side has opened channels. `None`: always as
@@ -34,6 +39,19 @@ pub enum SameHost {
     SharedMemory,
     /// TCP over loopback.
     Tcp,
+    /// UDP over loopback: for tests.
+    Udp,
+}
+
+/// What carries channels between hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OtherHosts {
+    /// Kernel TCP.
+    #[default]
+    Tcp,
+    /// UDP: virtual sockets repair what is lost, and the receiver says how much may be on its way. Both sides have to have it.
+    /// For hosts a few switches apart.
+    Udp,
 }
 
 impl Default for EndpointConfig {
@@ -43,6 +61,8 @@ impl Default for EndpointConfig {
             policies: Policies::default(),
             congestion: "cubic".to_owned(),
             same_host: SameHost::default(),
+            other_hosts: OtherHosts::default(),
+            grants: GrantLimits::default(),
             throughput_channels: 1,
             channel_count: None,
             paces: true,

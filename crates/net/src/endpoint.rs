@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use quell_net_engine::wire::Open;
 use quell_net_engine::{Class, Engine, Key};
 
-use crate::config::{EndpointConfig, SameHost};
+use crate::config::{EndpointConfig, OtherHosts, SameHost};
 use crate::core::{Core, Route};
 use crate::error::Error;
 use crate::handshake::Port;
@@ -19,6 +19,7 @@ use crate::opening::open_channel;
 use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::threads;
+use crate::udp::{self, Grants};
 use crate::waiter::Waiter;
 
 /// Streams of a listener that were not accepted; further ones are refused.
@@ -49,6 +50,12 @@ impl Endpoint {
         if config.throughput_channels == 0 {
             return Err(Error::Config("`throughput_channels` has to be at least 1".to_owned()));
         }
+        let has_udp = config.same_host == SameHost::Udp || config.other_hosts == OtherHosts::Udp;
+        if has_udp && !config.engine.has_recovery {
+            let what =
+                "`has_recovery` has to be set where channels go over UDP, which loses packets";
+            return Err(Error::Config(what.to_owned()));
+        }
         let waiter = Waiter::new().map_err(|source| Error::io("create an eventfd", source))?;
         let waiter = Arc::new(waiter);
         let engine = Engine::new(config.engine, config.policies);
@@ -56,6 +63,8 @@ impl Endpoint {
         let settings = Arc::new(Settings {
             congestion: config.congestion,
             same_host: config.same_host,
+            other_hosts: config.other_hosts,
+            grants: Arc::new(Grants::new(config.grants)),
             throughput_channels: config.throughput_channels,
             channel_count: config.channel_count,
             paces: config.paces,
@@ -81,7 +90,7 @@ impl Endpoint {
         })))
     }
 
-    /// Takes channels of other endpoints on a TCP port, and beside it through shared memory. Returns its address, with the port that the system chose for port
+    /// Takes channels of other endpoints on a TCP port, and beside it through shared memory, and by UDP if it is set up so. Returns its address, with the port that the system chose for port
     /// zero.
     ///
     /// # Errors
@@ -96,6 +105,10 @@ impl Endpoint {
         let own = port.local_addr().map_err(at("read the channel port's address"))?;
         // The helper lives as long as the endpoint.
         self.0.ports.send(Port::Tcp(port)).map_err(|_| Error::Closed)?;
+        if self.0.settings.has_udp() {
+            let beside = udp::Port::bind(own).map_err(at("listen on the channel port by UDP"))?;
+            self.0.ports.send(Port::Udp(beside)).map_err(|_| Error::Closed)?;
+        }
         if self.0.settings.same_host == SameHost::SharedMemory {
             match crate::shm::listen(own) {
                 Ok(beside) => {

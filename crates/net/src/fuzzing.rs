@@ -43,6 +43,11 @@ pub fn ring(bytes: &[u8]) {
     crate::shm::write_anything(bytes);
 }
 
+/// Datagrams that come to a channel over UDP.
+pub fn packets(bytes: &[u8]) -> usize {
+    crate::udp::take_anything(bytes)
+}
+
 /// Frames of a channel. The first byte says in how large pieces the others come, and whether their heads are made valid:
 /// no random bytes pass a check value.
 pub fn frames(bytes: &[u8]) {

@@ -16,6 +16,7 @@ use crate::shm;
 use crate::stats::Origin;
 use crate::tcp;
 use crate::transport::Transport;
+use crate::udp;
 
 /// Connections that have not said hello; further ones wait in the kernel's backlog.
 pub(crate) const HANDSHAKES_MAX: usize = 64;
@@ -25,6 +26,7 @@ pub(crate) enum Port {
     Tcp(TcpListener),
     /// For peers of this host; the address is that of the TCP port beside it.
     SharedMemory(UnixListener, SocketAddr),
+    Udp(udp::Port),
 }
 
 /// A connection that has not said hello.
@@ -37,11 +39,16 @@ pub(crate) struct Handshake {
 enum Connection {
     Tcp { stream: TcpStream, from: SocketAddr, bytes: [u8; HELLO_BYTES], filled: usize },
     SharedMemory { stream: UnixStream, port: SocketAddr, opening: Option<shm::Opening> },
+    Udp(udp::Opening),
 }
 
 impl Port {
     /// The next connection, if one waits.
-    pub fn accept(&self, until: Nanos, settings: &Settings) -> Result<Option<Handshake>, Error> {
+    pub fn accept(
+        &mut self,
+        until: Nanos,
+        settings: &Settings,
+    ) -> Result<Option<Handshake>, Error> {
         let failed = |source| Error::io("take a new channel", source);
         let connection = match self {
             Port::Tcp(listener) => {
@@ -63,6 +70,13 @@ impl Port {
                 shm::check_user(&stream).map_err(failed)?;
                 stream.set_nonblocking(true).map_err(failed)?;
                 Connection::SharedMemory { stream, port: *port, opening: None }
+            }
+            Port::Udp(port) => {
+                let Some(opening) = port.accept().map_err(failed)? else { return Ok(None) };
+                if !settings.is_insecure && tcp::leaves_host(opening.from.ip()) {
+                    return Err(Error::Insecure(opening.from));
+                }
+                Connection::Udp(opening)
             }
         };
         Ok(Some(Handshake { connection, until }))
@@ -86,24 +100,32 @@ impl AsFd for Port {
         match self {
             Port::Tcp(listener) => listener.as_fd(),
             Port::SharedMemory(listener, _) => listener.as_fd(),
-        }
-    }
-}
-
-impl AsFd for Handshake {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.connection {
-            Connection::Tcp { stream, .. } => stream.as_fd(),
-            Connection::SharedMemory { stream, .. } => stream.as_fd(),
+            Port::Udp(port) => port.as_fd(),
         }
     }
 }
 
 impl Handshake {
+    /// What is readable when more of the hello has come; none where it came whole.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.connection {
+            Connection::Tcp { stream, .. } => Some(stream.as_fd()),
+            Connection::SharedMemory { stream, .. } => Some(stream.as_fd()),
+            Connection::Udp(_) => None,
+        }
+    }
+
+    /// Whether the hello came whole.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.connection, Connection::Udp(_))
+    }
+
     /// Where it comes from, for messages.
     pub fn from(&self) -> String {
         match &self.connection {
-            Connection::Tcp { from, .. } => from.to_string(),
+            Connection::Tcp { from, .. } | Connection::Udp(udp::Opening { from, .. }) => {
+                from.to_string()
+            }
             Connection::SharedMemory { .. } => "a process of this host".to_owned(),
         }
     }
@@ -125,11 +147,12 @@ impl Handshake {
                 *opening = shm::opening(stream).map_err(failed)?;
                 Ok(opening.is_some())
             }
+            Connection::Udp(_) => Ok(true),
         }
     }
 
     /// Answers a whole hello, and takes the channel.
-    pub fn answer(self, shared: &Shared, paces: bool) -> Result<(), Error> {
+    pub fn answer(self, shared: &Shared, settings: &Settings) -> Result<(), Error> {
         let failed = |source| Error::io("answer a new channel", source);
         match self.connection {
             Connection::Tcp { mut stream, from, bytes, .. } => {
@@ -138,7 +161,7 @@ impl Handshake {
                 let own = stream.local_addr().map_err(failed)?.ip();
                 // It is the first that is sent: the socket's buffer has room.
                 stream.write_all(&hello(shared, &theirs).encode()).map_err(failed)?;
-                let transport = tcp::transport(stream, paces).map_err(failed)?;
+                let transport = tcp::transport(stream, settings.paces).map_err(failed)?;
                 take(shared, &theirs, transport, (from, own))
             }
             Connection::SharedMemory { stream, port, opening } => {
@@ -149,6 +172,15 @@ impl Handshake {
                     shm::accept(stream, opening, &hello(shared, &theirs)).map_err(failed)?;
                 let here = IpAddr::from(Ipv4Addr::LOCALHOST);
                 take(shared, &theirs, transport, (SocketAddr::new(here, 0), port.ip()))
+            }
+            Connection::Udp(opening) => {
+                let from = opening.from;
+                let theirs = Hello::decode(&opening.hello)
+                    .map_err(|source| Error::Hello { address: from, source })?;
+                let hello = hello(shared, &theirs);
+                let (transport, own) =
+                    udp::accept(&opening, &hello, &settings.grants).map_err(failed)?;
+                take(shared, &theirs, transport, (from, own))
             }
         }
     }

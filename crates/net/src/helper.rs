@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
@@ -16,7 +17,7 @@ use quell_net_engine::{Class, Key};
 use rustix::event::{PollFlags, epoll};
 
 use crate::channel::{Armed, Channel};
-use crate::config::SameHost;
+use crate::config::{OtherHosts, SameHost};
 use crate::core::Core;
 use crate::count::{Counts, NewCount};
 use crate::error::Error;
@@ -28,6 +29,7 @@ use crate::pacing::Pacers;
 use crate::shared::Shared;
 use crate::tcp;
 use crate::transport::{Path, Readiness};
+use crate::udp::Grants;
 use crate::waiter::{Waiter, timespec};
 
 /// The interval of looks at channels that are in use.
@@ -57,10 +59,27 @@ enum Token {
 pub(crate) struct Settings {
     pub congestion: String,
     pub same_host: SameHost,
+    pub other_hosts: OtherHosts,
+    pub grants: Arc<Grants>,
     pub throughput_channels: usize,
     pub channel_count: Option<NewCount>,
     pub paces: bool,
     pub is_insecure: bool,
+}
+
+impl Settings {
+    /// Whether channels may go over UDP.
+    pub fn has_udp(&self) -> bool {
+        self.other_hosts == OtherHosts::Udp || self.same_host == SameHost::Udp
+    }
+
+    /// Whether channels to an address go over UDP.
+    pub fn has_udp_to(&self, address: IpAddr) -> bool {
+        match tcp::leaves_host(address) {
+            true => self.other_hosts == OtherHosts::Udp,
+            false => self.same_host == SameHost::Udp,
+        }
+    }
 }
 
 /// See the module.
@@ -411,7 +430,7 @@ impl Helper {
     fn take_connections(&mut self, index: usize) {
         while self.handshakes.len() < HANDSHAKES_MAX {
             let until = Nanos(self.shared.now().0 + tcp::HANDSHAKE_TIME.as_nanos() as u64);
-            let accepted = self.ports.get(index).map(|it| it.0.accept(until, &self.settings));
+            let accepted = self.ports.get_mut(index).map(|it| it.0.accept(until, &self.settings));
             let accepted = match accepted {
                 None | Some(Ok(None)) => return,
                 Some(Ok(Some(accepted))) => accepted,
@@ -422,10 +441,15 @@ impl Helper {
                     return;
                 }
             };
+            if accepted.is_whole() {
+                self.answer(accepted, Ok(true));
+                continue;
+            }
             let number = self.next_token;
             let token = self.token(Token::Handshake(number));
             let data = epoll::EventData::new_u64(token);
-            match epoll::add(&self.epoll, accepted.as_fd(), data, epoll::EventFlags::IN) {
+            let Some(fd) = accepted.as_fd() else { continue };
+            match epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN) {
                 Ok(()) => _ = self.handshakes.insert(number, accepted),
                 Err(error) => tracing::error!("a new channel cannot be watched: {error}"),
             }
@@ -442,9 +466,13 @@ impl Helper {
         let Some(it) = self.handshakes.remove(&number) else { return };
         self.tokens.remove(&number);
         // Its descriptor stays open as the channel's.
-        let _ = epoll::delete(&self.epoll, it.as_fd());
-        let from = it.from();
-        if let Err(error) = progress.and_then(|_| it.answer(&self.shared, self.settings.paces)) {
+        let _ = it.as_fd().map(|fd| epoll::delete(&self.epoll, fd));
+        self.answer(it, progress);
+    }
+
+    fn answer(&self, handshake: Handshake, progress: Result<bool, Error>) {
+        let from = handshake.from();
+        if let Err(error) = progress.and_then(|_| handshake.answer(&self.shared, &self.settings)) {
             tracing::warn!("channel of {from}: {error}");
         }
     }

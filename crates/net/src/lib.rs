@@ -49,10 +49,11 @@ mod table;
 mod tcp;
 pub mod threads;
 pub mod transport;
+mod udp;
 mod waiter;
 
 pub use attach::Side;
-pub use config::{EndpointConfig, SameHost};
+pub use config::{EndpointConfig, OtherHosts, SameHost};
 pub use count::NewCount;
 pub use endpoint::{Endpoint, Listener, Peer};
 pub use error::Error;

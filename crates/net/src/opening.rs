@@ -16,6 +16,7 @@ use crate::shared::Shared;
 use crate::shm;
 use crate::stats::Origin;
 use crate::tcp;
+use crate::udp;
 
 /// Pause before a channel is opened again, doubled up to [`RETRY_MAX`].
 const RETRY_FIRST: Duration = Duration::from_millis(1);
@@ -91,10 +92,13 @@ pub(crate) fn open_channel(
     });
     let shared_memory = match settings.same_host {
         SameHost::SharedMemory if !tcp::leaves_host(address.ip()) => shm::connect(address, &hello)?,
-        SameHost::SharedMemory | SameHost::Tcp => None,
+        SameHost::SharedMemory | SameHost::Tcp | SameHost::Udp => None,
     };
     let (transport, theirs, own) = match shared_memory {
         Some((transport, theirs)) => (transport, theirs, address.ip()),
+        None if settings.has_udp_to(address.ip()) => {
+            udp::connect(address, &hello, &settings.grants)?
+        }
         None => {
             let connection = tcp::connect(address, &settings.congestion)?;
             let failed = |source| Error::io("set a new channel up", source);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 use quell_net::scheduler::ByUtilization;
-use quell_net::{Class, Endpoint, EndpointConfig, SameHost, Stream};
+use quell_net::{Class, Endpoint, EndpointConfig, OtherHosts, SameHost, Stream};
 use quell_runtime::net::{TcpListener as UthreadListener, TcpStream as UthreadStream};
 use rustix::net::{self, SendFlags, sockopt};
 
@@ -143,6 +143,9 @@ fn endpoint(system: System) -> Result<Endpoint> {
             Quell::Counted => {
                 config.channel_count =
                     Some(Arc::new(|| Box::new(ByUtilization::new(CHANNELS_MAX))));
+            }
+            Quell::Udp => {
+                (config.same_host, config.other_hosts) = (SameHost::Udp, OtherHosts::Udp);
             }
             Quell::Plain | Quell::NoRecovery | Quell::Unpaced | Quell::Early => {}
         }

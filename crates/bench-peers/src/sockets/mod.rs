@@ -64,6 +64,8 @@ pub enum Quell {
     Unpaced,
     /// Connections are opened together with their first bytes.
     Early,
+    /// Over UDP instead.
+    Udp,
 }
 
 impl System {
@@ -81,6 +83,7 @@ impl System {
             "quell-no-recovery" => System::Quell(Quell::NoRecovery),
             "quell-unpaced" => System::Quell(Quell::Unpaced),
             "quell-early" => System::Quell(Quell::Early),
+            "quell-udp" => System::Quell(Quell::Udp),
             "quell-shm" => System::QuellShm,
             "uthreads-shm" => System::UthreadsShm,
             "uthreads-tcp" => System::UthreadsTcp,
@@ -160,7 +163,9 @@ impl Case {
             "stream-zero-copy" => Case::ZeroCopy { bytes: 64 << 10 },
             "eight-streams" => Case::Streams { count: 8, bytes: 256 << 10 },
             "latency-alone" => Case::Beside { streams: 0, bytes: 4_096 },
-            "bulk-beside-latency" | "bottleneck" => Case::Beside { streams: 8, bytes: 4_096 },
+            "bulk-beside-latency" | "bottleneck" | "bottleneck-udp" => {
+                Case::Beside { streams: 8, bytes: 4_096 }
+            }
             "connect-request" => Case::Connect { bytes: 64 },
             "stalled-reader" => Case::Stalled { streams: 2, bytes: 64 << 10 },
             "two-channels" => Case::ZeroCopy { bytes: 4_096 },

@@ -138,6 +138,16 @@ pub const CASES: &[Case] = &[
             &[at_most("p999_us", "tcp", 0.33, 0.12), itself("gbit_per_s", 0.85, 0.85)],
         )
     },
+    Case {
+        place: Place::Bottleneck,
+        own: &["quell-udp"],
+        rivals: &["tcp", "tcp-nice"],
+        ..between(
+            "bottleneck-udp",
+            BESIDE,
+            &[at_most("p999_us", "tcp", 0.33, 0.12), itself("gbit_per_s", 0.85, 0.85)],
+        )
+    },
     between("stalled-reader", &["part", "gbit_per_s"], &[itself("part", 0.9, 0.98)]),
     Case {
         own: &["quell-2"],

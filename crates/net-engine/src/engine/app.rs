@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use quell_model::Nanos;
 
 use super::peer::Listener;
-use super::stream::{Due, Phase, Route, Stream};
+use super::stream::{Due, Phase, ResendTime, Route, Stream};
 use super::{Engine, StreamFailure};
 use crate::flow::Reading;
 use crate::ids::{ChannelId, Class, ResetReason, StreamId};
@@ -299,7 +299,10 @@ impl Engine {
             Phase::Opening { .. } | Phase::Failed(_) => false,
             Phase::Incoming { .. } | Phase::Established => true,
         };
-        let size = stream.window.size();
+        let size = match peer.is_lossy {
+            true => stream.window.size().min(LOSSY_WINDOW),
+            false => stream.window.size(),
+        };
         let is_due = may_report && receive.is_report_due(size);
         // A latency socket's answer follows soon, as a rule: the report goes with it.
         let may_wait = stream.class == Class::Latency
@@ -359,6 +362,9 @@ impl Engine {
     }
 }
 
+/// Of a stream that may lose frames as much is reported as if its window were no larger: what is not acknowledged is sent again.
+const LOSSY_WINDOW: u64 = 128 << 10;
+
 /// How long a report waits that says little: what it acknowledges keeps memory of the sender.
 pub(super) const REPORT_WITHIN: Nanos = Nanos::from_millis(5);
 /// What a socket may write whatever others have in memory.
@@ -393,6 +399,7 @@ impl Stream {
             told_writable: true,
             is_short_of_room: false,
             waiting_since: None,
+            resend: ResendTime::default(),
             must_probe: false,
             has_late_report: false,
             repaired: None,

@@ -13,7 +13,7 @@ use crate::ids::{ChannelId, Class, EndpointId, ResetReason, StreamId};
 use crate::scheduler::DeficitQueue;
 use crate::table::Key;
 use crate::vns::RangeSet;
-use crate::wire::{Hello, Refusal};
+use crate::wire::{Features, Hello, Refusal};
 
 impl Engine {
     /// What this endpoint says first on a channel.
@@ -41,6 +41,10 @@ impl Engine {
     ) -> Result<Key, Refusal> {
         if hello.endpoint == self.config.id {
             return Err(Refusal::OwnEndpoint);
+        }
+        let features = self.config.features().common(hello.features);
+        if caps.is_lossy && !features.contains(Features::RECOVERY) {
+            return Err(Refusal::Lossy);
         }
         let peer = self.meet(hello)?;
         let number = (hello.channel, is_ours);
@@ -76,6 +80,7 @@ impl Engine {
         let key = self.channels.insert(channel);
         if let Some(it) = self.peers.get_mut(peer) {
             it.channels.push(key);
+            it.is_lossy |= caps.is_lossy;
             it.lost_since = None;
         }
         self.wake_at(Nanos(now.0.saturating_add(self.config.ping_after.0)));
@@ -109,6 +114,7 @@ impl Engine {
             closed: BTreeMap::new(),
             closed_order: VecDeque::new(),
             reserved: Reserved::default(),
+            is_lossy: false,
             lost_since: None,
             said_goodbye: false,
         });
@@ -158,6 +164,8 @@ impl Engine {
         let Some(mut channel) = self.channels.remove(key) else { return };
         let Some(peer) = self.peers.get_mut(channel.peer) else { return };
         peer.channels.retain(|other| *other != key);
+        let mut others = peer.channels.iter().filter_map(|key| self.channels.get(*key));
+        peer.is_lossy = others.any(|channel| channel.caps.is_lossy);
         let has_arrived = channel.leaving.heard == Some(Word::Heard);
         if !has_arrived {
             peer.answer_again();
@@ -232,7 +240,6 @@ impl Engine {
 
     /// Whether a stream's data is kept until it is acknowledged.
     pub(super) fn has_recovery(&self, key: Key) -> bool {
-        use crate::wire::Features;
         let peer = self.streams.get(key).and_then(|stream| self.peers.get(stream.peer));
         peer.is_some_and(|peer| peer.features.contains(Features::RECOVERY))
     }

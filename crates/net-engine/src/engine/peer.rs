@@ -61,6 +61,8 @@ pub(crate) struct Peer {
     /// In the order in which they are forgotten.
     pub closed_order: VecDeque<StreamId>,
     pub reserved: Reserved,
+    /// One of them loses frames.
+    pub is_lossy: bool,
     /// Since when there is no channel to it.
     pub lost_since: Option<Nanos>,
     /// It accepts no further streams.

@@ -251,7 +251,9 @@ impl Engine {
         match stream.send.ack(ack, update.beyond) {
             Ok(0) => {}
             Ok(freed) => {
-                stream.waiting_since = None;
+                if let Some(since) = stream.waiting_since.take() {
+                    stream.resend.acknowledged(now.since(since));
+                }
                 self.notices.push_back(Notice::Freed(key));
                 self.free_send(freed);
             }

@@ -84,6 +84,44 @@ pub(crate) struct Response {
     pub is_stopped: bool,
 }
 
+/// When what a lossy transport took, and was not acknowledged, is sent again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ResendTime {
+    /// How long acknowledgements have taken of late: the queue of the channel is in it, on this side too.
+    ack_time: Nanos,
+    /// Times in a row that nothing came.
+    in_vain: u32,
+}
+
+/// So often the pause before something is sent again is doubled: a peer that reads late says so once.
+const DOUBLED_MAX: u32 = 4;
+/// The longest one.
+const RESEND_MAX: Nanos = Nanos::from_secs(1);
+
+impl ResendTime {
+    /// The time, at least `least`.
+    pub fn after(&self, least: Nanos) -> Nanos {
+        let doubled = least.0.max(2 * self.ack_time.0) << self.in_vain.min(DOUBLED_MAX);
+        Nanos(doubled.min(RESEND_MAX.0.max(least.0)))
+    }
+
+    /// It was sent again.
+    pub fn in_vain(&mut self) {
+        self.in_vain += 1;
+    }
+
+    /// Something was acknowledged after so long. Of what was sent twice it is not known which (Karn, SIGCOMM'87).
+    pub fn acknowledged(&mut self, after: Nanos) {
+        if std::mem::take(&mut self.in_vain) == 0 {
+            let after = after.min(RESEND_MAX).0;
+            self.ack_time = Nanos(match self.ack_time.0 {
+                0 => after,
+                known => (7 * known + after) / 8,
+            });
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -116,6 +154,8 @@ pub(crate) struct Stream {
     pub is_short_of_room: bool,
     /// Since when it has had something to send that is not acknowledged, or a limit that blocks it.
     pub waiting_since: Option<Nanos>,
+    /// How long that may last on a lossy transport.
+    pub resend: ResendTime,
     /// A limit that blocks it has to be asked for.
     pub must_probe: bool,
     /// It is among those whose report may be late.

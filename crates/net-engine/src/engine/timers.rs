@@ -97,12 +97,10 @@ impl Engine {
         }
     }
 
-    /// Whether a stream's class has a transport that loses frames.
+    /// Whether a channel to a stream's peer loses frames.
     pub(super) fn is_lossy(&self, key: Key) -> bool {
-        let Some(stream) = self.streams.get(key) else { return false };
-        let channels = self.peers.get(stream.peer).map_or(&[][..], |peer| &peer.channels);
-        let mut own = channels.iter().filter_map(|key| self.channels.get(*key));
-        own.any(|channel| channel.caps.is_lossy)
+        let peer = self.streams.get(key).and_then(|stream| self.peers.get(stream.peer));
+        peer.is_some_and(|peer| peer.is_lossy)
     }
 
     /// On lossy transports: a stream has something that the peer has to acknowledge, or to let it send.
@@ -124,7 +122,8 @@ impl Engine {
             false => stream.waiting_since = None,
         }
         if is_waiting {
-            self.wake_at(Nanos(now.0.saturating_add(self.config.resend_after.0)));
+            let after = stream.resend.after(self.config.resend_after);
+            self.wake_at(Nanos(now.0.saturating_add(after.0)));
         }
     }
 
@@ -142,20 +141,25 @@ impl Engine {
 
     /// On lossy transports: what was not acknowledged in time is sent again, and the peer asked for its limit.
     fn resend(&mut self, now: Nanos) {
-        let after = self.config.resend_after;
+        let least = self.config.resend_after;
         let waiting: Vec<(Key, Nanos)> = self
             .streams
             .iter()
-            .filter_map(|(key, stream)| Some((key, stream.waiting_since?)))
+            .filter_map(|(key, stream)| {
+                let after = stream.resend.after(least);
+                Some((key, Nanos(stream.waiting_since?.0.saturating_add(after.0))))
+            })
             .collect();
-        for (key, since) in waiting {
-            let at = Nanos(since.0.saturating_add(after.0));
+        for (key, at) in waiting {
             if at > now {
                 self.wake_at(at);
                 continue;
             }
+            let mut after = least;
             if let Some(stream) = self.streams.get_mut(key) {
                 stream.waiting_since = Some(now);
+                stream.resend.in_vain();
+                after = stream.resend.after(least);
                 stream.send.all_missing();
                 stream.must_open |= matches!(stream.phase, Phase::Opening { .. });
                 stream.must_probe |= stream.send.is_blocked();
@@ -164,8 +168,7 @@ impl Engine {
             self.route(key);
         }
         for (_, peer) in self.peers.iter_mut() {
-            let lossy = peer.channels.iter().filter_map(|key| self.channels.get(*key));
-            if lossy.clone().any(|channel| channel.caps.is_lossy) {
+            if peer.is_lossy {
                 peer.answer_again();
             }
         }

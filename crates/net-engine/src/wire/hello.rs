@@ -87,6 +87,11 @@ pub enum Refusal {
     /// As many peers as are allowed are there.
     #[error("{0} peers are connected already, the most that are allowed")]
     TooManyPeers(usize),
+    /// The channel loses frames, and one side keeps nothing to send again.
+    #[error(
+        "the channel may lose what it carries, and one side keeps nothing to send again: set `has_recovery` on both"
+    )]
+    Lossy,
     /// This endpoint, or the peer's former life, is being closed.
     #[error("the endpoint is closing")]
     Closing,

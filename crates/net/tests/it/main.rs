@@ -11,3 +11,4 @@ mod paths;
 mod process;
 mod stats;
 mod streams;
+mod udp;

@@ -32,7 +32,7 @@ impl Drop for ServerProcess {
 }
 
 mod helper {
-    use quell_net::{Endpoint, EndpointConfig};
+    use quell_net::{Endpoint, EndpointConfig, OtherHosts};
 
     use crate::streams::address;
 
@@ -40,7 +40,9 @@ mod helper {
     #[test]
     #[ignore = "a program that tests start"]
     fn server() {
-        let server = Endpoint::new(EndpointConfig::default()).expect("an endpoint");
+        // By any of its transports.
+        let config = EndpointConfig { other_hosts: OtherHosts::Udp, ..EndpointConfig::default() };
+        let server = Endpoint::new(config).expect("an endpoint");
         let any = "127.0.0.1:0".parse().expect("an address");
         let listener = server.listen(address()).expect("it is free");
         println!("port {}", server.take_channels(any).expect("a port"));

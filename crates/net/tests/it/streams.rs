@@ -29,6 +29,13 @@ macro_rules! on_each_transport {
                 super::$name(super::SameHost::Tcp);
             })*
         }
+
+        mod udp {
+            $(#[test]
+            fn $name() {
+                super::$name(super::SameHost::Udp);
+            })*
+        }
     };
 }
 

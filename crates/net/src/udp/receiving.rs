@@ -1,0 +1,240 @@
+//! Packets into frames.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+use quinn_udp::RecvMeta;
+
+use super::link::Link;
+use super::packet::{Greeting, HEAD_BYTES, Head, Purpose};
+use crate::transport::Incoming;
+
+/// Buffers of one system call: each takes what the kernel has put together of small packets.
+const BUFFERS: usize = 4;
+/// The most that it puts together.
+const BUFFER_BYTES: usize = 65_535;
+
+/// The receiving direction of a channel over UDP.
+pub(super) struct UdpIncoming {
+    link: Arc<Link>,
+    /// This side's answer, should the peer not have it.
+    answer: Option<Answer>,
+    buffers: Vec<u8>,
+    /// Frames in the buffers that were not handed on.
+    left: VecDeque<Range<usize>>,
+}
+
+/// What the side that was asked for a channel has answered.
+pub(super) struct Answer {
+    pub packet: Vec<u8>,
+    /// The token of the side that asked.
+    pub token: u64,
+}
+
+/// What the packets of one system call have said.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Heard {
+    sent: u64,
+    wanted: u64,
+    granted: u64,
+    has_any: bool,
+    asks: bool,
+    must_answer: bool,
+    has_ended: bool,
+}
+
+impl UdpIncoming {
+    pub fn new(link: Arc<Link>, answer: Option<Answer>) -> UdpIncoming {
+        UdpIncoming { link, answer, buffers: Vec::new(), left: VecDeque::new() }
+    }
+
+    /// Receives packets. Whether there were any.
+    fn receive(&mut self) -> io::Result<bool> {
+        debug_assert!(self.left.is_empty(), "frames would be overwritten");
+        self.buffers.resize(BUFFERS * BUFFER_BYTES, 0);
+        let mut meta = [RecvMeta::default(); BUFFERS];
+        let mut buffers = self.buffers.chunks_mut(BUFFER_BYTES);
+        let mut slices: [IoSliceMut<'_>; BUFFERS] =
+            std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
+        let count = match self.link.receive(&mut slices, &mut meta) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                // Its port is closed.
+                self.link.lose();
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        };
+        let mut heard = Heard::default();
+        for (index, meta) in meta[..count].iter().enumerate() {
+            // Packets that came before the socket was the peer's alone are others'.
+            if self.link.is_from_peer(meta.addr) {
+                let start = index * BUFFER_BYTES;
+                let of = start..start + meta.len.min(BUFFER_BYTES);
+                self.take_apart(of, meta.stride, &mut heard);
+            }
+        }
+        self.act(&heard)?;
+        Ok(count > 0)
+    }
+
+    /// Datagrams of one size, but the last may be shorter.
+    fn take_apart(&mut self, of: Range<usize>, stride: usize, heard: &mut Heard) {
+        let mut start = of.start;
+        while start < of.end {
+            let end = of.end.min(start + stride.max(1));
+            let datagram = &self.buffers[start..end];
+            let asker = self.answer.as_ref().map(|answer| answer.token);
+            if heard.note(datagram, self.link.own_token, asker) {
+                self.left.push_back(start + HEAD_BYTES..end);
+            }
+            start = end;
+        }
+    }
+
+    fn act(&self, heard: &Heard) -> io::Result<()> {
+        if let Some(answer) = self.answer.as_ref().filter(|_| heard.must_answer) {
+            self.link.send(&answer.packet, answer.packet.len())?;
+        }
+        if heard.has_any {
+            self.link.heard(heard.sent, heard.wanted, heard.granted, heard.asks);
+        }
+        if heard.has_ended {
+            self.link.lose();
+        }
+        Ok(())
+    }
+}
+
+impl Heard {
+    /// Notes what a datagram says. Whether it holds frames.
+    fn note(&mut self, datagram: &[u8], token: u64, asker: Option<u64>) -> bool {
+        let Some((head, payload)) = Head::decode(datagram) else { return false };
+        if head.purpose == Purpose::Open {
+            let greeting = Greeting::decode(payload);
+            self.must_answer |= asker.is_some() && greeting.map(|it| it.token) == asker;
+            return false;
+        }
+        if head.token != token {
+            return false;
+        }
+        self.has_any = true;
+        self.sent = self.sent.max(head.sent);
+        self.wanted = self.wanted.max(head.wanted);
+        self.granted = self.granted.max(head.granted);
+        let is_frames = head.purpose == Purpose::Frames;
+        self.asks |= is_frames && payload.is_empty() && head.wanted > head.sent;
+        self.has_ended |= head.purpose == Purpose::End;
+        is_frames && !payload.is_empty()
+    }
+}
+
+impl Incoming for UdpIncoming {
+    fn dequeue(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let mut filled = 0;
+        let mut room = into.iter_mut().filter(|slice| !slice.is_empty());
+        let Some(mut slice) = room.next().map(|slice| &mut slice[..]) else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        loop {
+            let Some(frames) = self.left.front_mut() else {
+                match self.link.is_ended() {
+                    false => match self.receive() {
+                        Ok(true) => continue,
+                        Ok(false) => break,
+                        Err(error) if filled == 0 => return Err(error),
+                        Err(_) => break,
+                    },
+                    true => break,
+                }
+            };
+            let part = frames.len().min(slice.len());
+            slice[..part].copy_from_slice(&self.buffers[frames.start..frames.start + part]);
+            frames.start += part;
+            filled += part;
+            slice = &mut slice[part..];
+            if frames.start == frames.end {
+                self.left.pop_front();
+            }
+            if slice.is_empty() {
+                match room.next() {
+                    Some(next) => slice = &mut next[..],
+                    None => break,
+                }
+            }
+        }
+        match filled {
+            0 if self.link.is_ended() => Ok(0),
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            filled => Ok(filled),
+        }
+    }
+
+    fn is_asked_by_poll(&self) -> bool {
+        true
+    }
+}
+
+/// Takes datagrams of anybody apart, as a channel does; for fuzz targets. Returns how many held frames.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn take_anything(bytes: &[u8]) -> usize {
+    let (token, rest) = bytes
+        .split_first_chunk::<8>()
+        .map_or((0, bytes), |(token, rest)| (u64::from_le_bytes(*token), rest));
+    let mut heard = Heard::default();
+    let size = 1 + usize::from(rest.first().copied().unwrap_or_default());
+    rest.chunks(size).filter(|datagram| heard.note(datagram, token, Some(token))).count()
+}
+
+/// A datagram that asks for a channel: its greeting.
+pub(super) fn request(datagram: &[u8], from: SocketAddr) -> Option<(Greeting, Head)> {
+    let (head, payload) = Head::decode(datagram)?;
+    let greeting = Greeting::decode(payload).filter(|_| head.purpose == Purpose::Open);
+    if greeting.is_none() {
+        tracing::debug!("a packet of {from} that belongs to no channel");
+    }
+    Some((greeting?, head))
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_net_engine::wire::HELLO_BYTES;
+
+    use super::*;
+
+    fn packet(purpose: Purpose, token: u64, (sent, wanted): (u64, u64), payload: &[u8]) -> Vec<u8> {
+        let head = Head { purpose, token, sent, wanted, granted: 9 };
+        [&head.encode()[..], payload].concat()
+    }
+
+    #[test]
+    fn packets_with_another_token_say_nothing() {
+        let mut heard = Heard::default();
+        for purpose in [Purpose::Frames, Purpose::End, Purpose::Answer] {
+            assert!(!heard.note(&packet(purpose, 8, (5, 6), b"frames"), 7, Some(3)));
+        }
+        assert_eq!(heard, Heard::default());
+        assert!(heard.note(&packet(Purpose::Frames, 7, (5, 6), b"frames"), 7, None));
+        assert!(!heard.note(&packet(Purpose::Frames, 7, (4, 8), b""), 7, None));
+        assert!(heard.has_any && heard.asks && !heard.has_ended);
+        assert_eq!((heard.sent, heard.wanted, heard.granted), (5, 8, 9));
+        heard.note(&packet(Purpose::End, 7, (5, 5), b""), 7, None);
+        assert!(heard.has_ended);
+    }
+
+    #[test]
+    fn request_that_was_answered_is_answered_again_and_no_other() {
+        let greeting = Greeting { token: 3, hello: [0; HELLO_BYTES] };
+        let head = Head { purpose: Purpose::Open, token: 0, sent: 0, wanted: 0, granted: 1 };
+        let request = greeting.packet(&head, 1_200);
+        for (asker, answers) in [(None, false), (Some(4), false), (Some(3), true)] {
+            let mut heard = Heard::default();
+            assert!(!heard.note(&request, 7, asker));
+            assert_eq!(heard.must_answer, answers, "{asker:?}");
+        }
+    }
+}
