@@ -52,7 +52,7 @@ pub enum KernelStop {
     /// A BE thread that waits for a core where it was preempted inside the kernel or woken from an uninterruptible
     /// sleep: it may hold what others need.
     Waits,
-    /// The same in the middle of a transaction of a file system (ext4, XFS, Btrfs): all others wait for its end before they
+    /// The same in the middle of a transaction of a file system (ext4, Btrfs; XFS before Linux 6.9): all others wait for its end before they
     /// are on the disk.
     InTransaction,
     /// An LC thread above the fair class in an uninterruptible sleep: another thread may hold what it needs.

@@ -1,5 +1,6 @@
 //! How an endpoint is set up.
 
+use quell_model::Nanos;
 use quell_net_engine::scheduler::GrantLimits;
 use quell_net_engine::{EndpointId, EngineConfig, Policies};
 
@@ -27,6 +28,9 @@ pub struct EndpointConfig {
     /// Has channels of the throughput class that leave this host send a little less than the slowest link carries, where they
     /// would fill its queue. Other TCP connections over that link may take more of it then.
     pub paces: bool,
+    /// The slice that threads ask the kernel for which often wait for latency sockets: the shorter, the sooner they run once
+    /// they are woken beside bulk data (Linux 6.12). Threads that they start inherit it. Zero: they keep theirs.
+    pub latency_slice: Nanos,
     /// Lets channels leave this host, where any host on the network may read and change what is sent.
     pub insecure: bool,
 }
@@ -66,6 +70,8 @@ impl Default for EndpointConfig {
             throughput_channels: 1,
             channel_count: None,
             paces: true,
+            // The kernel's least.
+            latency_slice: Nanos::from_micros(100),
             insecure: false,
         }
     }

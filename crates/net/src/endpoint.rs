@@ -59,7 +59,8 @@ impl Endpoint {
         let waiter = Waiter::new().map_err(|source| Error::io("create an eventfd", source))?;
         let waiter = Arc::new(waiter);
         let engine = Engine::new(config.engine, config.policies);
-        let shared = Arc::new(Shared::new(Core::new(engine, Arc::clone(&waiter))));
+        let shared =
+            Arc::new(Shared::new(Core::new(engine, Arc::clone(&waiter)), config.latency_slice));
         let settings = Arc::new(Settings {
             congestion: config.congestion,
             same_host: config.same_host,

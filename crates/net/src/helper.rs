@@ -428,7 +428,11 @@ impl Helper {
     }
 
     fn take_connections(&mut self, index: usize) {
-        while self.handshakes.len() < HANDSHAKES_MAX {
+        // Some at a time: epoll reports those that are left.
+        for _ in 0..HANDSHAKES_MAX {
+            if self.handshakes.len() >= HANDSHAKES_MAX {
+                return;
+            }
             let until = Nanos(self.shared.now().0 + tcp::HANDSHAKE_TIME.as_nanos() as u64);
             let accepted = self.ports.get_mut(index).map(|it| it.0.accept(until, &self.settings));
             let accepted = match accepted {

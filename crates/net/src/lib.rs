@@ -41,6 +41,7 @@ mod pacing;
 mod selector;
 mod shared;
 mod shm;
+mod slices;
 mod socket;
 mod stats;
 mod store;

@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::helper::LOOK;
 use crate::leading::{Interest, Led};
+use crate::slices;
 use crate::threads;
 use crate::transport::Readiness;
 use crate::waiter::{Waiter, Wanted, wake_time};
@@ -27,6 +28,8 @@ const SENDS_MAX: usize = 256;
 pub(crate) struct Shared {
     core: Mutex<Core>,
     start: Instant,
+    /// That threads of latency sockets ask for.
+    latency_slice: Nanos,
 }
 
 /// What a look under the lock says.
@@ -84,8 +87,8 @@ impl Drop for Held {
 }
 
 impl Shared {
-    pub fn new(core: Core) -> Shared {
-        Shared { core: Mutex::new(core), start: Instant::now() }
+    pub fn new(core: Core, latency_slice: Nanos) -> Shared {
+        Shared { core: Mutex::new(core), start: Instant::now(), latency_slice }
     }
 
     /// The engine's time.
@@ -196,6 +199,10 @@ impl Shared {
                 &own
             }
         };
+        let is_latency = |it: &Interest| it.class == Class::Latency && !it.is_weak;
+        if !interests.is_empty() && interests.iter().all(is_latency) {
+            slices::note_wait(self.latency_slice);
+        }
         let waker = Waker::from(Arc::clone(waiter));
         let mut led: Vec<Led> = Vec::new();
         let mut held = Held::default();

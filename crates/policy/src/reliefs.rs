@@ -10,7 +10,8 @@
 //! - **Starvation.** Journals, semaphores held by readers and RCU name no owner. While an LC thread sleeps uninterruptibly
 //!   for longer than [`STARVED_AFTER`], BE threads that have waited inside the kernel for as long run for [`STARVED_TIME`],
 //!   one after the other and no more than a fiftieth of a core's time. Those in the middle of a file system's transaction come
-//!   sooner, after [`TRANSACTION_AFTER`], and some of them one behind the other: a service that writes waits for all of them.
+//!   sooner, after [`TRANSACTION_AFTER`], and some of them one behind the other, in a fiftieth of their own: a service that
+//!   writes waits for all of them.
 //!
 //! Source: priority inheritance (Sha, Rajkumar, Lehoczky, 1990), for locks that have none; `perf lock contention` for the owners.
 
@@ -52,8 +53,8 @@ pub const RELIEFS_MAX: usize = 256;
 struct Active {
     relief: Relief,
     until: Nanos,
-    /// Of a thread that starved: its core.
-    core: Option<CoreId>,
+    /// Of a thread that starved: its core, and how it was stopped.
+    core: Option<(CoreId, KernelStop)>,
 }
 
 /// Decides on reliefs.
@@ -61,8 +62,8 @@ struct Active {
 pub struct Reliefs {
     /// Ordered by thread.
     active: Vec<Active>,
-    /// When the next thread may be relieved of starving on a core. Cores of which that is past are left out.
-    spared: Vec<(CoreId, Nanos)>,
+    /// When the next thread that is stopped so may be relieved on a core. Those of which that is past are left out.
+    spared: Vec<((CoreId, KernelStop), Nanos)>,
 }
 
 impl Reliefs {
@@ -82,7 +83,6 @@ impl Reliefs {
     /// Ends what is over. A relief that ended late, since nobody looked sooner, spares its core for longer.
     fn end_reliefs(&mut self, now: Nanos, seen: &Snapshot) {
         let Reliefs { active, spared } = self;
-        spared.retain(|(_, until)| now < *until);
         active.retain(|active| {
             let goes_on = now < active.until && is_alive(seen, active.relief.task);
             if let (false, Some(core)) = (goes_on, active.core) {
@@ -95,6 +95,7 @@ impl Reliefs {
             }
             goes_on
         });
+        spared.retain(|(_, until)| now < *until);
     }
 
     fn take_lock(&mut self, now: Nanos, wait: &LockWait, seen: &Snapshot, plan: &Plan) {
@@ -132,11 +133,12 @@ impl Reliefs {
         for (stop, after, ahead) in kinds {
             for waiting in of(stop).filter(|waiting| is_alive(seen, waiting.task)) {
                 let starved = waiting.since.max(sleeper) + after;
-                let has_relief = |active: &Active| active.core == Some(waiting.core);
+                let has_relief =
+                    |active: &Active| active.core.is_some_and(|(core, _)| core == waiting.core);
                 if self.active.iter().any(has_relief) {
                     continue;
                 }
-                let spared = self.spared.iter().find(|(core, _)| *core == waiting.core);
+                let spared = self.spared.iter().find(|(known, _)| *known == (waiting.core, stop));
                 let spared = spared.map_or(0, |(_, until)| until.0.saturating_sub(ahead));
                 let due = starved.max(Nanos(spared));
                 match due <= now {
@@ -149,10 +151,10 @@ impl Reliefs {
     }
 
     fn relieve(&mut self, now: Nanos, waiting: &InKernel) {
-        let InKernel { thread, task, core, .. } = *waiting;
+        let InKernel { thread, task, core, stop, .. } = *waiting;
         let cause = ReliefCause::Starved;
         let relief = Relief { thread, task, rung: Rung::LcBoosted, since: now, cause };
-        self.add(Active { relief, until: now + STARVED_TIME, core: Some(core) });
+        self.add(Active { relief, until: now + STARVED_TIME, core: Some((core, stop)) });
     }
 
     /// Of two reliefs of one thread the later counts, on the higher rung.

@@ -13,9 +13,15 @@ mod server;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use quell_model::Nanos;
 use quell_net::Class;
+use quell_os::own;
+use quell_os::sched::SchedAttr;
 use quell_runtime::{Daemon, Runtime};
 use serde::Serialize;
+
+/// The shortest slice that the kernel gives.
+const SHORTEST: Nanos = Nanos::from_micros(100);
 
 /// What carries the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +49,8 @@ pub enum Tcp {
     Buffered,
     /// Threads that wait for answers have nice -20, those of streams 19.
     Nice,
+    /// Threads that wait for answers have the shortest slices, as those of virtual sockets ask for.
+    Slice,
     /// A connection is opened with its first bytes (RFC 7413).
     FastOpen,
     /// One connection over two subflows (RFC 8684).
@@ -74,6 +82,7 @@ impl System {
             "tcp" => System::Tcp(Tcp::Plain),
             "tcp-buffered" => System::Tcp(Tcp::Buffered),
             "tcp-nice" => System::Tcp(Tcp::Nice),
+            "tcp-slice" => System::Tcp(Tcp::Slice),
             "tcp-fast-open" => System::Tcp(Tcp::FastOpen),
             "mptcp" => System::Tcp(Tcp::Multipath),
             "unix" => System::Unix,
@@ -120,6 +129,11 @@ impl System {
     /// # Errors
     /// When the kernel refuses it.
     fn prioritise(self, class: Class) -> Result<()> {
+        if self == System::Tcp(Tcp::Slice) && class == Class::Latency {
+            let attr = own::attr().context("read the thread's slice")?;
+            let attr = SchedAttr { slice: SHORTEST, ..attr };
+            own::set_attr(&attr).context("set the thread's slice")?;
+        }
         if self == System::Tcp(Tcp::Nice) {
             let nice = if class == Class::Latency { -20 } else { 19 };
             // Linux: of the calling thread alone.

@@ -121,7 +121,7 @@ pub const CASES: &[Case] = &[
     },
     between("latency-alone", LATENCY, &[]),
     Case {
-        rivals: &["tcp", "tcp-nice"],
+        rivals: &["tcp", "tcp-nice", "tcp-slice"],
         ..between(
             "bulk-beside-latency",
             BESIDE,
@@ -131,7 +131,7 @@ pub const CASES: &[Case] = &[
     Case {
         place: Place::Bottleneck,
         own: &["quell", "quell-unpaced"],
-        rivals: &["tcp", "tcp-nice"],
+        rivals: &["tcp", "tcp-nice", "tcp-slice"],
         ..between(
             "bottleneck",
             BESIDE,
@@ -141,7 +141,7 @@ pub const CASES: &[Case] = &[
     Case {
         place: Place::Bottleneck,
         own: &["quell-udp"],
-        rivals: &["tcp", "tcp-nice"],
+        rivals: &["tcp", "tcp-nice", "tcp-slice"],
         ..between(
             "bottleneck-udp",
             BESIDE,

@@ -246,13 +246,13 @@ impl Engine {
     /// The peer reports what has arrived, and what it lets this side send.
     fn updated(&mut self, key: Key, ack: u64, update: &Update, now: Nanos) {
         let has_recovery = self.has_recovery(key);
-        let is_lossy = self.is_lossy(key);
+        let (is_lossy, least) = (self.is_lossy(key), self.config.resend_after);
         let Some(stream) = self.streams.get_mut(key) else { return };
         match stream.send.ack(ack, update.beyond) {
             Ok(0) => {}
             Ok(freed) => {
                 if let Some(since) = stream.waiting_since.take() {
-                    stream.resend.acknowledged(now.since(since));
+                    stream.resend.acknowledged(now.since(since), least);
                 }
                 self.notices.push_back(Notice::Freed(key));
                 self.free_send(freed);
@@ -266,7 +266,11 @@ impl Engine {
             self.repair(key, ack, start, now);
         }
         let Some(stream) = self.streams.get_mut(key) else { return };
-        stream.send.set_limit(update.limit);
+        if stream.send.set_limit(update.limit) && !stream.send.is_in_flight() {
+            // It has waited for the limit alone.
+            stream.waiting_since = None;
+            stream.resend.begin_anew();
+        }
         self.note_waiting(key, now);
         self.route(key);
         self.tell_room(key);

@@ -110,15 +110,20 @@ impl ResendTime {
         self.in_vain += 1;
     }
 
-    /// Something was acknowledged after so long. Of what was sent twice it is not known which (Karn, SIGCOMM'87).
-    pub fn acknowledged(&mut self, after: Nanos) {
-        if std::mem::take(&mut self.in_vain) == 0 {
-            let after = after.min(RESEND_MAX).0;
-            self.ack_time = Nanos(match self.ack_time.0 {
-                0 => after,
-                known => (7 * known + after) / 8,
-            });
-        }
+    /// Something was acknowledged after so long. Of what was sent twice it is not known which (Karn, SIGCOMM'87): then it took
+    /// no less than the last pause, as far as is known.
+    pub fn acknowledged(&mut self, after: Nanos, least: Nanos) {
+        let pause = self.after(least).0;
+        self.ack_time = Nanos(match (std::mem::take(&mut self.in_vain), self.ack_time.0) {
+            (0, 0) => after.min(RESEND_MAX).0,
+            (0, known) => (7 * known + after.min(RESEND_MAX).0) / 8,
+            (_, known) => known.max(pause / 2),
+        });
+    }
+
+    /// What kept it waiting is over, and it was nothing that was lost.
+    pub fn begin_anew(&mut self) {
+        self.in_vain = 0;
     }
 }
 

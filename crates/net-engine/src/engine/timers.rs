@@ -139,6 +139,14 @@ impl Engine {
         self.route(key);
     }
 
+    /// Whether a channel that may carry a stream has bytes that its transport has not sent.
+    fn has_backlog(&self, key: Key) -> bool {
+        let peer = self.streams.get(key).and_then(|stream| self.peers.get(stream.peer));
+        let channels = peer.map_or(&[][..], |peer| &peer.channels);
+        let mut channels = channels.iter().filter_map(|key| self.channels.get(*key));
+        channels.any(|channel| channel.is_full || channel.transport_backlog > 0)
+    }
+
     /// On lossy transports: what was not acknowledged in time is sent again, and the peer asked for its limit.
     fn resend(&mut self, now: Nanos) {
         let least = self.config.resend_after;
@@ -155,9 +163,12 @@ impl Engine {
                 self.wake_at(at);
                 continue;
             }
-            let mut after = least;
+            let (mut after, has_left) = (least, !self.has_backlog(key));
             if let Some(stream) = self.streams.get_mut(key) {
                 stream.waiting_since = Some(now);
+            }
+            // What waits on this side is not lost.
+            if has_left && let Some(stream) = self.streams.get_mut(key) {
                 stream.resend.in_vain();
                 after = stream.resend.after(least);
                 stream.send.all_missing();

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use quell_model::Nanos;
+
 /// The bounds of a [`Granter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantLimits {
@@ -27,6 +29,8 @@ impl Default for GrantLimits {
 const STEPS: u64 = 8;
 /// The part of the window for the sender that waits longest.
 const OLDEST: u64 = 8;
+/// What was granted to a sender of which nothing was heard for so long others may have: it was lost, or the sender is gone.
+const SILENT: Nanos = Nanos::from_millis(20);
 /// A sender that announces more is taken to want so much.
 const WANTED_MAX: u64 = 1 << 40;
 
@@ -44,6 +48,7 @@ struct State {
     granted: u64,
     /// Its place among those that wait for grants.
     waits_since: Option<u64>,
+    heard_at: Nanos,
 }
 
 /// See the module.
@@ -57,8 +62,15 @@ pub struct Granter {
 
 impl State {
     /// Bytes on their way that it was granted beyond those that need no grant.
-    fn scheduled(&self, unscheduled: u64) -> u64 {
-        self.granted.saturating_sub(self.sent).saturating_sub(unscheduled)
+    fn scheduled(&self, unscheduled: u64, now: Nanos) -> u64 {
+        match self.is_silent(now) {
+            true => 0,
+            false => self.granted.saturating_sub(self.sent).saturating_sub(unscheduled),
+        }
+    }
+
+    fn is_silent(&self, now: Nanos) -> bool {
+        now.since(self.heard_at) > SILENT
     }
 
     fn remaining(&self) -> u64 {
@@ -77,7 +89,10 @@ impl Granter {
         let sender = Sender(self.next);
         self.next += 1;
         let granted = self.limits.unscheduled;
-        self.senders.insert(sender, State { sent: 0, wanted: 0, granted, waits_since: None });
+        self.senders.insert(
+            sender,
+            State { sent: 0, wanted: 0, granted, waits_since: None, heard_at: Nanos::ZERO },
+        );
         (sender, granted)
     }
 
@@ -87,8 +102,9 @@ impl Granter {
     }
 
     /// A sender has sent so much in all, and would send `wanted`. Reports that come out of order change nothing.
-    pub fn heard(&mut self, sender: Sender, sent: u64, wanted: u64) {
+    pub fn heard(&mut self, sender: Sender, sent: u64, wanted: u64, now: Nanos) {
         let Some(state) = self.senders.get_mut(&sender) else { return };
+        state.heard_at = now;
         state.sent = state.sent.max(sent);
         state.wanted = state.wanted.max(wanted.min(state.sent.saturating_add(WANTED_MAX)));
         match state.wanted > state.granted {
@@ -102,7 +118,7 @@ impl Granter {
     }
 
     /// Raises grants. Puts those that rose into `raised`, with what the senders may send in all.
-    pub fn grant(&mut self, raised: &mut Vec<(Sender, u64)>) {
+    pub fn grant(&mut self, now: Nanos, raised: &mut Vec<(Sender, u64)>) {
         let GrantLimits { unscheduled, window } = self.limits;
         for (sender, state) in &mut self.senders {
             let unasked = state.sent.saturating_add(unscheduled);
@@ -112,24 +128,26 @@ impl Granter {
                 raised.push((*sender, unasked));
             }
         }
-        let scheduled: u64 = self.senders.values().map(|it| it.scheduled(unscheduled)).sum();
+        let scheduled = self.scheduled(now);
         let mut left = window.saturating_sub(scheduled);
-        let oldest = self.waiting().min_by_key(|(_, state)| state.waits_since);
+        let oldest = self.waiting(now).min_by_key(|(_, state)| state.waits_since);
         if let Some((sender, state)) = oldest {
-            let part = (window / OLDEST).saturating_sub(state.scheduled(unscheduled));
+            let part = (window / OLDEST).saturating_sub(state.scheduled(unscheduled, now));
             left -= self.give(sender, part.min(left), raised);
         }
         let mut waiting: Vec<(u64, Sender)> =
-            self.waiting().map(|(sender, state)| (state.remaining(), sender)).collect();
+            self.waiting(now).map(|(sender, state)| (state.remaining(), sender)).collect();
         waiting.sort_unstable();
         for (_, sender) in waiting {
             left -= self.give(sender, left, raised);
         }
-        debug_assert!(self.is_within_limits(), "more is granted than the window");
     }
 
-    fn waiting(&self) -> impl Iterator<Item = (Sender, State)> {
-        let waits = |(_, state): &(&Sender, &State)| state.waits_since.is_some();
+    /// Senders that want more, and say so again and again.
+    fn waiting(&self, now: Nanos) -> impl Iterator<Item = (Sender, State)> {
+        let waits = move |(_, state): &(&Sender, &State)| {
+            state.waits_since.is_some() && !state.is_silent(now)
+        };
         self.senders.iter().filter(waits).map(|(sender, state)| (*sender, *state))
     }
 
@@ -153,9 +171,9 @@ impl Granter {
         given
     }
 
-    fn is_within_limits(&self) -> bool {
-        let GrantLimits { unscheduled, window } = self.limits;
-        self.senders.values().map(|it| it.scheduled(unscheduled)).sum::<u64>() <= window
+    fn scheduled(&self, now: Nanos) -> u64 {
+        let of = |state: &State| state.scheduled(self.limits.unscheduled, now);
+        self.senders.values().map(of).fold(0, u64::saturating_add)
     }
 }
 
@@ -167,9 +185,11 @@ mod tests {
 
     const LIMITS: GrantLimits = GrantLimits { unscheduled: 1_000, window: 8_000 };
 
+    const NOW: Nanos = Nanos::from_secs(1);
+
     fn granted(granter: &mut Granter) -> Vec<(Sender, u64)> {
         let mut raised = Vec::new();
-        granter.grant(&mut raised);
+        granter.grant(NOW, &mut raised);
         raised
     }
 
@@ -178,36 +198,54 @@ mod tests {
         let mut granter = Granter::new(LIMITS);
         let [long, short] = [granter.add(), granter.add()];
         assert_eq!((long.1, short.1), (1_000, 1_000), "a few bytes need no grant");
-        granter.heard(long.0, 1_000, 1_000_000);
+        granter.heard(long.0, 1_000, 1_000_000, NOW);
         assert_eq!(granted(&mut granter), [(long.0, 10_000)], "the whole window");
-        granter.heard(short.0, 1_000, 5_000);
+        granter.heard(short.0, 1_000, 5_000, NOW);
         assert_eq!(
             granted(&mut granter),
             [(short.0, 2_000)],
             "nothing is left but what is unasked"
         );
-        granter.heard(long.0, 5_000, 1_000_000);
+        granter.heard(long.0, 5_000, 1_000_000, NOW);
         assert_eq!(granted(&mut granter), [(short.0, 5_000), (long.0, 11_000)]);
         // However many short ones come, it goes on.
         for round in 1..20 {
             let (next, _) = granter.add();
-            granter.heard(next, 1_000, 9_000);
-            granter.heard(long.0, 5_000 + round * 1_000, 1_000_000);
+            granter.heard(next, 1_000, 9_000, NOW);
+            granter.heard(long.0, 5_000 + round * 1_000, 1_000_000, NOW);
             granted(&mut granter);
         }
         let state = granter.senders[&long.0];
-        assert!(state.scheduled(1_000) >= 1_000, "{state:?}");
+        assert!(state.scheduled(1_000, NOW) >= 1_000, "{state:?}");
     }
 
     #[test]
     fn what_a_lost_sender_had_goes_to_others() {
         let mut granter = Granter::new(LIMITS);
         let [lost, other] = [granter.add().0, granter.add().0];
-        granter.heard(lost, 0, 100_000);
-        granter.heard(other, 0, 100_000);
+        granter.heard(lost, 0, 100_000, NOW);
+        granter.heard(other, 0, 100_000, NOW);
         assert_eq!(granted(&mut granter), [(lost, 9_000)]);
         granter.remove(lost);
         assert_eq!(granted(&mut granter), [(other, 9_000)]);
+    }
+
+    #[test]
+    fn what_a_silent_sender_has_goes_to_others() {
+        let mut granter = Granter::new(LIMITS);
+        let [silent, other] = [granter.add().0, granter.add().0];
+        granter.heard(silent, 0, 100_000, NOW);
+        granted(&mut granter);
+        let later = NOW + SILENT + Nanos(1);
+        granter.heard(other, 0, 100_000, later);
+        let mut raised = Vec::new();
+        granter.grant(later, &mut raised);
+        assert_eq!(raised, [(other, 9_000)]);
+        // It comes back: until what it had has arrived there is more on the way, and no more is granted.
+        granter.heard(silent, 1_000, 100_000, later);
+        raised.clear();
+        granter.grant(later, &mut raised);
+        assert_eq!(raised, []);
     }
 
     proptest! {
@@ -225,7 +263,7 @@ mod tests {
                 let state = granter.senders[&sender];
                 // Some claim anything, most what is possible.
                 let sent = if sent % 16 == 0 { sent } else { state.sent + sent % (state.granted.saturating_sub(state.sent) + 1) };
-                granter.heard(sender, sent, sent.saturating_add(wanted));
+                granter.heard(sender, sent, sent.saturating_add(wanted), NOW);
                 for (sender, granted) in granted(&mut granter) {
                     let at = senders.iter().position(|it| *it == sender).unwrap();
                     prop_assert!(granted > known[at], "a grant did not rise");
@@ -233,8 +271,8 @@ mod tests {
                     let state = granter.senders[&sender];
                     prop_assert!(granted <= state.wanted.max(state.sent.saturating_add(LIMITS.unscheduled)));
                 }
-                prop_assert!(granter.is_within_limits());
-                let used: u64 = granter.senders.values().map(|it| it.scheduled(LIMITS.unscheduled)).sum();
+                let used = granter.scheduled(NOW);
+                prop_assert!(used <= LIMITS.window);
                 let wishes = granter.senders.values().any(|it| it.wanted > it.granted);
                 let step = LIMITS.window / STEPS;
                 prop_assert!(!wishes || used + step > LIMITS.window, "{used} are granted, and some wait");

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use quell_model::Nanos;
 use quell_net_engine::scheduler::{GrantLimits, Granter, Sender};
 use quinn_udp::{Transmit, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -31,6 +32,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// What is on its way to an endpoint over all its channels.
 pub(crate) struct Grants {
     limits: GrantLimits,
+    start: Instant,
     known: Mutex<Known>,
 }
 
@@ -50,7 +52,7 @@ pub(crate) struct Place {
 impl Grants {
     pub fn new(limits: GrantLimits) -> Grants {
         let known = Known { granter: Granter::new(limits), links: BTreeMap::new() };
-        Grants { limits, known: Mutex::new(known) }
+        Grants { limits, start: Instant::now(), known: Mutex::new(known) }
     }
 
     /// A new sender.
@@ -66,10 +68,11 @@ impl Grants {
 
     /// A sender has sent so much, and wants that. Grants that rise are given to their links, of which some send them.
     fn heard(&self, sender: Sender, sent: u64, wanted: u64) {
+        let now = Nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX));
         let raised: Vec<(Arc<Link>, u64)> = self.with(|known| {
-            known.granter.heard(sender, sent, wanted);
+            known.granter.heard(sender, sent, wanted, now);
             let mut raised = Vec::new();
-            known.granter.grant(&mut raised);
+            known.granter.grant(now, &mut raised);
             let link = |(sender, granted)| Some((known.links.get(&sender)?.upgrade()?, granted));
             raised.into_iter().filter_map(link).collect()
         });
@@ -231,7 +234,7 @@ impl Link {
             }
             is_due
         });
-        if is_due { self.tell(Purpose::Frames) } else { Ok(()) }
+        if is_due { self.tell(Purpose::Ask) } else { Ok(()) }
     }
 
     /// Sends a packet without frames.
@@ -244,6 +247,19 @@ impl Link {
     /// # Errors
     /// When the peer is not there any more, or the packets are too long for the network now.
     pub fn send(&self, packets: &[u8], size: usize) -> io::Result<()> {
+        use rustix::io::Errno;
+        let sent = self.send_at_once(packets, size);
+        let refusal = sent.as_ref().err().and_then(Errno::from_io_error);
+        match refusal {
+            // The kernel cannot take them apart on this way (IPsec, an interface without checksums).
+            Some(Errno::IO | Errno::INVAL) if size < packets.len() => {
+                packets.chunks(size).try_for_each(|packet| self.send_at_once(packet, size))
+            }
+            _ => sent,
+        }
+    }
+
+    fn send_at_once(&self, packets: &[u8], size: usize) -> io::Result<()> {
         let until = Instant::now() + BUFFER_WAIT;
         let transmit = Transmit {
             destination: self.peer,
@@ -304,19 +320,20 @@ impl Link {
 
     /// What packets of the peer have said: the largest of each. `asks`: one of them was sent for want of a grant.
     pub fn heard(&self, sent: u64, wanted: u64, granted: u64, asks: bool) {
-        let (has_more, is_lost) = self.with(|flow| {
+        let is_lost = self.with(|flow| {
             flow.heard = flow.heard.max(sent);
             // It was let send more, and does not know.
             let is_lost = asks && flow.said > sent;
             let had_room = flow.allowed > flow.taken;
             flow.allowed = flow.allowed.max(granted);
             let has_more = !had_room && flow.allowed > flow.taken && flow.is_armed;
-            flow.is_armed &= !has_more;
-            (has_more, is_lost)
+            if has_more {
+                // Under the lock: a thread that arms it sets it to later.
+                flow.is_armed = false;
+                self.ring(Duration::from_nanos(1));
+            }
+            is_lost
         });
-        if has_more {
-            self.ring(Duration::from_nanos(1));
-        }
         self.place.grants.heard(self.place.sender, sent, wanted);
         if is_lost {
             self.tell_grant();
@@ -328,7 +345,8 @@ impl Link {
         let is_needed = self.with(|flow| {
             flow.granted = flow.granted.max(granted);
             let beyond = flow.granted > flow.heard.saturating_add(unscheduled);
-            flow.granted > flow.said && (beyond || flow.said < flow.heard + unscheduled / 2)
+            flow.granted > flow.said
+                && (beyond || flow.said < flow.heard.saturating_add(unscheduled / 2))
         });
         if is_needed {
             self.tell_grant();
@@ -346,11 +364,11 @@ impl Link {
     pub fn arm(&self) -> bool {
         let has_room = self.with(|flow| {
             flow.is_armed = flow.allowed <= flow.taken;
+            if flow.is_armed {
+                self.ring(ASK_EVERY);
+            }
             !flow.is_armed
         });
-        if !has_room {
-            self.ring(ASK_EVERY);
-        }
         has_room || self.is_ended()
     }
 
@@ -386,5 +404,14 @@ impl Link {
             let _ = self.tell(Purpose::End);
         }
         self.lose();
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // A channel that was refused, for instance: nothing has ended it.
+        if !self.is_ended() {
+            self.end();
+        }
     }
 }

@@ -13,12 +13,12 @@ use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use quell_net_engine::ChannelCaps;
 use quell_net_engine::wire::{HEADER_BYTES, HELLO_BYTES, Hello};
-use quinn_udp::{RecvMeta, UdpSocketState};
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::event::PollFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -30,7 +30,7 @@ use link::{Half, Link};
 use packet::{Greeting, HEAD_BYTES, Head, PACKET_MAX, PACKET_MIN, Purpose};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use receiving::take_anything;
-use receiving::{Answer, UdpIncoming, request};
+use receiving::{Answer, UdpIncoming};
 use sending::UdpOutgoing;
 
 /// The first packet is repeated after this time, doubled up to [`REPEAT_MAX`].
@@ -39,7 +39,9 @@ const REPEAT_FIRST: Duration = Duration::from_millis(20);
 const REPEAT_MAX: Duration = Duration::from_millis(500);
 /// So many times with the longest packets of the first link, which another link of the path may not carry.
 const LONG_TRIES: u32 = 3;
-/// Requests of late, each of which is answered by its channel when it is repeated.
+/// Datagrams that a port looks at before other things of the endpoint are done.
+const DATAGRAMS_MAX: usize = 64;
+/// See [`Recent`].
 const REQUESTS_KEPT: usize = 256;
 
 /// Bytes before and behind a datagram's own, which the kernel counts as part of its largest size.
@@ -84,6 +86,8 @@ pub(crate) fn connect(
     let socket = bind(SocketAddr::new(any, 0), false).map_err(at("create a socket"))?;
     socket.connect(address).map_err(at("find a way"))?;
     let own = socket.local_addr().map_err(at("find a way"))?.ip();
+    // It keeps packets whole.
+    let _ = UdpSocketState::new((&socket).into()).map_err(at("set a socket up"))?;
     let place = grants.place();
     let token = rand::random();
     let greeting = Greeting { token, hello: hello.encode() };
@@ -97,6 +101,19 @@ pub(crate) fn connect(
     Ok((transport(link, None), hello, own))
 }
 
+/// What was done; `None` where nothing could be, or a packet was too long for a link of the path: the kernel knows that now.
+fn unless_too_long<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock || is_too_long(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_too_long(error: &io::Error) -> bool {
+    rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::MSGSIZE)
+}
+
 /// Sends the first packet until the answer comes.
 fn ask(
     socket: &UdpSocket,
@@ -105,34 +122,27 @@ fn ask(
     head: &Head,
 ) -> io::Result<(Head, Greeting, usize)> {
     let until = Instant::now() + HANDSHAKE_TIME;
-    let longest = longest_packet(socket, peer);
     let mut buffer = vec![0; PACKET_MAX];
     let mut pause = REPEAT_FIRST;
     for tries in 0_u32.. {
+        let longest = longest_packet(socket, peer);
         let size = if tries < LONG_TRIES { longest } else { PACKET_MIN };
-        match socket.send(&greeting.packet(head, size)) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error)
-                if rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::MSGSIZE) => {
-            }
-            Err(error) => return Err(error),
-        }
+        unless_too_long(socket.send(&greeting.packet(head, size)))?;
         let next = until.min(Instant::now() + pause);
         while crate::attach::wait((socket.as_fd(), PollFlags::IN), next).is_ok() {
-            let length = match socket.recv(&mut buffer) {
-                Ok(length) => length,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) => return Err(error),
+            let Some(length) = unless_too_long(socket.recv(&mut buffer))? else { continue };
+            let answer = Head::decode(&buffer[..length]);
+            let Some((answer, payload)) = answer.filter(|(it, _)| it.token == greeting.token)
+            else {
+                continue;
             };
-            let answer = Head::decode(&buffer[..length]).filter(|(answer, _)| {
-                answer.purpose == Purpose::Answer && answer.token == greeting.token
-            });
-            if let Some((answer, payload)) = answer
-                && let Some(theirs) = Greeting::decode(payload)
-            {
+            match (answer.purpose, Greeting::decode(payload)) {
                 // As long as the packet that was answered.
-                return Ok((answer, theirs, length.clamp(PACKET_MIN, longest)));
+                (Purpose::Answer, Some(theirs)) => {
+                    return Ok((answer, theirs, length.clamp(PACKET_MIN, longest)));
+                }
+                (Purpose::End, _) => return Err(io::ErrorKind::ConnectionRefused.into()),
+                _ => {}
             }
         }
         if Instant::now() >= until {
@@ -143,12 +153,39 @@ fn ask(
     Err(io::ErrorKind::TimedOut.into())
 }
 
+/// Requests of late: where they came from, their token and their length. One that is repeated after it was taken is answered by
+/// its channel.
+#[derive(Clone, Default)]
+struct Recent(Arc<Mutex<VecDeque<(SocketAddr, u64, usize)>>>);
+
+impl Recent {
+    fn with<T>(&self, act: impl FnOnce(&mut VecDeque<(SocketAddr, u64, usize)>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether it is new.
+    fn note(&self, request: (SocketAddr, u64, usize)) -> bool {
+        self.with(|recent| {
+            let is_new = !recent.contains(&request);
+            if is_new {
+                recent.truncate(REQUESTS_KEPT - 1);
+                recent.push_front(request);
+            }
+            is_new
+        })
+    }
+
+    fn forget(&self, token: u64) {
+        self.with(|recent| recent.retain(|(_, known, _)| *known != token));
+    }
+}
+
 /// Where an endpoint takes channels over UDP.
 pub(crate) struct Port {
     socket: UdpSocket,
     state: UdpSocketState,
     address: SocketAddr,
-    recent: VecDeque<(SocketAddr, u64)>,
+    recent: Recent,
     buffer: Vec<u8>,
 }
 
@@ -162,6 +199,7 @@ pub(crate) struct Opening {
     size: usize,
     /// Where it came to.
     at: SocketAddr,
+    recent: Recent,
 }
 
 impl Port {
@@ -169,13 +207,13 @@ impl Port {
     pub fn bind(address: SocketAddr) -> io::Result<Port> {
         let socket = bind(address, true)?;
         let state = UdpSocketState::new((&socket).into())?;
-        let (recent, buffer) = (VecDeque::new(), vec![0; PACKET_MAX]);
+        let (recent, buffer) = (Recent::default(), vec![0; PACKET_MAX]);
         Ok(Port { socket, state, address, recent, buffer })
     }
 
-    /// The next request, if one waits.
+    /// The next request, if one is among the next datagrams.
     pub fn accept(&mut self) -> io::Result<Option<Opening>> {
-        loop {
+        for _ in 0..DATAGRAMS_MAX {
             let mut meta = [RecvMeta::default()];
             let mut buffer = [IoSliceMut::new(&mut self.buffer)];
             match self.state.recv((&self.socket).into(), &mut buffer, &mut meta) {
@@ -186,20 +224,51 @@ impl Port {
             let [RecvMeta { addr: from, len, stride, dst_ip, .. }] = meta;
             // Further ones that the kernel has put behind it are the same request, repeated.
             let length = len.min(stride);
-            let Some((greeting, head)) = request(&self.buffer[..length], from) else { continue };
-            if self.recent.contains(&(from, greeting.token)) || length < PACKET_MIN {
+            let Some((head, payload)) = Head::decode(&self.buffer[..length]) else { continue };
+            if head.purpose == Purpose::Frames {
+                // Of a channel that this process does not have, or has no more.
+                self.refuse(&head, from, dst_ip);
                 continue;
             }
-            if self.recent.len() >= REQUESTS_KEPT {
-                self.recent.pop_front();
+            let greeting = Greeting::decode(payload).filter(|_| head.purpose == Purpose::Open);
+            let Some(greeting) = greeting.filter(|_| length >= PACKET_MIN) else { continue };
+            if !self.recent.note((from, greeting.token, length)) {
+                continue;
             }
-            self.recent.push_back((from, greeting.token));
             let Greeting { token, hello } = greeting;
             // Answers come from the address that was asked.
             let at = SocketAddr::new(dst_ip.unwrap_or(self.address.ip()), self.address.port());
-            let granted = head.granted;
-            return Ok(Some(Opening { from, hello, token, granted, size: length, at }));
+            let (from, at, granted) = (unmapped(from), unmapped(at), head.granted);
+            let recent = self.recent.clone();
+            return Ok(Some(Opening { from, hello, token, granted, size: length, at, recent }));
         }
+        Ok(None)
+    }
+
+    /// Says that a packet is of no channel, with the token that it had: so the other side knows that it was received.
+    fn refuse(&self, head: &Head, to: SocketAddr, from: Option<IpAddr>) {
+        let refusal = Head { purpose: Purpose::Unknown, ..*head }.encode();
+        let transmit = Transmit {
+            destination: to,
+            ecn: None,
+            contents: &refusal,
+            segment_size: None,
+            src_ip: from,
+        };
+        if let Err(error) = self.state.try_send((&self.socket).into(), &transmit) {
+            tracing::debug!("a packet of {to} that is of no channel is not answered: {error}");
+        }
+    }
+}
+
+/// An IPv4 address as one, where a socket of IPv6 has received from it.
+fn unmapped(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(v4) => SocketAddr::from((v4, v6.port())),
+            None => address,
+        },
+        SocketAddr::V4(_) => address,
     }
 }
 
@@ -211,6 +280,19 @@ impl AsFd for Port {
 
 /// Answers a request. Returns the channel, and this side's address.
 pub(crate) fn accept(
+    opening: &Opening,
+    hello: &Hello,
+    grants: &Arc<Grants>,
+) -> io::Result<(Transport, IpAddr)> {
+    let answered = answer(opening, hello, grants);
+    if answered.is_err() {
+        // It may be repeated.
+        opening.recent.forget(opening.token);
+    }
+    answered
+}
+
+fn answer(
     opening: &Opening,
     hello: &Hello,
     grants: &Arc<Grants>,

@@ -29,6 +29,10 @@ pub(crate) enum Purpose {
     Frames = 3,
     /// It has ended.
     End = 4,
+    /// The answer to frames of no channel: their head.
+    Unknown = 5,
+    /// More waits to be sent, and there is no grant for it.
+    Ask = 6,
 }
 
 /// The head of a packet. Bytes are counted from the beginning of the channel, in one direction.
@@ -69,6 +73,8 @@ impl Head {
             2 => Purpose::Answer,
             3 => Purpose::Frames,
             4 => Purpose::End,
+            5 => Purpose::Unknown,
+            6 => Purpose::Ask,
             _ => return None,
         };
         let (token, sent) = (u64_at(head, 8), u64_at(head, 16));
@@ -122,6 +128,8 @@ mod tests {
             Purpose::Answer,
             Purpose::Frames,
             Purpose::End,
+            Purpose::Unknown,
+            Purpose::Ask,
         ]);
         (purposes, any::<[u64; 4]>()).prop_map(|(purpose, [token, sent, wanted, granted])| Head {
             purpose,
@@ -155,7 +163,7 @@ mod tests {
     fn other_versions_and_purposes_are_none() {
         let head = Head { purpose: Purpose::End, token: 1, sent: 2, wanted: 3, granted: 4 };
         let right = head.encode();
-        for (at, value) in [(0, b'q'), (3, 0x24), (3, 0x15), (3, 0x10), (5, 1)] {
+        for (at, value) in [(0, b'q'), (3, 0x24), (3, 0x17), (3, 0x10), (5, 1)] {
             let mut wrong = right;
             wrong[at] = value;
             assert_eq!(Head::decode(&wrong), None, "byte {at} is {value}");

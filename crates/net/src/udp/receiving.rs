@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -62,6 +61,8 @@ impl UdpIncoming {
         let count = match self.link.receive(&mut slices, &mut meta) {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            // A packet was too long, and the peer asks again with a shorter one; or the channel ends when it sends.
+            Err(error) if super::is_too_long(&error) => return Ok(true),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 // Its port is closed.
                 self.link.lose();
@@ -88,8 +89,8 @@ impl UdpIncoming {
         while start < of.end {
             let end = of.end.min(start + stride.max(1));
             let datagram = &self.buffers[start..end];
-            let asker = self.answer.as_ref().map(|answer| answer.token);
-            if heard.note(datagram, self.link.own_token, asker) {
+            let answer = self.answer.as_ref().map(|answer| (answer.token, answer.packet.len()));
+            if heard.note(datagram, (self.link.own_token, self.link.their_token), answer) {
                 self.left.push_back(start + HEAD_BYTES..end);
             }
             start = end;
@@ -111,15 +112,33 @@ impl UdpIncoming {
 }
 
 impl Heard {
-    /// Notes what a datagram says. Whether it holds frames.
-    fn note(&mut self, datagram: &[u8], token: u64, asker: Option<u64>) -> bool {
+    /// Notes what a datagram says, which has to bear the token of this side, or as a refusal that of what was sent. Whether it
+    /// holds frames.
+    fn note(
+        &mut self,
+        datagram: &[u8],
+        (own, theirs): (u64, u64),
+        answer: Option<(u64, usize)>,
+    ) -> bool {
         let Some((head, payload)) = Head::decode(datagram) else { return false };
-        if head.purpose == Purpose::Open {
-            let greeting = Greeting::decode(payload);
-            self.must_answer |= asker.is_some() && greeting.map(|it| it.token) == asker;
+        if head.purpose == Purpose::Unknown {
+            self.has_ended |= head.token == theirs;
             return false;
         }
-        if head.token != token {
+        if head.purpose == Purpose::Open {
+            let greeting = Greeting::decode(payload);
+            let of_answer =
+                answer.filter(|(token, _)| greeting.is_some_and(|it| it.token == *token));
+            if let Some((_, length)) = of_answer {
+                // The answer was too long for the way back: the port takes the shorter request.
+                match datagram.len() < length {
+                    true => self.has_ended = true,
+                    false => self.must_answer = true,
+                }
+            }
+            return false;
+        }
+        if head.token != own {
             return false;
         }
         self.has_any = true;
@@ -127,7 +146,7 @@ impl Heard {
         self.wanted = self.wanted.max(head.wanted);
         self.granted = self.granted.max(head.granted);
         let is_frames = head.purpose == Purpose::Frames;
-        self.asks |= is_frames && payload.is_empty() && head.wanted > head.sent;
+        self.asks |= head.purpose == Purpose::Ask;
         self.has_ended |= head.purpose == Purpose::End;
         is_frames && !payload.is_empty()
     }
@@ -187,17 +206,9 @@ pub(crate) fn take_anything(bytes: &[u8]) -> usize {
         .map_or((0, bytes), |(token, rest)| (u64::from_le_bytes(*token), rest));
     let mut heard = Heard::default();
     let size = 1 + usize::from(rest.first().copied().unwrap_or_default());
-    rest.chunks(size).filter(|datagram| heard.note(datagram, token, Some(token))).count()
-}
-
-/// A datagram that asks for a channel: its greeting.
-pub(super) fn request(datagram: &[u8], from: SocketAddr) -> Option<(Greeting, Head)> {
-    let (head, payload) = Head::decode(datagram)?;
-    let greeting = Greeting::decode(payload).filter(|_| head.purpose == Purpose::Open);
-    if greeting.is_none() {
-        tracing::debug!("a packet of {from} that belongs to no channel");
-    }
-    Some((greeting?, head))
+    rest.chunks(size)
+        .filter(|datagram| heard.note(datagram, (token, token), Some((token, 200))))
+        .count()
 }
 
 #[cfg(test)]
@@ -215,15 +226,24 @@ mod tests {
     fn packets_with_another_token_say_nothing() {
         let mut heard = Heard::default();
         for purpose in [Purpose::Frames, Purpose::End, Purpose::Answer] {
-            assert!(!heard.note(&packet(purpose, 8, (5, 6), b"frames"), 7, Some(3)));
+            assert!(!heard.note(&packet(purpose, 8, (5, 6), b"frames"), (7, 6), Some((3, 1_200))));
         }
         assert_eq!(heard, Heard::default());
-        assert!(heard.note(&packet(Purpose::Frames, 7, (5, 6), b"frames"), 7, None));
-        assert!(!heard.note(&packet(Purpose::Frames, 7, (4, 8), b""), 7, None));
+        assert!(heard.note(&packet(Purpose::Frames, 7, (5, 6), b"frames"), (7, 6), None));
+        assert!(!heard.note(&packet(Purpose::Ask, 7, (4, 8), b""), (7, 6), None));
         assert!(heard.has_any && heard.asks && !heard.has_ended);
         assert_eq!((heard.sent, heard.wanted, heard.granted), (5, 8, 9));
-        heard.note(&packet(Purpose::End, 7, (5, 5), b""), 7, None);
+        heard.note(&packet(Purpose::End, 7, (5, 5), b""), (7, 6), None);
         assert!(heard.has_ended);
+    }
+
+    #[test]
+    fn refusal_ends_the_channel_whose_packets_it_answers() {
+        for (token, ends) in [(7, false), (6, true)] {
+            let mut heard = Heard::default();
+            heard.note(&packet(Purpose::Unknown, token, (0, 0), b""), (7, 6), None);
+            assert_eq!((heard.has_ended, heard.has_any), (ends, false));
+        }
     }
 
     #[test]
@@ -231,10 +251,17 @@ mod tests {
         let greeting = Greeting { token: 3, hello: [0; HELLO_BYTES] };
         let head = Head { purpose: Purpose::Open, token: 0, sent: 0, wanted: 0, granted: 1 };
         let request = greeting.packet(&head, 1_200);
-        for (asker, answers) in [(None, false), (Some(4), false), (Some(3), true)] {
+        let cases = [
+            (None, (false, false)),
+            (Some((4, 1_200)), (false, false)),
+            (Some((3, 1_200)), (true, false)),
+            // It was answered by a longer packet, which does not arrive.
+            (Some((3, 1_201)), (false, true)),
+        ];
+        for (answer, expected) in cases {
             let mut heard = Heard::default();
-            assert!(!heard.note(&request, 7, asker));
-            assert_eq!(heard.must_answer, answers, "{asker:?}");
+            assert!(!heard.note(&request, (7, 6), answer));
+            assert_eq!((heard.must_answer, heard.has_ended), expected, "{answer:?}");
         }
     }
 }
