@@ -314,7 +314,7 @@ fn answer(
     let half = Half { socket, peer: opening.from, own_token: token, place };
     let link = Link::new(half, opening.token, opening.granted, size)?;
     link.send(&packet, packet.len())?;
-    Ok((transport(link, Some(Answer { packet, token: opening.token })), own))
+    Ok((transport(link, Some(Answer { packet, token: opening.token, at: Instant::now() })), own))
 }
 
 fn transport(link: Arc<Link>, answer: Option<Answer>) -> Transport {

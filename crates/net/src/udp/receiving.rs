@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use quinn_udp::RecvMeta;
 
@@ -31,6 +32,27 @@ pub(super) struct Answer {
     pub packet: Vec<u8>,
     /// The token of the side that asked.
     pub token: u64,
+    pub at: Instant,
+}
+
+/// A shorter request that comes so long after the answer was sent is not one that was on its way by then: the answer does not
+/// arrive.
+const ANSWER_TIME: Duration = Duration::from_millis(100);
+
+/// What has to be known of an answer to judge a repeated request.
+#[derive(Clone, Copy, Debug)]
+struct Answered {
+    token: u64,
+    length: usize,
+    /// See [`ANSWER_TIME`].
+    is_old: bool,
+}
+
+impl Answer {
+    fn judged(&self) -> Answered {
+        let is_old = self.at.elapsed() > ANSWER_TIME;
+        Answered { token: self.token, length: self.packet.len(), is_old }
+    }
 }
 
 /// What the packets of one system call have said.
@@ -89,7 +111,7 @@ impl UdpIncoming {
         while start < of.end {
             let end = of.end.min(start + stride.max(1));
             let datagram = &self.buffers[start..end];
-            let answer = self.answer.as_ref().map(|answer| (answer.token, answer.packet.len()));
+            let answer = self.answer.as_ref().map(Answer::judged);
             if heard.note(datagram, (self.link.own_token, self.link.their_token), answer) {
                 self.left.push_back(start + HEAD_BYTES..end);
             }
@@ -118,7 +140,7 @@ impl Heard {
         &mut self,
         datagram: &[u8],
         (own, theirs): (u64, u64),
-        answer: Option<(u64, usize)>,
+        answer: Option<Answered>,
     ) -> bool {
         let Some((head, payload)) = Head::decode(datagram) else { return false };
         if head.purpose == Purpose::Unknown {
@@ -127,11 +149,10 @@ impl Heard {
         }
         if head.purpose == Purpose::Open {
             let greeting = Greeting::decode(payload);
-            let of_answer =
-                answer.filter(|(token, _)| greeting.is_some_and(|it| it.token == *token));
-            if let Some((_, length)) = of_answer {
-                // The answer was too long for the way back: the port takes the shorter request.
-                match datagram.len() < length {
+            let own = answer.filter(|it| greeting.is_some_and(|asked| asked.token == it.token));
+            if let Some(answer) = own {
+                // Too long for the way back: once this socket is closed the port takes the shorter request.
+                match datagram.len() < answer.length && answer.is_old {
                     true => self.has_ended = true,
                     false => self.must_answer = true,
                 }
@@ -204,11 +225,10 @@ pub(crate) fn take_anything(bytes: &[u8]) -> usize {
     let (token, rest) = bytes
         .split_first_chunk::<8>()
         .map_or((0, bytes), |(token, rest)| (u64::from_le_bytes(*token), rest));
+    let answer = Answered { token, length: 200, is_old: token % 2 == 0 };
     let mut heard = Heard::default();
     let size = 1 + usize::from(rest.first().copied().unwrap_or_default());
-    rest.chunks(size)
-        .filter(|datagram| heard.note(datagram, (token, token), Some((token, 200))))
-        .count()
+    rest.chunks(size).filter(|datagram| heard.note(datagram, (token, token), Some(answer))).count()
 }
 
 #[cfg(test)]
@@ -216,6 +236,8 @@ mod tests {
     use quell_net_engine::wire::HELLO_BYTES;
 
     use super::*;
+
+    const ANSWER: Answered = Answered { token: 3, length: 1_200, is_old: true };
 
     fn packet(purpose: Purpose, token: u64, (sent, wanted): (u64, u64), payload: &[u8]) -> Vec<u8> {
         let head = Head { purpose, token, sent, wanted, granted: 9 };
@@ -226,7 +248,7 @@ mod tests {
     fn packets_with_another_token_say_nothing() {
         let mut heard = Heard::default();
         for purpose in [Purpose::Frames, Purpose::End, Purpose::Answer] {
-            assert!(!heard.note(&packet(purpose, 8, (5, 6), b"frames"), (7, 6), Some((3, 1_200))));
+            assert!(!heard.note(&packet(purpose, 8, (5, 6), b"frames"), (7, 6), Some(ANSWER)));
         }
         assert_eq!(heard, Heard::default());
         assert!(heard.note(&packet(Purpose::Frames, 7, (5, 6), b"frames"), (7, 6), None));
@@ -253,10 +275,11 @@ mod tests {
         let request = greeting.packet(&head, 1_200);
         let cases = [
             (None, (false, false)),
-            (Some((4, 1_200)), (false, false)),
-            (Some((3, 1_200)), (true, false)),
-            // It was answered by a longer packet, which does not arrive.
-            (Some((3, 1_201)), (false, true)),
+            (Some(Answered { token: 4, ..ANSWER }), (false, false)),
+            (Some(ANSWER), (true, false)),
+            // It was answered by a longer packet, just now or in vain.
+            (Some(Answered { length: 1_201, is_old: false, ..ANSWER }), (true, false)),
+            (Some(Answered { length: 1_201, ..ANSWER }), (false, true)),
         ];
         for (answer, expected) in cases {
             let mut heard = Heard::default();
