@@ -1,6 +1,7 @@
 //! What carries a channel: a transport implements these traits and nothing else.
 //!
-//! A transport promises that what it takes arrives in order and intact, or that it says it has ended. Order between
+//! A transport promises that what it takes arrives in order and intact, or that it says it has ended. One that is lossy
+//! ([`ChannelCaps::is_lossy`]) may lose, repeat and reorder frames, each of them whole: virtual sockets repair that. Order between
 //! channels, the life of sockets, credit and recovery are the engine's. The two directions are apart, since one thread may
 //! send while another receives.
 
