@@ -136,6 +136,15 @@ static __always_inline bool is_being_woken(struct task_struct *p)
 }
 
 /*
+ * Where a file system without a journal marks a thread, it stores a small
+ * number: ext4 how often it is inside (EXT4_NOJOURNAL_MAX_REF_COUNT), Btrfs 1.
+ */
+static __always_inline bool in_transaction(const struct task_struct *p)
+{
+	return (unsigned long)p->journal_info >= 4096;
+}
+
+/*
  * The thread leaves the core. Returns 1 + the set in which it now waits, or 0.
  *
  * prev_state alone does not tell that it blocks: kernels before 6.14 pass the
@@ -145,7 +154,7 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 					bool preempt, unsigned int prev_state, __u64 now)
 {
 	__u32 seq, task, gains = 0;
-	__u32 stop = QUELL_IN_KERNEL | (prev->journal_info ? QUELL_IN_TRANSACTION : 0);
+	__u32 stop = QUELL_IN_KERNEL | (in_transaction(prev) ? QUELL_IN_TRANSACTION : 0);
 	__u32 uninterruptible = prev_state & TASK_UNINTERRUPTIBLE ? stop : 0;
 	bool sleeps = false, proved = false, stopped, in_futex;
 	unsigned int state;

@@ -1,7 +1,9 @@
 //! Locks of the kernel between watched threads.
 
 use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quell_model::{KernelStop, LockState, LockWait};
@@ -89,30 +91,53 @@ fn lock_that_an_lc_thread_owns_is_not_told() {
     });
 }
 
-/// Of ext4.
-const EXT4: u64 = 0xef53;
+/// A new ext4 file system for this process alone: in a mount namespace that ends with it.
+struct FileSystem {
+    holder: Child,
+    _image: tempfile::TempDir,
+    root: PathBuf,
+}
 
-#[test]
-fn thread_in_a_transaction_of_a_file_system_is_told_apart() {
-    let here = std::env::current_dir().unwrap();
-    if no_bpf() {
-        return;
+impl FileSystem {
+    /// `None` where this host mounts none.
+    fn make(features: &str) -> Option<Self> {
+        let image = tempfile::tempdir().unwrap();
+        let script = "truncate -s 64M image && mkfs.ext4 -q -F -O \"$0\" image && mkdir root \
+            && mount -o loop image root && echo ready && read -r end";
+        let mut holder = Command::new("unshare")
+            .args(["--mount", "sh", "-c", script, features])
+            .current_dir(image.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let inside = image.path().strip_prefix("/").unwrap().join("root");
+        let root = Path::new(&format!("/proc/{}/root", holder.id())).join(inside);
+        let made = Self { holder, _image: image, root };
+        (line == "ready\n").then_some(made)
     }
-    if rustix::fs::statfs(&here).unwrap().f_type as u64 != EXT4 {
-        eprintln!("not tested: {} is not on ext4, whose transactions are seen", here.display());
-        return;
+}
+
+impl Drop for FileSystem {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        self.holder.wait().unwrap();
     }
-    let _lock = host_lock().unwrap();
-    let directory = tempfile::tempdir_in(here).unwrap();
+}
+
+/// Where batch work that renames files in this file system was seen to stop, until `found` is content.
+fn stops_of_a_writer(files: &FileSystem, found: impl Fn(&[KernelStop]) -> bool) -> Vec<KernelStop> {
     let mut observer = observer();
     observer.manage(&CoreSet::of(crowded()));
-    let path = directory.path().join("renamed");
+    let path = files.root.join("renamed");
     let writer = Worker::start(crowded(), move || {
         let from = path.with_extension("new");
         std::fs::write(&from, [7; 9_000]).unwrap();
         std::fs::rename(&from, &path).unwrap();
     });
-    let log = File::create(directory.path().join("log")).unwrap();
+    let log = File::create(files.root.join("log")).unwrap();
     let syncer = Worker::start(crowded(), move || {
         log.write_all_at(&[1; 5_000], 0).unwrap();
         log.sync_all().unwrap();
@@ -123,11 +148,44 @@ fn thread_in_a_transaction_of_a_file_system_is_told_apart() {
     observer.watch(syncer.thread, LC, true, Children::Adopt).unwrap();
     observer.read(&mut snapshot());
     let writer = find(&observer, writer.thread).unwrap().id;
-    eventually("a thread that waits in a transaction", || {
+    let mut stops = Vec::new();
+    eventually("a thread that waits inside the kernel", || {
         let mut seen = snapshot();
         observer.drain_events(&mut |_| {});
         observer.read(&mut seen);
-        let stops = seen.in_kernel.iter().filter(|found| found.thread == writer);
-        stops.map(|found| found.stop).any(|stop| stop == KernelStop::InTransaction)
+        let of_writer = seen.in_kernel.iter().filter(|found| found.thread == writer);
+        stops.extend(of_writer.map(|found| found.stop));
+        found(&stops)
     });
+    stops
+}
+
+#[test]
+fn thread_in_a_transaction_of_a_file_system_is_told_apart() {
+    if no_bpf() {
+        return;
+    }
+    let Some(files) = FileSystem::make("has_journal") else {
+        eprintln!("not tested: this host mounts no ext4 from a file");
+        return;
+    };
+    let _lock = host_lock().unwrap();
+    stops_of_a_writer(&files, |stops| stops.contains(&KernelStop::InTransaction));
+}
+
+#[test]
+fn without_a_journal_no_thread_is_in_a_transaction() {
+    if no_bpf() {
+        return;
+    }
+    let Some(files) = FileSystem::make("^has_journal") else {
+        eprintln!("not tested: this host mounts no ext4 from a file");
+        return;
+    };
+    let _lock = host_lock().unwrap();
+    let waits = |stops: &[KernelStop]| {
+        stops.iter().filter(|&&stop| stop == KernelStop::Waits).count() >= 20
+    };
+    let stops = stops_of_a_writer(&files, waits);
+    assert!(!stops.contains(&KernelStop::InTransaction), "{stops:?}");
 }
