@@ -103,11 +103,12 @@ impl Weights {
         Standing::Beside(apart.last().unwrap_or(&be.cgroup).to_owned())
     }
 
-    /// A process in the cgroup, or beneath, that is neither under SCHED_IDLE, by its first thread, nor one of `known`.
+    /// Processes in the cgroup, or beneath, that are neither under SCHED_IDLE, by their first threads, nor of `known`. A
+    /// process of batch work may be one of them for a moment: new, or while lock relief raises it.
     ///
     /// # Errors
     /// When the cgroup is gone.
-    pub fn other_in(&self, cgroup: &Path, known: &BTreeSet<i32>) -> io::Result<Option<i32>> {
+    pub fn others_in(&self, cgroup: &Path, known: &BTreeSet<i32>) -> io::Result<BTreeSet<i32>> {
         let is_other = |pid: &i32| {
             let is_other = match quell_os::sched::attr(Tid(*pid)) {
                 Ok(attr) => attr.policy != Policy::Idle,
@@ -119,7 +120,7 @@ impl Weights {
             };
             !known.contains(pid) && is_other
         };
-        Ok(procs::of_cgroup(&cgroup.to_string_lossy())?.into_iter().find(is_other))
+        Ok(procs::of_cgroup(&cgroup.to_string_lossy())?.into_iter().filter(is_other).collect())
     }
 
     /// The file by which a cgroup is to count for least: `cpu.idle` (since Linux 5.15), but that of its shares where those

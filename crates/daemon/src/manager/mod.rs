@@ -281,9 +281,17 @@ impl Manager {
         self.tasks.iter_mut().for_each(Task::notice_end);
         // Relaxed: a flag alone; the look that follows reads /proc anew.
         let lost = self.sweep_due.swap(false, Ordering::Relaxed);
-        if !lost && self.looked.elapsed() < FULL_LOOK {
-            return;
+        let full = lost || self.looked.elapsed() >= FULL_LOOK;
+        if full {
+            self.look_at_processes(lost);
         }
+        if let Some(weighed) = self.weighed.as_mut().filter(|weighed| full || weighed.is_unsure()) {
+            weighed.look(&mut self.tasks, &self.engine);
+        }
+    }
+
+    /// `lost`: events were.
+    fn look_at_processes(&mut self, lost: bool) {
         self.looked = Instant::now();
         self.tasks.iter_mut().for_each(Task::notice_exits);
         for task in &mut self.tasks {
@@ -299,9 +307,6 @@ impl Manager {
             let others = self.tasks.iter().enumerate().filter(|(other, _)| *other != at);
             let taken: Vec<i32> = others.flat_map(|(_, task)| task.pids()).collect();
             self.tasks[at].look(&taken, lost, &self.engine);
-        }
-        if let Some(weighed) = &mut self.weighed {
-            weighed.look(&mut self.tasks, &self.engine);
         }
     }
 

@@ -3,7 +3,7 @@
 //! processes come, and move between cgroups.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use quell_act::backend::{Layout, SchedGroup, Standing, Weights, is_least};
 use quell_control::config::{BackEndKind, HostConfig, Source};
@@ -24,6 +24,10 @@ pub struct Weighed {
     elevated: bool,
     /// Each with the file that says so: which one is chosen by what the file of the shares held before.
     least: BTreeMap<PathBuf, PathBuf>,
+    /// What else was in these cgroups at the last look. Only what still is at the next one counts: a process of batch work
+    /// looks like another one while it is new, and while lock relief raises it.
+    suspects: BTreeMap<PathBuf, BTreeSet<i32>>,
+    unsure: bool,
 }
 
 /// What one look found.
@@ -32,7 +36,9 @@ struct Found {
     /// Cgroups that have to count for least, with the places of the tasks for which.
     beside: BTreeMap<PathBuf, BTreeSet<usize>>,
     /// What else is in a cgroup, once for all tasks.
-    others: BTreeMap<PathBuf, Option<i32>>,
+    others: BTreeMap<PathBuf, BTreeSet<i32>>,
+    /// Some of them may be processes of batch work.
+    unsure: bool,
     /// What stays less than good, by the place of the task.
     problems: BTreeMap<usize, String>,
 }
@@ -43,13 +49,26 @@ impl Weighed {
         let has_roles = host.back_end == BackEndKind::Elevation && observer == "bpf";
         let ordered = host.be_rung == BeRung::SchedIdle;
         let weights = Weights::new(layout).filter(|_| ordered);
-        has_roles.then_some(Weighed { weights, elevated: false, least: BTreeMap::new() })
+        has_roles.then_some(Weighed {
+            weights,
+            elevated: false,
+            least: BTreeMap::new(),
+            suspects: BTreeMap::new(),
+            unsure: false,
+        })
+    }
+
+    /// Whether the next look has to come soon.
+    pub fn is_unsure(&self) -> bool {
+        self.unsure
     }
 
     /// Compares the cgroups of batch work with those of services, and tells each task what could not be had.
     pub fn look(&mut self, tasks: &mut [Task], engine: &Postbox<Command>) {
         let Some(weights) = &self.weights else { return self.elevate(true, engine) };
-        let mut found = find(weights, tasks);
+        let mut found = self.find(weights, tasks);
+        self.suspects = std::mem::take(&mut found.others);
+        self.unsure = found.unsure;
         let is_gone = |cgroup: &&PathBuf| !found.beside.contains_key(*cgroup);
         let gone: Vec<PathBuf> = self.least.keys().filter(is_gone).cloned().collect();
         for file in gone.iter().filter_map(|cgroup| self.least.remove(cgroup)) {
@@ -80,6 +99,56 @@ impl Weighed {
         }
     }
 
+    fn find(&self, weights: &Weights, tasks: &[Task]) -> Found {
+        // Lanes and runtimes order their threads themselves, and have none in the background.
+        let of_class = |class: Class| {
+            let tasks =
+                tasks.iter().enumerate().filter(move |(_, task)| task.config.class == class);
+            tasks.filter(|(_, task)| {
+                !matches!(task.config.source, Source::Lane(_) | Source::Registered(_))
+            })
+        };
+        let groups = |task: &Task| -> BTreeSet<SchedGroup> {
+            let pids = task.pids().take(PROCESSES_MAX);
+            pids.filter_map(|pid| weights.group_of(pid).ok()).collect()
+        };
+        let lc = of_class(Class::LatencyCritical).flat_map(|(_, task)| groups(task)).collect();
+        let known: BTreeSet<i32> =
+            of_class(Class::BestEffort).flat_map(|(_, task)| task.pids()).collect();
+        let mut found = Found::default();
+        for (at, task) in of_class(Class::BestEffort) {
+            for group in groups(task) {
+                match weights.standing(&group, &lc) {
+                    Standing::Behind => {}
+                    Standing::OtherSession => found.note_other_session(at),
+                    Standing::Beside(cgroup) => self.judge(weights, cgroup, &known, at, &mut found),
+                }
+            }
+        }
+        found
+    }
+
+    /// A cgroup of batch work beside one of a service: may it count for least?
+    fn judge(
+        &self,
+        weights: &Weights,
+        cgroup: PathBuf,
+        known: &BTreeSet<i32>,
+        at: usize,
+        found: &mut Found,
+    ) {
+        // A cgroup that is gone holds nothing.
+        let look = || weights.others_in(&cgroup, known).unwrap_or_default();
+        let others = found.others.entry(cgroup.clone()).or_insert_with(look);
+        found.unsure |= !others.is_empty();
+        let is_least = self.least.contains_key(&cgroup);
+        match Verdict::of(others, self.suspects.get(&cgroup), is_least) {
+            Verdict::Shared(other) => found.note_other(at, other, &cgroup),
+            Verdict::Own => _ = found.beside.entry(cgroup).or_default().insert(at),
+            Verdict::Open => {}
+        }
+    }
+
     /// Has background threads put on a real-time rung, or in the fair class.
     fn elevate(&mut self, on: bool, engine: &Postbox<Command>) {
         if self.elevated != on && engine.tell(Command::ElevateBackground(on)) {
@@ -88,61 +157,61 @@ impl Weighed {
     }
 }
 
-fn find(weights: &Weights, tasks: &[Task]) -> Found {
-    // Lanes and runtimes order their threads themselves, and have none in the background.
-    let of_class = |class: Class| {
-        let tasks = tasks.iter().enumerate().filter(move |(_, task)| task.config.class == class);
-        tasks.filter(|(_, task)| {
-            !matches!(task.config.source, Source::Lane(_) | Source::Registered(_))
-        })
-    };
-    let groups = |task: &Task| -> BTreeSet<SchedGroup> {
-        let pids = task.pids().take(PROCESSES_MAX);
-        pids.filter_map(|pid| weights.group_of(pid).ok()).collect()
-    };
-    let lc = of_class(Class::LatencyCritical).flat_map(|(_, task)| groups(task)).collect();
-    let known: BTreeSet<i32> =
-        of_class(Class::BestEffort).flat_map(|(_, task)| task.pids()).collect();
-    let mut found = Found::default();
-    for (at, task) in of_class(Class::BestEffort) {
-        for group in groups(task) {
-            found.judge(weights, &group, &lc, &known, at);
-        }
-    }
-    found
+/// Whether a cgroup holds batch work alone.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Own,
+    Shared(i32),
+    /// It stays as it is until the next look.
+    Open,
 }
 
+impl Verdict {
+    /// Only what was there at the look before, too, is something else for sure.
+    fn of(others: &BTreeSet<i32>, before: Option<&BTreeSet<i32>>, is_least: bool) -> Verdict {
+        let stayed = before.and_then(|before| others.intersection(before).next());
+        match stayed {
+            Some(&other) => Verdict::Shared(other),
+            None if others.is_empty() || is_least => Verdict::Own,
+            None => Verdict::Open,
+        }
+    }
+}
+
+/// What is told of batch work that no weight puts behind services.
+const ELEVATED: &str = "background threads of services have a real-time rung because of it";
+
 impl Found {
-    fn judge(
-        &mut self,
-        weights: &Weights,
-        group: &SchedGroup,
-        lc: &BTreeSet<SchedGroup>,
-        known: &BTreeSet<i32>,
-        at: usize,
-    ) {
-        const ELEVATED: &str = "background threads of services have a real-time rung because of it";
-        let problem = match weights.standing(group, lc) {
-            Standing::Behind => return,
-            Standing::OtherSession => {
-                format!("{ELEVATED}: it is in another session; start it in a cgroup of its own")
-            }
-            Standing::Beside(cgroup) => {
-                // A cgroup that is gone holds nothing.
-                let look = || weights.other_in(&cgroup, known).unwrap_or_default();
-                match *self.others.entry(cgroup.clone()).or_insert_with(look) {
-                    None => {
-                        self.beside.entry(cgroup).or_default().insert(at);
-                        return;
-                    }
-                    Some(other) => format!(
-                        "{ELEVATED}: process {other} is in {} too; start it in a cgroup of its own beside the services' \
-                         (systemd-run --slice=batch.slice)",
-                        cgroup.display()
-                    ),
-                }
-            }
-        };
+    fn note_other_session(&mut self, at: usize) {
+        let remedy = "it is in another session; start it in a cgroup of its own";
+        self.problems.insert(at, format!("{ELEVATED}: {remedy}"));
+    }
+
+    fn note_other(&mut self, at: usize, other: i32, cgroup: &Path) {
+        let cgroup = cgroup.display();
+        let problem = format!(
+            "{ELEVATED}: process {other} is in {cgroup} too; start it in a cgroup of its own beside the services' \
+             (systemd-run --slice=batch.slice)"
+        );
         self.problems.insert(at, problem);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_seen_once_neither_takes_a_weight_nor_keeps_it() {
+        let looks = [vec![], vec![7], vec![8], vec![8, 9], vec![9], vec![10], vec![]];
+        let looks = looks.map(BTreeSet::from_iter);
+        let verdicts = |is_least| {
+            let mut before = None;
+            looks.each_ref().map(|others| Verdict::of(others, before.replace(others), is_least))
+        };
+        let (own, shared) = (|| Verdict::Own, Verdict::Shared);
+        assert_eq!(verdicts(true), [own(), own(), own(), shared(8), shared(9), own(), own()]);
+        let open = || Verdict::Open;
+        assert_eq!(verdicts(false), [own(), open(), open(), shared(8), shared(9), open(), own()]);
     }
 }
