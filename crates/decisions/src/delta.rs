@@ -159,13 +159,25 @@ fn read_table<T: Delta>(
 
 /// Appends a Snapshot as what differs from `before`.
 pub(super) fn write_snapshot(before: &Snapshot, seen: &Snapshot, out: &mut Vec<u8>) {
-    let Snapshot { now, cores, tasks, dirty, went_idle, bursts, locks, in_kernel, memory } = seen;
+    let Snapshot {
+        now,
+        cores,
+        tasks,
+        dirty,
+        went_idle,
+        elevated_background,
+        bursts,
+        locks,
+        in_kernel,
+        memory,
+    } = seen;
     let passed = Nanos(now.0.wrapping_sub(before.now.0));
     put(&passed, out);
     write_table(&before.cores, cores, passed, out);
     write_table(&before.tasks, tasks, passed, out);
     put(dirty, out);
     put(went_idle, out);
+    put(elevated_background, out);
     put(bursts, out);
     put(locks, out);
     put(in_kernel, out);
@@ -180,6 +192,7 @@ pub(super) fn read_snapshot(seen: &mut Snapshot, from: &mut &[u8]) -> Result<(),
     read_table(&mut seen.tasks, TASKS_MAX, passed, from)?;
     seen.dirty = take(from)?;
     seen.went_idle = take(from)?;
+    seen.elevated_background = take(from)?;
     seen.bursts = take(from)?;
     seen.locks = take(from)?;
     seen.in_kernel = take(from)?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::delta::{Malformed, put, take};
 
 /// The version of the format. It changes with the layout of any record, of Snapshot, Plan or a policy's state.
-pub const FORMAT: u32 = 9;
+pub const FORMAT: u32 = 10;
 
 const MAGIC: &[u8; 8] = b"QUELLREC";
 

@@ -230,8 +230,20 @@ impl<S: Sink> Recorder<S> {
 
 /// As `clone_from`, which for a whole Snapshot would not keep the tables.
 fn copy_snapshot(to: &mut Snapshot, from: &Snapshot) {
-    let Snapshot { now, cores, tasks, dirty, went_idle, bursts, locks, in_kernel, memory } = from;
+    let Snapshot {
+        now,
+        cores,
+        tasks,
+        dirty,
+        went_idle,
+        elevated_background,
+        bursts,
+        locks,
+        in_kernel,
+        memory,
+    } = from;
     (to.now, to.went_idle, to.memory) = (*now, *went_idle, *memory);
+    to.elevated_background = *elevated_background;
     to.cores.clone_from(cores);
     to.tasks.clone_from(tasks);
     to.dirty.clone_from(dirty);

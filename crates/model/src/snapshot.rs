@@ -21,6 +21,8 @@ pub struct Snapshot {
     pub dirty: Vec<u32>,
     /// Cores that went idle since the last Snapshot.
     pub went_idle: CoreSet,
+    /// Threads in [`crate::Role::Background`] are above the fair class here, so that [`CoreView::rt_share`] counts them.
+    pub elevated_background: bool,
     /// What was observed of bursts of LC threads since the last Snapshot: roles that the operator gave, then overruns, proofs, exits.
     pub bursts: Vec<Burst>,
     /// What was observed of LC threads and locks of the kernel since the last Snapshot, oldest first.

@@ -16,7 +16,7 @@
 //!   and the other sleeps again.
 //! - **A tenth for others.** Where LC threads above the fair class hold a core for more than nine tenths of a window,
 //!   one with a long burst spends some milliseconds in the fair class: kernel threads and foreign threads of the core run.
-//!   Before a kernel thread has waited for 100 ms, so do all, those with short bursts last.
+//!   Before a kernel thread has waited for 100 ms, so do all, those with short bursts last ([`others`]).
 //!   Likewise a guest goes before a demoted thread of the core's owner for at most a tenth of the time.
 //!
 //! A role that the operator gave a thread is left only for a boost and for the tenth of others.
@@ -24,14 +24,20 @@
 //! Tasks with a scheduler of their own (lanes, runtimes) have no roles.
 
 mod boost;
+mod others;
 #[cfg(test)]
 mod tests;
 
 use quell_model::{
-    Burst, BurstState, Class, CoreId, Nanos, Permille, Plan, Role, Rung, Snapshot, TaskId,
-    TaskScheduler, ThreadId, ThreadPlan, Waiter,
+    Burst, BurstState, Class, CoreId, Nanos, Plan, Role, Rung, Snapshot, TaskId, TaskScheduler,
+    ThreadId, ThreadPlan, Waiter,
 };
 use serde::{Deserialize, Serialize};
+
+pub use others::{
+    FAIR_TIME, KERNEL_TIME, KERNEL_WAITS, KERNEL_WAITS_SHORT, RT_SHARE_HARD, RT_SHARE_MAX,
+    RT_WINDOW,
+};
 
 use crate::BadState;
 use crate::state::{ensure, put, take};
@@ -53,49 +59,12 @@ pub const NEEDS_LONG_MAX: u32 = 16;
 /// A relapse loses half of its weight in this time.
 pub const FORGIVE_AFTER: Nanos = Nanos::from_secs(1);
 
-/// Share of a core that LC threads above the fair class hold at most, in the window of
-/// [`quell_model::CoreView::rt_share`]. Below the 95 % of the kernel's RT throttling, which then never acts.
-pub const RT_SHARE_MAX: Permille = Permille(900);
-
-/// Beyond this share, threads with short bursts go to the fair class, too: no other is there to go.
-pub const RT_SHARE_HARD: Permille = Permille(930);
-
-/// Time in the fair class beyond [`RT_SHARE_MAX`]: a tenth of the window of 250 ms.
-pub const FAIR_TIME: Nanos = Nanos::from_millis(25);
-
 /// A guest goes before a demoted thread of the core's owner for [`LEND_TIME`] in each [`LEND_PERIOD`], and so does a
 /// background thread that ends sleeps before event threads.
 pub const LEND_TIME: Nanos = Nanos::from_millis(1);
 
 /// See [`LEND_TIME`].
 pub const LEND_PERIOD: Nanos = Nanos::from_millis(10);
-
-/// A kernel thread that has waited so long for a core is next: it runs within 100 ms, however LC threads with short
-/// bursts take turns.
-pub const KERNEL_WAITS: Nanos = Nanos::from_millis(75);
-
-/// Threads with short bursts leave the core to a kernel thread only then: most often one with a long burst holds it, and
-/// they are a guaranteed neighbour of that one.
-pub const KERNEL_WAITS_SHORT: Nanos = Nanos::from_millis(85);
-
-/// Meanwhile LC threads of the core stay in the fair class until the kernel thread has waited for a multiple of this, or has
-/// run: all are away at once, for longer than the slice of one that runs on in the fair class.
-pub const KERNEL_TIME: Nanos = Nanos::from_millis(20);
-
-/// They stay for so long at least: of a kernel thread that may run elsewhere it is not known whether it has.
-const KERNEL_TIME_MIN: Nanos = Nanos::from_millis(5);
-
-/// Interval of looks at a core whose kernel thread is next.
-const KERNEL_LOOK: Nanos = Nanos(200_000);
-
-/// The same while a thread with a short burst has the core: one with a long burst may have it next.
-const KERNEL_LOOK_SHORT: Nanos = Nanos::from_millis(1);
-
-/// The window of [`quell_model::CoreView::rt_share`].
-pub const RT_WINDOW: Nanos = Nanos::from_millis(250);
-
-/// Least interval of looks at a core near [`RT_SHARE_MAX`].
-const SHARE_LOOK: Nanos = Nanos::from_millis(10);
 
 /// A thread that lost a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +97,8 @@ pub struct Roles {
     demoted: Vec<Demoted>,
     /// When the next thread that ends sleeps may be boosted on a core. Cores of which that is past are left out.
     boosted: Vec<(CoreId, Nanos)>,
+    /// Where background threads left the core instead of event threads, and until when. Each core once.
+    spared: Vec<(CoreId, Nanos)>,
 }
 
 impl Roles {
@@ -265,89 +236,6 @@ impl Roles {
         thread.become_role(role, now);
     }
 
-    /// Sends the running LC thread of each core that LC holds almost without a pause, or for which a kernel thread has waited
-    /// for long, to the fair class for a while.
-    fn leave_core_to_others(&mut self, now: Nanos, seen: &Snapshot) -> Nanos {
-        let mut next = Nanos::MAX;
-        for core in seen.cores.iter().filter(|core| core.managed && core.online) {
-            let Some((thread, length)) = core.burst else { continue };
-            let task = core.running.filter(|task| has_roles(seen, *task));
-            let Some(task) = task else { continue };
-            let is_short = role_of(length) == Role::Event;
-            if let Some(since) = core.kernel_waits {
-                let due = since + if is_short { KERNEL_WAITS_SHORT } else { KERNEL_WAITS };
-                if due <= now {
-                    // The next thread above the fair class takes the core at once; its turn comes with the next look.
-                    self.leave_to_others(thread, task, length, now, time_for_kernel(now, since));
-                    self.note_kernel_thread(thread, core.id, now);
-                    next = next.min(now + KERNEL_LOOK);
-                    continue;
-                }
-                next = next.min((since + KERNEL_WAITS).max(now + KERNEL_LOOK_SHORT));
-            }
-            let Some(share) = core.rt_share.value() else { continue };
-            let room = RT_SHARE_MAX.0.saturating_sub(share.0);
-            let full = Nanos(RT_WINDOW.0 / 1_000 * u64::from(room));
-            next = next.min(now + full.max(SHARE_LOOK));
-            if share <= RT_SHARE_MAX || (is_short && share <= RT_SHARE_HARD) {
-                continue;
-            }
-            self.leave_to_others(thread, task, length, now, FAIR_TIME);
-            next = next.min(now + FAIR_TIME);
-        }
-        next
-    }
-
-    /// Sends a thread to the fair class for so long.
-    fn leave_to_others(
-        &mut self,
-        thread: ThreadId,
-        task: TaskId,
-        burst: Nanos,
-        now: Nanos,
-        time: Nanos,
-    ) {
-        let Some(thread) = self.entry(thread, task, now) else { return };
-        if thread.planned.role != Role::Fair {
-            thread.earned = match thread.planned.role {
-                Role::Boosted => Role::Background,
-                role => role,
-            };
-            thread.planned.burst = burst;
-            thread.become_role(Role::Fair, now);
-            thread.until = Some(now + time);
-        }
-    }
-
-    /// The thread is in the fair class for a kernel thread of this core.
-    fn note_kernel_thread(&mut self, thread: ThreadId, core: CoreId, now: Nanos) {
-        if let Ok(index) = self.find(thread)
-            && self.demoted[index].planned.role == Role::Fair
-            && self.demoted[index].planned.since == now
-        {
-            // One that is there for its share of the core stays for that.
-            self.demoted[index].for_kernel = Some(core);
-        }
-    }
-
-    /// Threads that left their core to a kernel thread which has run come back.
-    fn end_for_kernel(&mut self, now: Nanos, seen: &Snapshot) -> Nanos {
-        let mut next = Nanos::MAX;
-        for thread in &mut self.demoted {
-            let Some(core) = thread.for_kernel else { continue };
-            let view = seen.cores.iter().find(|view| view.id == core);
-            let least = thread.planned.since + KERNEL_TIME_MIN;
-            if least > now {
-                next = next.min(least);
-            } else if view.is_none_or(|view| view.kernel_waits.is_none()) {
-                thread.until = Some(now);
-            } else {
-                next = next.min(now + KERNEL_LOOK_SHORT);
-            }
-        }
-        next
-    }
-
     /// Ends what lasts for a fixed time, and forgives. Returns the next such end.
     fn end_times(&mut self, now: Nanos) -> Nanos {
         let is_forgotten = |thread: &Demoted| {
@@ -419,6 +307,7 @@ impl Roles {
     pub fn save(&self, state: &mut Vec<u8>) {
         put(&self.demoted, state);
         put(&self.boosted, state);
+        put(&self.spared, state);
     }
 
     /// As [`crate::Policy::restore`].
@@ -432,8 +321,8 @@ impl Roles {
         ensure(ordered, "demoted threads out of order")?;
         let bounded = demoted.iter().all(|thread| thread.planned.needs <= NEEDS_MAX);
         ensure(bounded, "a thread that needs more short bursts than any")?;
-        let boosted = take(state)?;
-        (self.demoted, self.boosted) = (demoted, boosted);
+        let (boosted, spared) = (take(state)?, take(state)?);
+        (self.demoted, self.boosted, self.spared) = (demoted, boosted, spared);
         Ok(())
     }
 }
@@ -483,13 +372,6 @@ impl Demoted {
 /// core in the fair class; above it a lowered thread stays ahead of them.
 fn passes(lowered: Rung, waiting: Rung) -> bool {
     lowered > waiting || (lowered == waiting && lowered == Rung::LcFair)
-}
-
-/// For how long a thread leaves its core to a kernel thread that waits since then.
-fn time_for_kernel(now: Nanos, since: Nanos) -> Nanos {
-    let waited = now.since(since).max(KERNEL_WAITS_SHORT);
-    let until = since + Nanos((waited.0 / KERNEL_TIME.0 + 1) * KERNEL_TIME.0);
-    until.since(now)
 }
 
 /// The highest role whose budget a burst of this length keeps.

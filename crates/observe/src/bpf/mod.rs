@@ -490,6 +490,9 @@ impl Observer for BpfObserver {
         // Taken after the slots were read, so that no state is newer than the Snapshot.
         let now = clock::now();
         seen.now = now;
+        // Relaxed: written by this thread.
+        let elevated = self.programs.control[0].elevated_background.load(Ordering::Relaxed);
+        seen.elevated_background = elevated != 0;
         let waits = self.views.summarise(now, seen);
         if waits != self.idle_wanted {
             self.idle_wanted = waits;

@@ -3,9 +3,10 @@ mod boosts;
 
 use proptest::prelude::*;
 use quell_model::{
-    CoreId, CoreSet, CoreView, Limits, Signal, TaskPlan, TaskReason, TaskView, TimeLimits,
+    CoreId, CoreSet, CoreView, Limits, Permille, Signal, TaskPlan, TaskReason, TaskView, TimeLimits,
 };
 
+use super::others::KERNEL_TIME_MIN;
 use super::*;
 
 const OWNER: TaskId = TaskId { index: 0, generation: 0 };
@@ -370,6 +371,38 @@ fn threads_with_short_bursts_leave_a_full_core_to_others_too() {
     assert_eq!(bench.plan.role(MAIN), Role::Event, "one with a long burst may come");
     bench.seen.cores[0].rt_share = Signal::Measured(Permille(RT_SHARE_HARD.0 + 1));
     bench.decide();
+    assert_eq!(bench.plan.role(MAIN), Role::Fair);
+}
+
+/// A core that is full with a server and its child, whose rung is a real-time one, too.
+fn full_with_a_child() -> Bench {
+    let mut bench = Bench::new();
+    bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
+    bench.seen.elevated_background = true;
+    bench.run(Some(MAIN));
+    bench.seen.cores[0].rt_share = Signal::Measured(Permille(1_000));
+    bench.decide();
+    bench
+}
+
+#[test]
+fn elevated_background_thread_leaves_a_full_core_before_the_server() {
+    let mut bench = full_with_a_child();
+    assert_eq!([MAIN, HELPER].map(|thread| bench.plan.role(thread)), [Role::Event, Role::Fair]);
+    bench.wait(RT_WINDOW - Nanos(1));
+    assert_eq!([MAIN, HELPER].map(|thread| bench.plan.role(thread)), [Role::Event, Role::Fair]);
+    bench.seen.cores[0].rt_share = Signal::Measured(Permille(700));
+    bench.wait(Nanos(1));
+    assert_eq!(bench.plan.role(HELPER), Role::Background, "it has made room");
+    bench.seen.cores[0].rt_share = Signal::Measured(Permille(1_000));
+    bench.wait(Nanos::from_millis(100));
+    assert_eq!([MAIN, HELPER].map(|thread| bench.plan.role(thread)), [Role::Event, Role::Fair]);
+}
+
+#[test]
+fn server_that_fills_a_core_by_itself_leaves_it_though_others_are_in_the_background() {
+    let mut bench = full_with_a_child();
+    bench.wait(RT_WINDOW);
     assert_eq!(bench.plan.role(MAIN), Role::Fair);
 }
 

@@ -276,6 +276,7 @@ pub fn snapshots(dice: &mut Dice, host: &Host) -> Vec<Snapshot> {
             tasks,
             dirty,
             went_idle,
+            elevated_background: dice.below(8) == 1,
             bursts,
             locks,
             in_kernel,
