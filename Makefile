@@ -10,7 +10,7 @@ DEMO       := $(QUELL) bench services --quick --brief --service memcached --json
 BENCHES    := services client wake-cost overhead overload three-services reaction mechanism why check view lanes net runtime runtime-colocate sim sim-host validation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build deb demo test test-all test-unit test-ignored test-peers test-deb test-crash test-vm soak defects fuzz miri bench docs lint clean
+.PHONY: help setup build deb demo test test-all test-unit test-ignored test-peers test-deb test-crash test-vm soak validate defects fuzz miri bench docs lint clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ test-crash: ## Kill a real `quell run` in every way at every point, and CRASH_DE
 
 test-vm: ## Test in virtual machines: 8 cores with hyperthreads, and the 16 of "Wasted Cores" on Linux 6.1 and 6.12 (QUELL_VM_QUICK=1: the first only; QUELL_SKIP_VM=1: none)
 	@$(STEP) "virtual machines" scripts/vm/test.sh
+
+validate: ## Make anew what tests compare with real kernels: the scheduling domains that Linux 6.1 and 6.12 build (QEMU, minutes)
+	scripts/vm/domains.sh crates/trace/src/lint/golden
 
 SOAK_SECONDS ?= 1200
 # One test after the other: they measure memory, and each is to have the machine for itself.

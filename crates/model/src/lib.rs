@@ -10,6 +10,7 @@
 
 mod caps;
 mod cores;
+mod distances;
 mod domains;
 mod event;
 mod file_error;
@@ -31,7 +32,11 @@ mod words;
 
 pub use caps::HostCaps;
 pub use cores::{CORES_MAX, CoreId, CoreListError, CoreSet};
-pub use domains::{BalanceState, CoreDomains, Domain, DomainGroup, DomainTrees, DomainTreesError};
+pub use distances::{DistancesError, NodeDistances};
+pub use domains::{
+    BalanceState, CoreDomains, Domain, DomainGroup, DomainRules, DomainTrees, DomainTreesError,
+    GroupWalk,
+};
 pub use event::{
     Activity, Certainty, CoreDecision, CoreState, Event, Keyframe, Meta, MoveCause, PlanReason,
     Planned, Search, Source, TaskInfo, ThreadState, Violation, What,

@@ -1,8 +1,9 @@
-//! The shape of a host: which cores share a physical core, a last-level cache, a node.
+//! The shape of a host: which cores share a physical core, a last-level cache, a node, and how far nodes are apart.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{CORES_MAX, CoreId, CoreSet};
+use crate::{CORES_MAX, CoreId, CoreSet, NodeDistances};
 
 /// One core and what it shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,16 +30,41 @@ pub enum TopologyError {
     /// A core number is past what Quell can hold.
     #[error("core {0} is past the highest core number that Quell can manage ({max})", max = CORES_MAX - 1)]
     TooHigh(CoreId),
+    /// The distances lack a node that has cores.
+    #[error("core {core} is on node {node}, and there are distances of {nodes} nodes")]
+    NoDistances {
+        /// A core of it.
+        core: CoreId,
+        /// The node.
+        node: u16,
+        /// Nodes that have distances.
+        nodes: usize,
+    },
 }
 
 /// The cores of a host in ascending order. Core numbers may have holes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Core>", into = "Vec<Core>")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     cores: Vec<Core>,
     siblings: Vec<CoreSet>,
     /// Position in `cores` by core number; `u16::MAX` for a hole.
     position: Vec<u16>,
+    distances: Option<NodeDistances>,
+}
+
+/// As it is written. In formats for people a topology without distances is the list of its cores, as it always was.
+#[derive(Serialize, Deserialize)]
+struct Parts {
+    cores: Vec<Core>,
+    distances: Option<NodeDistances>,
+}
+
+/// See [`Parts`].
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Cores(Vec<Core>),
+    Parts(Parts),
 }
 
 impl Topology {
@@ -66,7 +92,24 @@ impl Topology {
                 cores.iter().filter(shares).map(|other| other.id).collect()
             })
             .collect();
-        Ok(Topology { cores, siblings, position })
+        Ok(Topology { cores, siblings, position, distances: None })
+    }
+
+    /// The same with the distances between its nodes.
+    ///
+    /// # Errors
+    /// When a core's node has none.
+    pub fn with_distances(self, distances: NodeDistances) -> Result<Topology, TopologyError> {
+        let nodes = distances.nodes();
+        match self.cores.iter().find(|core| usize::from(core.node) >= nodes) {
+            Some(core) => Err(TopologyError::NoDistances { core: core.id, node: core.node, nodes }),
+            None => Ok(Topology { distances: Some(distances), ..self }),
+        }
+    }
+
+    /// How far its nodes are from each other, where that is known.
+    pub fn distances(&self) -> Option<&NodeDistances> {
+        self.distances.as_ref()
     }
 
     /// A regular host: `nodes` × `physical_per_node` physical cores with `smt` siblings each, one
@@ -139,16 +182,30 @@ impl Topology {
     }
 }
 
-impl TryFrom<Vec<Core>> for Topology {
-    type Error = TopologyError;
-    fn try_from(cores: Vec<Core>) -> Result<Self, TopologyError> {
-        Topology::new(cores)
+impl Serialize for Topology {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() && self.distances.is_none() {
+            return self.cores.serialize(serializer);
+        }
+        let parts = Parts { cores: self.cores.clone(), distances: self.distances.clone() };
+        parts.serialize(serializer)
     }
 }
 
-impl From<Topology> for Vec<Core> {
-    fn from(topology: Topology) -> Self {
-        topology.cores
+impl<'de> Deserialize<'de> for Topology {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Topology, D::Error> {
+        let parts = match deserializer.is_human_readable() {
+            true => match Written::deserialize(deserializer)? {
+                Written::Cores(cores) => Parts { cores, distances: None },
+                Written::Parts(parts) => parts,
+            },
+            false => Parts::deserialize(deserializer)?,
+        };
+        let topology = Topology::new(parts.cores).map_err(D::Error::custom)?;
+        match parts.distances {
+            Some(distances) => topology.with_distances(distances).map_err(D::Error::custom),
+            None => Ok(topology),
+        }
     }
 }
 
@@ -181,5 +238,25 @@ mod tests {
         assert_eq!((host.position(CoreId(2)), host.position(CoreId(7))), (Some(0), Some(1)));
         assert_eq!(host.position(CoreId(3)), None);
         assert_eq!(Topology::new(vec![core(1), core(1)]), Err(TopologyError::Duplicate(CoreId(1))));
+    }
+
+    #[test]
+    fn what_was_written_before_there_were_distances_is_read_and_written_as_it_was() {
+        let old =
+            r#"[{"id":0,"physical":0,"llc":0,"node":0},{"id":1,"physical":1,"llc":1,"node":1}]"#;
+        let host: Topology = serde_json::from_str(old).unwrap();
+        assert_eq!(host, Topology::regular(2, 1, 1).unwrap());
+        assert_eq!(serde_json::to_string(&host).unwrap(), old);
+        let distant = host.with_distances(NodeDistances::uniform(2, 21).unwrap()).unwrap();
+        let text = serde_json::to_string(&distant).unwrap();
+        assert!(text.contains("[[10,21],[21,10]]"), "{text}");
+        assert_eq!(serde_json::from_str::<Topology>(&text).unwrap(), distant);
+    }
+
+    #[test]
+    fn node_without_distances_is_named() {
+        let host = Topology::regular(2, 1, 1).unwrap();
+        let error = host.with_distances(NodeDistances::uniform(1, 20).unwrap());
+        assert_eq!(error, Err(TopologyError::NoDistances { core: CoreId(1), node: 1, nodes: 1 }));
     }
 }

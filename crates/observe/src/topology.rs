@@ -2,14 +2,15 @@
 //!
 //! A core that is offline has no topology files: it stands alone, on its node, until it comes online and
 //! the topology is read again. Files that a kernel or a virtual machine leaves out have a stand-in: without
-//! sibling lists each core is a physical core, without cache files a package is one last-level cache.
+//! sibling lists each core is a physical core, without cache files a package is one last-level cache, without tables of
+//! distances none is known.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use quell_model::{Core, CoreId, CoreSet, Topology};
+use quell_model::{Core, CoreId, CoreSet, NodeDistances, Topology};
 
 use super::ObserveError;
 
@@ -56,10 +57,29 @@ pub fn read_at(root: &Path) -> Result<Topology, ObserveError> {
             node: node(&directory).unwrap_or(0),
         }
     });
-    Topology::new(cores.collect()).map_err(|error| ObserveError::Format {
+    let topology = Topology::new(cores.collect()).map_err(|error| ObserveError::Format {
         path: root.display().to_string(),
         what: error.to_string(),
+    })?;
+    let without = topology.clone();
+    Ok(match distances(root, &topology) {
+        Some(distances) => topology.with_distances(distances).unwrap_or(without),
+        None => topology,
     })
+}
+
+/// The distances of nodes with cores, where those are numbered without holes. Others, of memory alone, come behind them.
+fn distances(root: &Path, topology: &Topology) -> Option<NodeDistances> {
+    let last = topology.cores().iter().map(|core| core.node).max()?;
+    let row = |node: u16| -> Option<Vec<u32>> {
+        let core = topology.cores().iter().find(|core| core.node == node)?;
+        let path = root.join(format!("cpu{}/node{node}/distance", core.id));
+        let text = fs::read_to_string(path).ok()?;
+        let numbers = text.split_whitespace().take(usize::from(last) + 1);
+        numbers.map(|number| number.parse().ok()).collect()
+    };
+    let rows: Vec<Vec<u32>> = (0..=last).map(row).collect::<Option<_>>()?;
+    NodeDistances::new(&rows).ok()
 }
 
 /// Numbers groups of cores in the order of their first members.
@@ -227,7 +247,15 @@ mod tests {
             let pair = format!("{core},{}", core + 4);
             tree.core(core, &pair, cache, node).core(core + 4, &pair, cache, node);
         }
-        assert_eq!(tree.topology(), Topology::regular(2, 2, 2).unwrap());
+        let regular = Topology::regular(2, 2, 2).unwrap();
+        assert_eq!(tree.topology(), regular);
+
+        // A third node has memory alone.
+        tree.write("cpu0/node0/distance", "10 21 24").write("cpu2/node1/distance", "21 10 24");
+        let distances = NodeDistances::uniform(2, 21).unwrap();
+        assert_eq!(tree.topology(), regular.clone().with_distances(distances).unwrap());
+        tree.write("cpu2/node1/distance", "22 10");
+        assert_eq!(tree.topology(), regular, "firmware that contradicts itself tells nothing");
     }
 
     #[test]

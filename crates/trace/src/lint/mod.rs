@@ -8,10 +8,10 @@
 //! [`lint`] judges one host at one instant, [`compare`] the same host before and after a core went away and
 //! came back, [`Inspection`] does both for several dumps, [`dump`] reads what a host said of itself.
 
-#[cfg(test)]
-mod build;
 pub mod dump;
 mod inspection;
+#[cfg(test)]
+mod machines;
 mod report;
 mod rules;
 #[cfg(test)]

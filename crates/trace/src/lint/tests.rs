@@ -1,7 +1,9 @@
 use proptest::prelude::*;
-use quell_model::{CoreDomains, CoreId, CoreSet, Domain, DomainTrees};
+use quell_model::{
+    CoreDomains, CoreId, CoreSet, DomainGroup, DomainRules, DomainTrees, NodeDistances,
+};
 
-use super::build::{How, Machine};
+use super::machines::{LOST, Machine};
 use super::{LintFinding, Report, Rule, Verdict, compare, lint};
 
 fn set(list: &str) -> CoreSet {
@@ -28,7 +30,7 @@ fn with(trees: &DomainTrees, core: usize, change: impl FnOnce(&mut CoreDomains))
 #[test]
 fn the_papers_machine_is_clean_when_built_from_each_cores_view() {
     let machine = Machine::of_the_paper(2, 1);
-    let trees = machine.trees(How::Rightly);
+    let trees = machine.trees(&DomainRules::LINUX_6_7);
     assert_eq!(lint(&trees).verdict(), Verdict::Clean, "{}", lint(&trees));
     // As a 6.1 guest with these distances says.
     let top = |node: usize| {
@@ -40,28 +42,75 @@ fn the_papers_machine_is_clean_when_built_from_each_cores_view() {
     assert_eq!(top(6), [machine.of_nodes([0, 2, 4, 6, 7]), machine.of_nodes([0, 1, 3, 5, 7])]);
 }
 
-/// What Debian's 6.12 tells at boot, with `sched_verbose`, on 8 nodes with the distances of the paper's machine.
-#[test]
-fn a_real_kernel_builds_the_papers_machine_as_the_tests_do() {
-    let told = super::dump::read(include_bytes!("golden/paper-6.12.txt").as_slice()).unwrap();
-    assert_eq!(lint(&told).verdict(), Verdict::Clean, "{}", lint(&told));
-    let built = Machine::of_the_paper(2, 1).trees(How::Rightly);
-    assert_eq!(told.cores().len(), built.cores().len());
-    for (told, built) in told.cores().iter().zip(built.cores()) {
-        assert_eq!((told.core, told.root), (built.core, built.root));
-        let shape = |core: &CoreDomains| {
-            let groups = |domain: &Domain| domain.groups.iter().map(|one| one.cores).collect();
-            let level = |domain: &Domain| (domain.name.clone(), domain.span, groups(domain));
-            core.domains.iter().map(level).collect::<Vec<(String, CoreSet, Vec<CoreSet>)>>()
+/// What Debian's kernels tell at boot with `sched_verbose` (scripts/vm/domains.sh), the machine, and what is off line.
+fn told() -> Vec<(&'static str, &'static str, Machine, CoreSet)> {
+    let ring = Machine::of_file(include_str!("../../../../tests/vm/ring.distances"), 2, 1);
+    let paper = || Machine::of_the_paper(2, 1);
+    let mut told = Vec::new();
+    macro_rules! told {
+        ($name:literal, $machine:expr, $offline:expr) => {
+            let dump = include_str!(concat!("golden/", $name, "-6.1.txt"));
+            told.push((concat!($name, "-6.1"), dump, $machine, set($offline)));
+            let dump = include_str!(concat!("golden/", $name, "-6.12.txt"));
+            told.push((concat!($name, "-6.12"), dump, $machine, set($offline)));
         };
-        assert_eq!(shape(told), shape(built), "core {}", told.core);
     }
+    told!("paper-16", paper(), "");
+    told!("paper-16-without-5", paper(), "5");
+    told!("paper-64", Machine::of_the_paper(8, 1), "");
+    told!(
+        "siblings",
+        Machine { distances: NodeDistances::uniform(2, 20).unwrap(), physical: 2, siblings: 2 },
+        ""
+    );
+    told!("ring-6", ring.clone(), "");
+    told
+}
+
+/// What the log of a kernel tells of a core's domains.
+fn shape(core: &CoreDomains) -> Vec<(&str, CoreSet, &[DomainGroup])> {
+    let mut levels = Vec::new();
+    for domain in &core.domains {
+        levels.push((&*domain.name, domain.span, &*domain.groups));
+    }
+    levels
+}
+
+#[test]
+fn domains_are_built_as_real_kernels_build_them() {
+    for (name, dump, machine, offline) in told() {
+        let told = super::dump::read(dump.as_bytes()).unwrap();
+        assert_eq!(lint(&told).verdict(), Verdict::Clean, "{name}: {}", lint(&told));
+        let rules = match name.ends_with("-6.1") {
+            true => DomainRules::LINUX_5_13,
+            false => DomainRules::LINUX_6_7,
+        };
+        let built = machine.trees_without(&rules, &offline);
+        assert_eq!(told.all(), built.all(), "{name}");
+        for (told, built) in told.cores().iter().zip(built.cores()) {
+            assert_eq!(told.root, built.root, "{name}");
+            assert_eq!(shape(told), shape(built), "{name}, core {}", told.core);
+        }
+    }
+}
+
+#[test]
+fn by_the_old_rule_all_cores_have_the_groups_of_core_0() {
+    let trees = Machine::of_the_paper(8, 1).trees(&DomainRules::LINUX_4_1);
+    let top = |core: &CoreDomains| {
+        let groups = &core.domains.last().unwrap().groups;
+        let mut cores: Vec<String> = groups.iter().map(|one| one.cores.to_string()).collect();
+        cores.sort();
+        cores
+    };
+    let first = top(&trees.cores()[0]);
+    assert!(trees.cores().iter().all(|core| top(core) == first));
 }
 
 #[test]
 fn groups_built_from_core_0_are_found_with_the_nodes_that_share_them_all() {
     let machine = Machine::of_the_paper(2, 1);
-    let report = lint(&machine.trees(How::FromCoreZero));
+    let report = lint(&machine.trees(&DomainRules::LINUX_4_1));
     assert_eq!(rules(&report).iter().min(), Some(&Rule::OwnGroup));
     // Nodes 0 and 3 are those that the groups were built for; node 0 sees what it should.
     let wrong = of(Rule::OwnGroup, &report).iter().fold(set(""), |sum, one| sum.union(&one.cores));
@@ -80,19 +129,19 @@ fn groups_built_from_core_0_are_found_with_the_nodes_that_share_them_all() {
 #[test]
 fn lost_levels_are_found_in_one_dump_and_between_two() {
     let machine = Machine::of_the_paper(4, 2);
-    let lost = machine.trees(How::WithoutNodes);
+    let lost = machine.trees(&LOST);
     let report = lint(&lost);
     assert_eq!(rules(&report), [Rule::Reach]);
     assert_eq!(report.findings.len(), 8, "one a node: {report}");
-    let changed = compare(&machine.trees(How::Rightly), &lost);
+    let changed = compare(&machine.trees(&DomainRules::LINUX_6_7), &lost);
     assert_eq!(rules(&changed), [Rule::Unchanged]);
     assert!(changed.findings[0].expected.contains("NUMA"), "{changed}");
 }
 
 #[test]
 fn a_host_without_domains_is_found_and_isolated_cores_are_wanted_so() {
-    let machine = Machine { distances: vec![vec![10]], physical: 4, siblings: 1 };
-    let trees = machine.trees(How::Rightly);
+    let machine = Machine::flat(4, 1);
+    let trees = machine.trees(&DomainRules::LINUX_6_7);
     let none: Vec<CoreDomains> =
         trees.cores().iter().map(|core| CoreDomains { domains: vec![], ..core.clone() }).collect();
     let report = lint(&DomainTrees::new(none.clone(), CoreSet::EMPTY).unwrap());
@@ -105,8 +154,8 @@ fn a_host_without_domains_is_found_and_isolated_cores_are_wanted_so() {
 
 #[test]
 fn a_core_whose_root_domain_is_not_known_is_not_judged() {
-    let machine = Machine { distances: vec![vec![10]], physical: 2, siblings: 1 };
-    let trees = with(&machine.trees(How::Rightly), 1, |core| core.root = None);
+    let machine = Machine::flat(2, 1);
+    let trees = with(&machine.trees(&DomainRules::LINUX_6_7), 1, |core| core.root = None);
     let report = lint(&trees);
     assert_eq!(report.verdict(), Verdict::CouldNotTell);
     assert_eq!(report.undecided[0].cores, CoreSet::of(CoreId(1)));
@@ -114,9 +163,9 @@ fn a_core_whose_root_domain_is_not_known_is_not_judged() {
 
 #[test]
 fn a_core_that_is_away_is_not_judged() {
-    let machine = Machine { distances: vec![vec![10]], physical: 3, siblings: 1 };
-    let before = machine.trees(How::Rightly);
-    let fewer = Machine { physical: 2, ..machine }.trees(How::Rightly);
+    let machine = Machine::flat(3, 1);
+    let before = machine.trees(&DomainRules::LINUX_6_7);
+    let fewer = Machine { physical: 2, ..machine }.trees(&DomainRules::LINUX_6_7);
     let report = compare(&before, &fewer);
     assert_eq!((report.verdict(), report.findings.len()), (Verdict::CouldNotTell, 0));
     assert_eq!(compare(&before, &before).verdict(), Verdict::Clean);
@@ -124,7 +173,7 @@ fn a_core_that_is_away_is_not_judged() {
 
 #[test]
 fn the_same_on_many_cores_is_said_once() {
-    let report = lint(&Machine::of_the_paper(8, 1).trees(How::WithoutNodes));
+    let report = lint(&Machine::of_the_paper(8, 1).trees(&LOST));
     let text = report.to_string();
     assert_eq!(text.matches("L1 on cores").count(), 8, "{text}");
     assert!(text.starts_with("violated: 64 cores (0-63), levels MC"), "{text}");
@@ -141,7 +190,8 @@ fn machines() -> impl Strategy<Value = Machine> {
                 false => numbers[a.min(b) * nodes + a.max(b)],
             };
             let row = |a| (0..nodes).map(|b| distance(a, b)).collect();
-            Machine { distances: (0..nodes).map(row).collect(), physical, siblings }
+            let rows: Vec<Vec<u32>> = (0..nodes).map(row).collect();
+            Machine { distances: NodeDistances::new(&rows).unwrap(), physical, siblings }
         })
     })
 }
@@ -149,13 +199,13 @@ fn machines() -> impl Strategy<Value = Machine> {
 proptest! {
     #[test]
     fn domains_built_from_each_cores_view_are_always_clean(machine in machines()) {
-        let report = lint(&machine.trees(How::Rightly));
+        let report = lint(&machine.trees(&DomainRules::LINUX_6_7));
         prop_assert_eq!(report.verdict(), Verdict::Clean, "{}", report);
     }
 
     #[test]
     fn each_planted_defect_is_found_by_its_rule(machine in machines(), at in any::<prop::sample::Index>()) {
-        let trees = machine.trees(How::Rightly);
+        let trees = machine.trees(&DomainRules::LINUX_6_7);
         let core = at.index(trees.cores().len());
         prop_assume!(!trees.cores()[core].domains.is_empty());
         let level = at.index(trees.cores()[core].domains.len());

@@ -4,9 +4,13 @@
 //! domain are the shares between which that core balances; the first one is its own
 //! (kernel/sched/topology.c, `struct sched_domain` and `struct sched_group`).
 
+mod build;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{CORES_MAX, CoreId, CoreSet};
+
+pub use build::{DomainRules, GroupWalk};
 
 /// The scheduling domains of every core on line, as one look saw them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
