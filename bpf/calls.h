@@ -209,11 +209,10 @@ int unwatch(struct watch_args *args)
 	return 0;
 }
 
-/* A boost begins or ends: the thread has to prove as much as before. */
-static __always_inline bool is_boost(__u32 from, __u32 to)
+/* A boost or a time in the fair class begins or ends: the thread has to prove as much as before. */
+static __always_inline bool is_for_a_time(__u32 from, __u32 to)
 {
-	return (from == QUELL_BACKGROUND && to == QUELL_BOOSTED) ||
-	       (from == QUELL_BOOSTED && to == QUELL_BACKGROUND);
+	return from >= QUELL_BACKGROUND && to >= QUELL_BACKGROUND;
 }
 
 /* A thread gets a role (`args->role`); another one than before it has to prove itself for anew. */
@@ -224,7 +223,7 @@ static __always_inline bool slot_set_role(struct slot *s, __u64 handle, struct w
 	if (!slot_lock(s, handle, &seq))
 		return false;
 	/* Fewer bursts to go: those so far count. */
-	if (s->role != args->role && !is_boost(s->role, args->role)) {
+	if (s->role != args->role && !is_for_a_time(s->role, args->role)) {
 		s->proved = 0;
 		s->proved_sent = 0;
 	}

@@ -136,8 +136,8 @@ static __always_inline bool is_being_woken(struct task_struct *p)
 }
 
 /*
- * Where a file system without a journal marks a thread, it stores a small
- * number: ext4 how often it is inside (EXT4_NOJOURNAL_MAX_REF_COUNT), Btrfs 1.
+ * A small number is no handle: ext4 without a journal counts how often the
+ * thread is inside (EXT4_NOJOURNAL_MAX_REF_COUNT), Btrfs marks a `send` by 1.
  */
 static __always_inline bool in_transaction(const struct task_struct *p)
 {

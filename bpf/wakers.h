@@ -87,6 +87,12 @@ __noinline int note_waker(__u64 handle, __u64 sleeper, __u64 now)
 	return 0;
 }
 
+/* Also one that leaves a full core to others for a while: the roles of both end sleeps. */
+static __always_inline bool is_in_background(__u32 role)
+{
+	return role == QUELL_BACKGROUND || role == QUELL_FAIR;
+}
+
 /* An LC thread is woken that slept in futex. */
 static __always_inline void note_futex_wake(struct slot *sleeper, __u64 handle, __u64 now)
 {
@@ -96,7 +102,7 @@ static __always_inline void note_futex_wake(struct slot *sleeper, __u64 handle, 
 	__u64 waker = core ? handle_on(core) : 0;
 	struct slot *s = slot_of(waker);
 
-	if (s && READ_ONCE(s->role) == QUELL_BACKGROUND && s->tgid == sleeper->tgid)
+	if (s && is_in_background(READ_ONCE(s->role)) && s->tgid == sleeper->tgid)
 		note_waker(waker, handle, now);
 }
 
@@ -149,7 +155,7 @@ __noinline int send_ends_sleep(__u64 handle, __u64 now)
 /* A thread begins to wait. */
 static __always_inline void note_wait(struct slot *s, __u64 handle, __u64 now)
 {
-	if (!without_roles && s->role == QUELL_BACKGROUND)
+	if (!without_roles && is_in_background(s->role))
 		send_ends_sleep(handle, now);
 }
 

@@ -48,16 +48,24 @@ tell() {
             /attaching NULL sched-domain/ { inside = 0; next }
             inside && dump == nth && /^CPU|^ +domain-|^ +groups:|^root domain span/
             /^root domain span/ { inside = 0 }
-        ' >"$directory/$machine-$series.txt"
-        [ -s "$directory/$machine-$series.txt" ] || {
+        ' >"$log.txt"
+        [ -s "$log.txt" ] || {
             echo "domains: error: Linux $series told nothing of $machine" >&2
             exit 1
         }
+        mv "$log.txt" "$directory/$machine-$series.txt"
     done
 }
 
 paper=$here/../../tests/vm/paper.distances
 for machine in "${@:-all}"; do
+    case $machine in
+    all | paper-16 | paper-16-without-5 | siblings | ring-6 | paper-64) ;;
+    *)
+        echo "domains: error: no machine $machine: paper-16, paper-16-without-5, siblings, ring-6, paper-64" >&2
+        exit 64
+        ;;
+    esac
     wanted() { [ "$machine" = all ] || [ "$machine" = "$1" ]; }
     ! wanted paper-16 || tell paper-16 1 "$work/nothing" -c 16 -t 1 -n 8 -m 1024 -d "$paper"
     ! wanted paper-16-without-5 || tell paper-16-without-5 2 "$work/offline" -c 16 -t 1 -n 8 -m 1024 -d "$paper"

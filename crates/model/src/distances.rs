@@ -106,12 +106,21 @@ impl NodeDistances {
 
     /// The distances to other nodes that there are, each once, the shortest first.
     pub fn hops(&self) -> Vec<u32> {
-        let mut hops: Vec<u32> =
-            self.between.iter().copied().filter(|distance| *distance > LOCAL).collect();
-        hops.sort_unstable();
-        hops.dedup();
-        hops
+        hops(&self.between)
     }
+
+    /// The same of one node.
+    pub fn hops_of(&self, node: usize) -> Vec<u32> {
+        self.between.chunks(self.nodes).nth(node).map_or(Vec::new(), hops)
+    }
+}
+
+fn hops(distances: &[u32]) -> Vec<u32> {
+    let mut hops: Vec<u32> =
+        distances.iter().copied().filter(|distance| *distance > LOCAL).collect();
+    hops.sort_unstable();
+    hops.dedup();
+    hops
 }
 
 impl TryFrom<Vec<Vec<u32>>> for NodeDistances {

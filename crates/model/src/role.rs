@@ -39,8 +39,8 @@ pub enum Role {
     /// Longer bursts (collectors, compilers, save children, crawlers): the fair class, where the kernel shares the core
     /// among them, below all event threads.
     Background,
-    /// In the fair class for some milliseconds, because LC threads held its core almost without a pause:
-    /// kernel threads and foreign threads of that core run meanwhile.
+    /// In the fair class for some time, because LC threads held its core almost without a pause: kernel threads and
+    /// foreign threads of that core run meanwhile.
     Fair,
 }
 

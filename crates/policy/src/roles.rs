@@ -29,11 +29,12 @@ mod others;
 mod tests;
 
 use quell_model::{
-    Burst, BurstState, Class, CoreId, Nanos, Plan, Role, Rung, Snapshot, TaskId, TaskScheduler,
-    ThreadId, ThreadPlan, Waiter,
+    Burst, BurstState, CORES_MAX, Class, CoreId, Nanos, Plan, Role, Rung, Snapshot, TaskId,
+    TaskScheduler, ThreadId, ThreadPlan, Waiter,
 };
 use serde::{Deserialize, Serialize};
 
+use others::Lowered;
 pub use others::{
     FAIR_TIME, KERNEL_TIME, KERNEL_WAITS, KERNEL_WAITS_SHORT, RT_SHARE_HARD, RT_SHARE_MAX,
     RT_WINDOW,
@@ -97,8 +98,8 @@ pub struct Roles {
     demoted: Vec<Demoted>,
     /// When the next thread that ends sleeps may be boosted on a core. Cores of which that is past are left out.
     boosted: Vec<(CoreId, Nanos)>,
-    /// Where background threads left the core instead of event threads, and until when. Each core once.
-    spared: Vec<(CoreId, Nanos)>,
+    /// Full cores that background threads left, each once.
+    lowered: Vec<Lowered>,
 }
 
 impl Roles {
@@ -120,7 +121,7 @@ impl Roles {
         next = next.min(self.boost_wakers(now, seen, plan));
         plan.roles.clear();
         let listed = self.demoted.iter().filter(|thread| thread.planned.role != Role::Event);
-        plan.roles.extend(listed.map(Demoted::plan));
+        plan.roles.extend(listed.map(|thread| self.plan(thread, now, seen)));
         debug_assert!(plan.roles.is_sorted_by(|a, b| a.thread < b.thread), "roles out of order");
         next
     }
@@ -267,6 +268,15 @@ impl Roles {
         next
     }
 
+    /// What the Plan says of a thread.
+    fn plan(&self, thread: &Demoted, now: Nanos, seen: &Snapshot) -> ThreadPlan {
+        let mut planned = thread.plan();
+        if planned.role == Role::Background && self.is_lowered(planned.task, now, seen) {
+            planned.role = Role::Fair;
+        }
+        planned
+    }
+
     fn find(&self, thread: ThreadId) -> Result<usize, usize> {
         self.demoted.binary_search_by_key(&thread, |known| known.planned.thread)
     }
@@ -307,7 +317,7 @@ impl Roles {
     pub fn save(&self, state: &mut Vec<u8>) {
         put(&self.demoted, state);
         put(&self.boosted, state);
-        put(&self.spared, state);
+        put(&self.lowered, state);
     }
 
     /// As [`crate::Policy::restore`].
@@ -321,8 +331,10 @@ impl Roles {
         ensure(ordered, "demoted threads out of order")?;
         let bounded = demoted.iter().all(|thread| thread.planned.needs <= NEEDS_MAX);
         ensure(bounded, "a thread that needs more short bursts than any")?;
-        let (boosted, spared) = (take(state)?, take(state)?);
-        (self.demoted, self.boosted, self.spared) = (demoted, boosted, spared);
+        let boosted = take(state)?;
+        let lowered: Vec<Lowered> = take(state)?;
+        ensure(lowered.len() <= CORES_MAX, "more full cores than any host has")?;
+        (self.demoted, self.boosted, self.lowered) = (demoted, boosted, lowered);
         Ok(())
     }
 }

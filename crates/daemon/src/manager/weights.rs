@@ -1,6 +1,6 @@
 //! Batch work in cgroups of its own counts for least, so that the background threads of services, which are in the
-//! fair class, go before it. Where that cannot be had, they get a real-time rung above it. Looked at again each second:
-//! processes come, and move between cgroups.
+//! fair class, go before it. Where that cannot be had, they get a real-time rung above it. Looked at again each second, or
+//! sooner where something is open: processes come, and move between cgroups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,9 @@ use super::task::Task;
 use crate::command::Command;
 use crate::mailbox::Postbox;
 
+/// Looks that find something else in a cgroup of batch work, each time another, after which it is not batch work's alone.
+const UNSURE_MAX: u32 = 4;
+
 /// Processes of a task whose cgroups are read at most. The rest are most often in the same.
 const PROCESSES_MAX: usize = 64;
 
@@ -24,10 +27,8 @@ pub struct Weighed {
     elevated: bool,
     /// Each with the file that says so: which one is chosen by what the file of the shares held before.
     least: BTreeMap<PathBuf, PathBuf>,
-    /// What else was in these cgroups at the last look. Only what still is at the next one counts: a process of batch work
-    /// looks like another one while it is new, and while lock relief raises it.
-    suspects: BTreeMap<PathBuf, BTreeSet<i32>>,
-    unsure: bool,
+    /// What the last look found in these cgroups.
+    looks: BTreeMap<PathBuf, Look>,
 }
 
 /// What one look found.
@@ -35,10 +36,8 @@ pub struct Weighed {
 struct Found {
     /// Cgroups that have to count for least, with the places of the tasks for which.
     beside: BTreeMap<PathBuf, BTreeSet<usize>>,
-    /// What else is in a cgroup, once for all tasks.
-    others: BTreeMap<PathBuf, BTreeSet<i32>>,
-    /// Some of them may be processes of batch work.
-    unsure: bool,
+    /// What is in a cgroup, once for all tasks.
+    looks: BTreeMap<PathBuf, Look>,
     /// What stays less than good, by the place of the task.
     problems: BTreeMap<usize, String>,
 }
@@ -53,22 +52,20 @@ impl Weighed {
             weights,
             elevated: false,
             least: BTreeMap::new(),
-            suspects: BTreeMap::new(),
-            unsure: false,
+            looks: BTreeMap::new(),
         })
     }
 
     /// Whether the next look has to come soon.
     pub fn is_unsure(&self) -> bool {
-        self.unsure
+        self.looks.values().any(|look| look.unsure > 0)
     }
 
     /// Compares the cgroups of batch work with those of services, and tells each task what could not be had.
     pub fn look(&mut self, tasks: &mut [Task], engine: &Postbox<Command>) {
         let Some(weights) = &self.weights else { return self.elevate(true, engine) };
         let mut found = self.find(weights, tasks);
-        self.suspects = std::mem::take(&mut found.others);
-        self.unsure = found.unsure;
+        self.looks = std::mem::take(&mut found.looks);
         let is_gone = |cgroup: &&PathBuf| !found.beside.contains_key(*cgroup);
         let gone: Vec<PathBuf> = self.least.keys().filter(is_gone).cloned().collect();
         for file in gone.iter().filter_map(|cgroup| self.least.remove(cgroup)) {
@@ -137,15 +134,15 @@ impl Weighed {
         at: usize,
         found: &mut Found,
     ) {
-        // A cgroup that is gone holds nothing.
-        let look = || weights.others_in(&cgroup, known).unwrap_or_default();
-        let others = found.others.entry(cgroup.clone()).or_insert_with(look);
-        found.unsure |= !others.is_empty();
-        let is_least = self.least.contains_key(&cgroup);
-        match Verdict::of(others, self.suspects.get(&cgroup), is_least) {
-            Verdict::Shared(other) => found.note_other(at, other, &cgroup),
-            Verdict::Own => _ = found.beside.entry(cgroup).or_default().insert(at),
-            Verdict::Open => {}
+        let before = self.looks.get(&cgroup);
+        let look = || {
+            // A cgroup that is gone holds nothing.
+            let others = weights.others_in(&cgroup, known).unwrap_or_default();
+            Look::after(before, others)
+        };
+        match found.looks.entry(cgroup.clone()).or_insert_with(look).shared {
+            Some(other) => found.note_other(at, other, &cgroup),
+            None => _ = found.beside.entry(cgroup).or_default().insert(at),
         }
     }
 
@@ -157,24 +154,33 @@ impl Weighed {
     }
 }
 
-/// Whether a cgroup holds batch work alone.
-#[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    Own,
-    Shared(i32),
-    /// It stays as it is until the next look.
-    Open,
+/// What one look found in a cgroup of batch work.
+///
+/// A process of batch work looks like another one while it is new, and while lock relief raises it. So what else is there
+/// counts when it still is at the next look, or when there was something else at several in a row. Until then the
+/// cgroup stays what it was: one that nothing is known of counts as shared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Look {
+    others: BTreeSet<i32>,
+    /// One of them, where it is not batch work's alone.
+    shared: Option<i32>,
+    /// Looks in a row, this one the last, that left open whether the others stay.
+    unsure: u32,
 }
 
-impl Verdict {
-    /// Only what was there at the look before, too, is something else for sure.
-    fn of(others: &BTreeSet<i32>, before: Option<&BTreeSet<i32>>, is_least: bool) -> Verdict {
-        let stayed = before.and_then(|before| others.intersection(before).next());
-        match stayed {
-            Some(&other) => Verdict::Shared(other),
-            None if others.is_empty() || is_least => Verdict::Own,
-            None => Verdict::Open,
-        }
+impl Look {
+    fn after(before: Option<&Look>, others: BTreeSet<i32>) -> Look {
+        let stays = before.and_then(|before| others.intersection(&before.others).next());
+        let was_alone = before.is_some_and(|before| before.shared.is_none());
+        let unsure = before.map_or(0, |before| before.unsure) + 1;
+        let first = others.first().copied();
+        let (shared, unsure) = match (stays, first) {
+            (_, None) => (None, 0),
+            (Some(&other), _) => (Some(other), 0),
+            (None, Some(_)) if was_alone && unsure < UNSURE_MAX => (None, unsure),
+            (None, Some(other)) => (Some(other), u32::from(before.is_none())),
+        };
+        Look { others, shared, unsure }
     }
 }
 
@@ -201,17 +207,34 @@ impl Found {
 mod tests {
     use super::*;
 
+    /// What is shared with which process at each look, and whether the next one has to come soon.
+    fn looks<const N: usize>(others: [&[i32]; N]) -> [(Option<i32>, bool); N] {
+        let mut before = None;
+        others.map(|others| {
+            let look = Look::after(before.as_ref(), others.iter().copied().collect());
+            let said = (look.shared, look.unsure > 0);
+            before = Some(look);
+            said
+        })
+    }
+
     #[test]
-    fn process_seen_once_neither_takes_a_weight_nor_keeps_it() {
-        let looks = [vec![], vec![7], vec![8], vec![8, 9], vec![9], vec![10], vec![]];
-        let looks = looks.map(BTreeSet::from_iter);
-        let verdicts = |is_least| {
-            let mut before = None;
-            looks.each_ref().map(|others| Verdict::of(others, before.replace(others), is_least))
-        };
-        let (own, shared) = (|| Verdict::Own, Verdict::Shared);
-        assert_eq!(verdicts(true), [own(), own(), own(), shared(8), shared(9), own(), own()]);
-        let open = || Verdict::Open;
-        assert_eq!(verdicts(false), [own(), open(), open(), shared(8), shared(9), open(), own()]);
+    fn process_seen_once_does_not_share_a_cgroup_of_batch_work() {
+        let (own, open, shared) = ((None, false), (None, true), |pid| (Some(pid), false));
+        assert_eq!(looks([&[], &[7], &[8], &[]]), [own, open, open, own]);
+        assert_eq!(looks([&[], &[7], &[7, 8], &[9], &[]]), [own, open, shared(7), shared(9), own]);
+        let first = (Some(7), true);
+        assert_eq!(looks([&[7], &[8], &[]]), [first, shared(8), own], "nothing was known of it");
+    }
+
+    #[test]
+    fn other_programs_that_come_and_go_share_a_cgroup_in_the_end() {
+        let mut others: Vec<BTreeSet<i32>> = (0..10).map(|pid| BTreeSet::from([pid])).collect();
+        others.insert(0, BTreeSet::new());
+        let mut look = None;
+        for others in others {
+            look = Some(Look::after(look.as_ref(), others));
+        }
+        assert_eq!(look.map(|look| (look.shared, look.unsure)), Some((Some(9), 0)));
     }
 }

@@ -3,10 +3,12 @@
 //! Each core has a domain for each level: its siblings (`SMT`), its last-level cache (`MC`), its node (`PKG`), then one for each
 //! distance between nodes (`NUMA`). A level that spans no more than the one below it is left out. The groups of a domain
 //! are spans of the level below. Between nodes these overlap, and there kernels differ: [`DomainRules`].
+//!
+//! Not modelled: clusters that share a second-level cache (`CLS`), packages of several nodes, the NUMA levels of one group that
+//! kernels before 5.10 keep, and that in kernels before 4.13 all cores share the masks of the one that was built first, which
+//! differ where nodes are more than two hops apart.
 
-use crate::{
-    CoreDomains, CoreId, CoreSet, Domain, DomainGroup, DomainTrees, NodeDistances, Topology,
-};
+use crate::{CoreDomains, CoreId, CoreSet, Domain, DomainGroup, DomainTrees, Topology};
 
 /// What kernels do differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +17,8 @@ pub struct DomainRules {
     pub walk: GroupWalk,
     /// A group stays within its domain, also where nodes are more than two hops apart (`find_descended_sibling`, Linux 5.13).
     pub stays_within: bool,
+    /// Levels between nodes are those of node 0's distances alone (before Linux 5.12).
+    pub hops_of_node_0: bool,
     /// There are levels between nodes. Kernels of 3.19 to 4.8 lost them once a core had been off line ("Missing Scheduling
     /// Domains", section 3.4 of "A Decade of Wasted Cores").
     pub between_nodes: bool,
@@ -37,15 +41,16 @@ impl DomainRules {
     pub const LINUX_4_1: DomainRules = DomainRules {
         walk: GroupWalk::FromLowestCore,
         stays_within: false,
+        hops_of_node_0: true,
         between_nodes: true,
         node_level: "DIE",
     };
-    /// Linux 4.13 to 5.12.
+    /// Linux 4.13 to 5.11.
     pub const LINUX_4_13: DomainRules =
         DomainRules { walk: GroupWalk::FromOwnCore, ..DomainRules::LINUX_4_1 };
     /// Linux 5.13 to 6.6.
     pub const LINUX_5_13: DomainRules =
-        DomainRules { stays_within: true, ..DomainRules::LINUX_4_13 };
+        DomainRules { stays_within: true, hops_of_node_0: false, ..DomainRules::LINUX_4_13 };
     /// Linux 6.7 and later.
     pub const LINUX_6_7: DomainRules = DomainRules { node_level: "PKG", ..DomainRules::LINUX_5_13 };
 }
@@ -103,13 +108,19 @@ impl Builder {
             builder.levels.push(Level { name, between_nodes, spans });
         };
         add("SMT", false, &|a, b| cores[a].physical == cores[b].physical);
-        add("MC", false, &|a, b| cores[a].llc == cores[b].llc);
-        add(rules.node_level, false, &|a, b| cores[a].node == cores[b].node);
+        let same_node = |a: usize, b: usize| cores[a].node == cores[b].node;
+        // A cache that nodes share (sub-NUMA clusters) ends at the node.
+        add("MC", false, &|a, b| cores[a].llc == cores[b].llc && same_node(a, b));
+        add(rules.node_level, false, &same_node);
         let distance = |a: usize, b: usize| match topology.distances() {
             Some(distances) => distances.between(cores[a].node, cores[b].node),
             None => u32::from(cores[a].node != cores[b].node),
         };
-        let hops = topology.distances().map_or(vec![1], NodeDistances::hops);
+        let hops = match topology.distances() {
+            Some(distances) if rules.hops_of_node_0 => distances.hops_of(0),
+            Some(distances) => distances.hops(),
+            None => vec![1],
+        };
         for hop in hops.into_iter().filter(|_| rules.between_nodes) {
             add("NUMA", true, &|a, b| distance(a, b) <= hop);
         }
@@ -142,19 +153,30 @@ impl Builder {
         }
     }
 
-    /// Groups that do not overlap: the spans below, from the core's own on (`build_sched_groups`).
+    /// Groups that do not overlap: the spans below, the core's own first (`build_sched_groups`).
     fn groups(&self, nth: usize, at: usize, span: CoreSet) -> Vec<DomainGroup> {
+        let is_in = |other: &usize| span.contains(self.cores[*other]);
+        let mut members = (0..self.cores.len()).filter(is_in);
+        // All cores of the span share one ring: the first of them made it, since Linux 4.13 each makes it anew.
+        let first = match self.rules.walk {
+            GroupWalk::FromOwnCore => members.next_back(),
+            GroupWalk::FromLowestCore => members.next(),
+        };
+        let first = first.unwrap_or(at);
         let mut covered = CoreSet::EMPTY;
         let mut groups = Vec::new();
-        for other in (at..self.cores.len()).chain(0..at) {
+        for other in (first..self.cores.len()).chain(0..first).filter(is_in) {
             let id = self.cores[other];
-            if !span.contains(id) || covered.contains(id) {
+            if covered.contains(id) {
                 continue;
             }
             let cores = self.below(nth, other).unwrap_or(CoreSet::of(id));
             covered = covered.union(&cores);
             groups.push(DomainGroup { cores, balance: cores });
         }
+        let has_own = |group: &DomainGroup| group.cores.contains(self.cores[at]);
+        let own = groups.iter().position(has_own).unwrap_or(0);
+        groups.rotate_left(own);
         groups
     }
 
@@ -236,7 +258,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Core;
+    use crate::{Core, NodeDistances};
 
     const KERNELS: [DomainRules; 4] = [
         DomainRules::LINUX_4_1,
@@ -299,11 +321,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_core_on_line_reaches_all_others_level_by_level(machine in machines(), at in 0usize..4) {
-            let trees = machine.build(&KERNELS[at]);
+        fn each_core_online_reaches_all_others_level_by_level(machine in machines(), at in 0usize..4) {
+            let rules = KERNELS[at];
+            let trees = machine.build(&rules);
             prop_assert_eq!(trees.all(), machine.online);
             for tree in trees.cores() {
-                prop_assert_eq!(tree.reach(), machine.online);
+                prop_assert!(rules.hops_of_node_0 || tree.reach() == machine.online);
                 let mut below = CoreSet::of(tree.core);
                 for domain in &tree.domains {
                     prop_assert!(below.is_subset(&domain.span) && below != domain.span);
@@ -328,6 +351,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn siblings_that_are_numbered_apart_share_one_ring_of_groups() {
+        let topology = Topology::regular(1, 4, 2).unwrap();
+        let online = topology.all().difference(&CoreSet::of(CoreId(4)));
+        let groups = |rules, core: usize| {
+            let trees = DomainTrees::build(&topology, &online, rules);
+            let of_core = trees.cores().iter().find(|tree| tree.core.index() == core);
+            let groups = &of_core.unwrap().domains.last().unwrap().groups;
+            groups.iter().map(|group| group.cores.to_string()).collect::<Vec<String>>()
+        };
+        // The walk of core 7, the last one: 3,7, 0, 1,5, 2,6.
+        assert_eq!(groups(&DomainRules::LINUX_6_7, 2), ["2,6", "3,7", "0", "1,5"]);
+        assert_eq!(groups(&DomainRules::LINUX_6_7, 1), ["1,5", "2,6", "3,7", "0"]);
+        assert_eq!(groups(&DomainRules::LINUX_4_1, 1), ["1,5", "2,6", "3,7", "0"]);
     }
 
     #[test]

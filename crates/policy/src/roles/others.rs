@@ -3,9 +3,11 @@
 //!
 //! Where threads in the background are above the fair class (`Snapshot::elevated_background`), they are counted among those
 //! that hold the core, and leave it first, all of them and for a whole window: a server that took their turn would wait
-//! behind them until its own time in the fair class ends.
+//! behind them until its own time in the fair class ends. The Plan shows them as [`Role::Fair`] meanwhile; what they have
+//! to prove, and their boosts, go on.
 
 use quell_model::{CoreId, Nanos, Permille, Role, Snapshot, TaskId, ThreadId};
+use serde::{Deserialize, Serialize};
 
 use super::{Demoted, Roles, has_roles, role_of};
 
@@ -46,14 +48,31 @@ pub const RT_WINDOW: Nanos = Nanos::from_millis(250);
 /// Least interval of looks at a core near [`RT_SHARE_MAX`].
 const SHARE_LOOK: Nanos = Nanos::from_millis(10);
 
-/// Background threads do not leave a core again for so long after they came back to it: the share that is as high at once
-/// is that of others.
-const SPARED_PAUSE: Nanos = Nanos::from_millis(50);
+/// Where that of background threads was in vain, they keep their rung for so long, and event threads take their turns.
+const IN_VAIN_PAUSE: Nanos = Nanos::from_secs(5);
+
+/// Background threads left a core that was full, without a change of their roles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Lowered {
+    /// Threads of tasks that may use it are lowered.
+    core: CoreId,
+    /// [`FAIR_TIME`] after a window of the share: a server that takes its turn then does not wait behind them.
+    until: Nanos,
+    /// The core was as full without them.
+    in_vain: bool,
+}
+
+impl Lowered {
+    fn end(&self) -> Nanos {
+        self.until + if self.in_vain { IN_VAIN_PAUSE } else { Nanos::ZERO }
+    }
+}
 
 impl Roles {
     /// Sends the running LC thread of each core that LC holds almost without a pause, or for which a kernel thread has waited
     /// for long, to the fair class for a while.
     pub(super) fn leave_core_to_others(&mut self, now: Nanos, seen: &Snapshot) -> Nanos {
+        self.lowered.retain(|lowered| now < lowered.end());
         let mut next = Nanos::MAX;
         for core in seen.cores.iter().filter(|core| core.managed && core.online) {
             let Some((thread, length)) = core.burst else { continue };
@@ -75,7 +94,8 @@ impl Roles {
             let room = RT_SHARE_MAX.0.saturating_sub(share.0);
             let full = Nanos(RT_WINDOW.0 / 1_000 * u64::from(room));
             next = next.min(now + full.max(SHARE_LOOK));
-            if share <= RT_SHARE_MAX || self.background_goes_first(core.id, now, seen) {
+            let is_full = share > RT_SHARE_MAX;
+            if !is_full || self.background_goes_first(core.id, thread, now, seen) {
                 continue;
             }
             if is_short && share <= RT_SHARE_HARD {
@@ -84,30 +104,43 @@ impl Roles {
             self.leave_to_others(thread, task, length, now, FAIR_TIME);
             next = next.min(now + FAIR_TIME);
         }
-        next
+        let lowered = self.lowered.iter().map(|lowered| lowered.until).filter(|until| *until > now);
+        lowered.min().map_or(next, |until| next.min(until))
     }
 
     /// Whether threads in the background leave this core, or have left it a moment ago, so that the others may stay.
-    fn background_goes_first(&mut self, core: CoreId, now: Nanos, seen: &Snapshot) -> bool {
+    fn background_goes_first(
+        &mut self,
+        core: CoreId,
+        running: ThreadId,
+        now: Nanos,
+        seen: &Snapshot,
+    ) -> bool {
         if !seen.elevated_background {
             return false;
         }
-        self.spared.retain(|(_, until)| now < *until + SPARED_PAUSE);
-        if let Some((_, until)) = self.spared.iter().find(|(spared, _)| *spared == core) {
-            // After it the share is still as high: it was not theirs.
-            return now < *until;
+        if let Some(lowered) = self.lowered.iter_mut().find(|lowered| lowered.core == core) {
+            let is_spared = now + FAIR_TIME < lowered.until;
+            lowered.in_vain |= !is_spared;
+            return is_spared;
         }
-        let mut has_background = false;
-        for thread in &mut self.demoted {
-            if thread.planned.role == Role::Background {
-                thread.leave_for(RT_WINDOW, now);
-                has_background = true;
-            }
+        let in_background = |thread: &Demoted| {
+            thread.planned.role == Role::Background && may_use(seen, thread.planned.task, core)
+        };
+        // One that has the core itself is one to leave it, too, and it alone.
+        let has_core = self.role(running) == Role::Background;
+        let leave = !has_core && self.demoted.iter().any(in_background);
+        if leave {
+            let until = now + RT_WINDOW + FAIR_TIME;
+            self.lowered.push(Lowered { core, until, in_vain: false });
         }
-        if has_background {
-            self.spared.push((core, now + RT_WINDOW));
-        }
-        has_background
+        leave
+    }
+
+    /// Whether threads in the background of this task are in the fair class although others of them are above it.
+    pub(super) fn is_lowered(&self, task: TaskId, now: Nanos, seen: &Snapshot) -> bool {
+        let is_here = |lowered: &Lowered| now < lowered.until && may_use(seen, task, lowered.core);
+        self.lowered.iter().any(is_here)
     }
 
     /// Sends a thread to the fair class for so long.
@@ -121,8 +154,13 @@ impl Roles {
     ) {
         let Some(thread) = self.entry(thread, task, now) else { return };
         if thread.planned.role != Role::Fair {
+            thread.earned = match thread.planned.role {
+                Role::Boosted => Role::Background,
+                role => role,
+            };
             thread.planned.burst = burst;
-            thread.leave_for(time, now);
+            thread.become_role(Role::Fair, now);
+            thread.until = Some(now + time);
         }
     }
 
@@ -156,16 +194,10 @@ impl Roles {
     }
 }
 
-impl Demoted {
-    /// Goes to the fair class for so long.
-    fn leave_for(&mut self, time: Nanos, now: Nanos) {
-        self.earned = match self.planned.role {
-            Role::Boosted => Role::Background,
-            role => role,
-        };
-        self.become_role(Role::Fair, now);
-        self.until = Some(now + time);
-    }
+/// Whether a task may use a core.
+fn may_use(seen: &Snapshot, task: TaskId, core: CoreId) -> bool {
+    let view = seen.tasks.get(task.at()).filter(|view| view.id == task);
+    view.is_some_and(|view| view.limits.allowed.contains(core))
 }
 
 /// For how long a thread leaves its core to a kernel thread that waits since then.

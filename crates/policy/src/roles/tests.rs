@@ -1,5 +1,6 @@
 mod backlog;
 mod boosts;
+mod lowered;
 
 use proptest::prelude::*;
 use quell_model::{
@@ -374,38 +375,6 @@ fn threads_with_short_bursts_leave_a_full_core_to_others_too() {
     assert_eq!(bench.plan.role(MAIN), Role::Fair);
 }
 
-/// A core that is full with a server and its child, whose rung is a real-time one, too.
-fn full_with_a_child() -> Bench {
-    let mut bench = Bench::new();
-    bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
-    bench.seen.elevated_background = true;
-    bench.run(Some(MAIN));
-    bench.seen.cores[0].rt_share = Signal::Measured(Permille(1_000));
-    bench.decide();
-    bench
-}
-
-#[test]
-fn elevated_background_thread_leaves_a_full_core_before_the_server() {
-    let mut bench = full_with_a_child();
-    assert_eq!([MAIN, HELPER].map(|thread| bench.plan.role(thread)), [Role::Event, Role::Fair]);
-    bench.wait(RT_WINDOW - Nanos(1));
-    assert_eq!([MAIN, HELPER].map(|thread| bench.plan.role(thread)), [Role::Event, Role::Fair]);
-    bench.seen.cores[0].rt_share = Signal::Measured(Permille(700));
-    bench.wait(Nanos(1));
-    assert_eq!(bench.plan.role(HELPER), Role::Background, "it has made room");
-    bench.seen.cores[0].rt_share = Signal::Measured(Permille(1_000));
-    bench.wait(Nanos::from_millis(100));
-    assert_eq!([MAIN, HELPER].map(|thread| bench.plan.role(thread)), [Role::Event, Role::Fair]);
-}
-
-#[test]
-fn server_that_fills_a_core_by_itself_leaves_it_though_others_are_in_the_background() {
-    let mut bench = full_with_a_child();
-    bench.wait(RT_WINDOW);
-    assert_eq!(bench.plan.role(MAIN), Role::Fair);
-}
-
 #[test]
 fn kernel_thread_that_waits_for_long_has_all_threads_leave() {
     let mut bench = Bench::new();
@@ -488,9 +457,11 @@ proptest! {
     #[test]
     fn any_sequence_of_bursts_keeps_the_table_sound(
         steps in proptest::collection::vec(
-            ((0u32..6, 0u64..20_000_000, any_state()), 0u64..50_000_000, 0u16..1_001), 1..200)
+            ((0u32..6, 0u64..20_000_000, any_state()), 0u64..50_000_000, 0u16..1_001), 1..200),
+        elevated_background in any::<bool>(),
     ) {
         let mut bench = Bench::new();
+        bench.seen.elevated_background = elevated_background;
         for ((index, length, state), passed, share) in steps {
             let thread = ThreadId { index, generation: 1 };
             let task = if index % 2 == 0 { OWNER } else { GUEST };
@@ -510,7 +481,8 @@ proptest! {
                 prop_assert!(planned.role != Role::Event);
                 prop_assert!(is_assigned || planned.needs <= NEEDS_MAX);
                 let fair = planned.role == Role::Fair;
-                prop_assert!(!fair || next <= bench.now + FAIR_TIME);
+                let most = if elevated_background { RT_WINDOW } else { Nanos::ZERO };
+                prop_assert!(!fair || next <= bench.now + most + FAIR_TIME);
                 let boosted = planned.role == Role::Boosted;
                 prop_assert!(!boosted || next <= bench.now + LEND_TIME);
             }
@@ -520,6 +492,7 @@ proptest! {
             prop_assert!(restored.restore(&mut &saved[..]).is_ok());
             prop_assert_eq!(&restored.demoted, &bench.roles.demoted);
             prop_assert_eq!(&restored.boosted, &bench.roles.boosted);
+            prop_assert_eq!(&restored.lowered, &bench.roles.lowered);
         }
     }
 
