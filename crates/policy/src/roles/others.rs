@@ -124,8 +124,13 @@ impl Roles {
             lowered.in_vain |= !is_spared;
             return is_spared;
         }
+        // One that left the core alone a moment ago comes back before the next window.
         let in_background = |thread: &Demoted| {
-            thread.planned.role == Role::Background && may_use(seen, thread.planned.task, core)
+            let role = match thread.planned.role {
+                Role::Fair => thread.earned,
+                role => role,
+            };
+            role == Role::Background && may_use(seen, thread.planned.task, core)
         };
         // One that has the core itself is one to leave it, too, and it alone.
         let has_core = self.role(running) == Role::Background;

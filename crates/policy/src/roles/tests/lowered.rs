@@ -70,6 +70,23 @@ fn background_thread_that_has_the_core_leaves_it_alone() {
 }
 
 #[test]
+fn server_does_not_leave_for_one_that_has_left_alone() {
+    let mut bench = Bench::new();
+    bench.overrun(HELPER, Nanos::from_millis(5), MAIN);
+    bench.seen.elevated_background = true;
+    bench.seen.cores[0].running = Some(OWNER);
+    bench.seen.cores[0].burst = Some((HELPER, Nanos::from_millis(9)));
+    bench.seen.cores[0].rt_share = FULL;
+    bench.decide();
+    assert_eq!(roles(&bench), [Role::Event, Role::Fair]);
+    bench.run(Some(MAIN));
+    bench.wait(Nanos::from_millis(10));
+    assert_eq!(roles(&bench), [Role::Event, Role::Fair]);
+    bench.wait(FAIR_TIME);
+    assert_eq!(roles(&bench), [Role::Event, Role::Fair], "nor when it would be back");
+}
+
+#[test]
 fn what_it_proves_and_its_boosts_go_on() {
     let mut bench = full_with_a_child();
     // The server may spin for a lock of its child.
