@@ -19,7 +19,7 @@ pub struct DomainRules {
     pub stays_within: bool,
     /// Levels between nodes are those of node 0's distances alone (before Linux 5.12).
     pub hops_of_node_0: bool,
-    /// There are levels between nodes. Kernels of 3.19 to 4.8 lost them once a core had been off line ("Missing Scheduling
+    /// There are levels between nodes. Kernels of 3.19 to 4.8 lost them once a core had been offline ("Missing Scheduling
     /// Domains", section 3.4 of "A Decade of Wasted Cores").
     pub between_nodes: bool,
     /// The name of the level of nodes: `DIE` before Linux 6.7.
@@ -48,7 +48,7 @@ impl DomainRules {
     /// Linux 4.13 to 5.11.
     pub const LINUX_4_13: DomainRules =
         DomainRules { walk: GroupWalk::FromOwnCore, ..DomainRules::LINUX_4_1 };
-    /// Linux 5.13 to 6.6.
+    /// Linux 5.13 to 6.6. What lies between, 5.12, has node 0's distances no longer.
     pub const LINUX_5_13: DomainRules =
         DomainRules { stays_within: true, hops_of_node_0: false, ..DomainRules::LINUX_4_13 };
     /// Linux 6.7 and later.
