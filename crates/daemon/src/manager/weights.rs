@@ -140,9 +140,10 @@ impl Weighed {
             let others = weights.others_in(&cgroup, known).unwrap_or_default();
             Look::after(before, others)
         };
-        match found.looks.entry(cgroup.clone()).or_insert_with(look).shared {
-            Some(other) => found.note_other(at, other, &cgroup),
-            None => _ = found.beside.entry(cgroup).or_default().insert(at),
+        match found.looks.entry(cgroup.clone()).or_insert_with(look).verdict {
+            Verdict::Shared(other) => found.note_other(at, other, &cgroup),
+            Verdict::Alone => _ = found.beside.entry(cgroup).or_default().insert(at),
+            Verdict::Open => {}
         }
     }
 
@@ -158,29 +159,40 @@ impl Weighed {
 ///
 /// A process of batch work looks like another one while it is new, and while lock relief raises it. So what else is there
 /// counts when it still is at the next look, or when there was something else at several in a row. Until then the
-/// cgroup stays what it was: one that nothing is known of counts as shared.
+/// cgroup stays what it was. Of a cgroup seen for the first time nothing follows: its weight stays, and so do the rungs of
+/// background threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Look {
     others: BTreeSet<i32>,
-    /// One of them, where it is not batch work's alone.
-    shared: Option<i32>,
+    verdict: Verdict,
     /// Looks in a row, this one the last, that left open whether the others stay.
     unsure: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Batch work's alone.
+    Alone,
+    /// With this process among others.
+    Shared(i32),
+    /// The next look decides.
+    Open,
 }
 
 impl Look {
     fn after(before: Option<&Look>, others: BTreeSet<i32>) -> Look {
         let stays = before.and_then(|before| others.intersection(&before.others).next());
-        let was_alone = before.is_some_and(|before| before.shared.is_none());
+        let was_alone = before.is_some_and(|before| before.verdict == Verdict::Alone);
         let unsure = before.map_or(0, |before| before.unsure) + 1;
         let first = others.first().copied();
-        let (shared, unsure) = match (stays, first) {
-            (_, None) => (None, 0),
-            (Some(&other), _) => (Some(other), 0),
-            (None, Some(_)) if was_alone && unsure < UNSURE_MAX => (None, unsure),
-            (None, Some(other)) => (Some(other), u32::from(before.is_none())),
+        let (verdict, unsure) = match (stays, first) {
+            (_, None) => (Verdict::Alone, 0),
+            (Some(&other), _) => (Verdict::Shared(other), 0),
+            (None, Some(_)) if was_alone && unsure < UNSURE_MAX => (Verdict::Alone, unsure),
+            (None, Some(_)) if before.is_none() => (Verdict::Open, unsure),
+            (None, Some(other)) => (Verdict::Shared(other), 0),
         };
-        Look { others, shared, unsure }
+        Look { others, verdict, unsure }
     }
 }
 
@@ -207,12 +219,12 @@ impl Found {
 mod tests {
     use super::*;
 
-    /// What is shared with which process at each look, and whether the next one has to come soon.
-    fn looks<const N: usize>(others: [&[i32]; N]) -> [(Option<i32>, bool); N] {
+    /// The verdict of each look, and whether the next one has to come soon.
+    fn looks<const N: usize>(others: [&[i32]; N]) -> [(Verdict, bool); N] {
         let mut before = None;
         others.map(|others| {
             let look = Look::after(before.as_ref(), others.iter().copied().collect());
-            let said = (look.shared, look.unsure > 0);
+            let said = (look.verdict, look.unsure > 0);
             before = Some(look);
             said
         })
@@ -220,11 +232,13 @@ mod tests {
 
     #[test]
     fn process_seen_once_does_not_share_a_cgroup_of_batch_work() {
-        let (own, open, shared) = ((None, false), (None, true), |pid| (Some(pid), false));
+        let (own, open) = ((Verdict::Alone, false), (Verdict::Alone, true));
+        let shared = |pid| (Verdict::Shared(pid), false);
         assert_eq!(looks([&[], &[7], &[8], &[]]), [own, open, open, own]);
         assert_eq!(looks([&[], &[7], &[7, 8], &[9], &[]]), [own, open, shared(7), shared(9), own]);
-        let first = (Some(7), true);
+        let first = (Verdict::Open, true);
         assert_eq!(looks([&[7], &[8], &[]]), [first, shared(8), own], "nothing was known of it");
+        assert_eq!(looks([&[7], &[7]]), [first, shared(7)]);
     }
 
     #[test]
@@ -235,6 +249,6 @@ mod tests {
         for others in others {
             look = Some(Look::after(look.as_ref(), others));
         }
-        assert_eq!(look.map(|look| (look.shared, look.unsure)), Some((Some(9), 0)));
+        assert_eq!(look.map(|look| (look.verdict, look.unsure)), Some((Verdict::Shared(9), 0)));
     }
 }
