@@ -18,6 +18,8 @@ const CLIENT_NICE: i32 = -10;
 const SEARCH_RUN: Nanos = Nanos::from_secs(1);
 const PRECISION: f64 = 0.08;
 const ATTEMPTS: u32 = 4;
+/// Requests a second right after the filling.
+const FILL_RPS: f64 = 1_000.0;
 /// Load before the first account is read, beyond the warm-up, and after the second.
 const MARGIN: Duration = Duration::from_millis(100);
 
@@ -43,8 +45,12 @@ impl Memcached {
     ) -> Result<Memcached> {
         let service =
             Service::start(&Definition::named("memcached")?, &CoreSet::of(managed), stop)?;
-        set_roles(&service, Policy::Fifo, 0)?;
-        let mut memcached = Memcached { service, client, rate_rps: 0.0 };
+        let mut memcached = Memcached { service, client, rate_rps: FILL_RPS };
+        // Before its workers are real-time: its LRU maintainer, which evicts, starves behind them then, and stores fail.
+        let mut fill = memcached.load(MARGIN, MARGIN, 1)?;
+        fill.preload = true;
+        quell_load::run(&fill, &mut Silent).context("fill memcached")?;
+        set_roles(&memcached.service, Policy::Fifo, 0)?;
         let peak_rps = match peak_rps {
             Some(peak_rps) => peak_rps,
             None => {
@@ -54,9 +60,6 @@ impl Memcached {
         };
         progress.note(&format!("memcached: peak {peak_rps:.0} requests/s"));
         memcached.rate_rps = peak_rps / 2.0;
-        let mut fill = memcached.load(MARGIN, MARGIN, 1)?;
-        fill.preload = true;
-        quell_load::run(&fill, &mut Silent).context("fill memcached")?;
         memcached.service.group.pause()?;
         Ok(memcached)
     }
@@ -142,8 +145,7 @@ impl Memcached {
     /// The highest load that it sustains while nothing but a PAUSE loop is beneath it.
     fn search(&self, managed: CoreId, stop: &Stop) -> Result<f64> {
         let _awake = PauseLoop::start(managed)?;
-        let mut load = self.load(Duration::from_secs(1), MARGIN, 1)?;
-        load.preload = true;
+        let load = self.load(Duration::from_secs(1), MARGIN, 1)?;
         let definition = &self.service.definition.load;
         let mut search = SearchSpec::new(load);
         search.start_rps = definition.start_rps;
