@@ -121,6 +121,7 @@ impl Engine<'_> {
             result.ran = books.ran;
             result.polled = books.polled;
             result.work = books.work() - self.books.before[task];
+            result.completed = self.programs[task].completed;
         }
         let managed = &self.scenario.host.managed;
         let managed = self.cores.iter().filter(|core| managed.contains(core.id));

@@ -41,8 +41,14 @@ pub const MODEL: &str = include_str!("../tests/digests.txt");
 
 pub use books::Broken;
 pub use engine::{run, run_traced};
+pub use kernel::linux::{
+    Balancer, Fix, Fixes, KernelModel, LevelRules, LoadMetric, Picker, RtLimit, WakeSearch,
+};
 pub use machine::Machine;
 pub use report::{Latencies, Report, Sample, TaskReport, TaskSample};
-pub use scenario::{Change, Costs, Faults, Scenario};
+pub use scenario::{Change, Costs, Faults, Kernel, Scenario};
 pub use trace::Sink;
-pub use workload::{Helper, Load, Phase, Service, Step, Style, Task};
+pub use workload::{
+    Helper, Load, Phase, Program, ProgramStep, Service, Step, Style, Sync, SyncKind, Task,
+    ThreadKind, Waiting,
+};

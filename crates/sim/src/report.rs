@@ -1,9 +1,10 @@
 //! What came out.
 
+use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
 use hdrhistogram::Histogram;
-use quell_model::{Bytes, BytesPerSec, CoreMode, CorePlan, Nanos, Plan};
+use quell_model::{Bytes, BytesPerSec, CoreMode, CorePlan, MoveCause, Nanos, Plan};
 use quell_policy::invariants::Violation;
 
 use crate::books::Broken;
@@ -62,6 +63,8 @@ pub struct TaskReport {
     pub polled: Nanos,
     /// Work done after the warm-up: core time on an idle host.
     pub work: Nanos,
+    /// When the last thread of its program ended.
+    pub completed: Option<Nanos>,
 }
 
 impl TaskReport {
@@ -74,6 +77,7 @@ impl TaskReport {
             ran: Nanos::ZERO,
             polled: Nanos::ZERO,
             work: Nanos::ZERO,
+            completed: None,
         }
     }
 
@@ -106,6 +110,10 @@ pub struct Report {
     pub longest_inversion: Nanos,
     /// Longest time that a thread of the kernel waited for its core.
     pub longest_kernel_wait: Nanos,
+    /// Core time that idled while threads waited in other cores' queues that might have used it.
+    pub wasted: Nanos,
+    /// Threads that the kernel moved from queue to queue, by cause.
+    pub migrations: BTreeMap<MoveCause, u64>,
     /// Time in which managed cores that were online had nothing to run, over all of them.
     pub idle: Nanos,
     /// What went through the memory controllers.
@@ -197,10 +205,14 @@ impl Report {
     pub(crate) fn seal(&mut self) {
         let mut hash = Fnv(self.digest);
         for task in &self.tasks {
-            let TaskReport { arrived, answered, unanswered, ran, polled, work, latency } = task;
+            let TaskReport { arrived, answered, unanswered, ran, polled, work, latency, completed } =
+                task;
             let tail = [500, 990, 999].map(|per_mille| task.percentile(per_mille));
             (arrived, answered, unanswered, ran, polled, work).hash(&mut hash);
             (latency.count(), latency.mean(), tail, latency.max()).hash(&mut hash);
+            if let Some(completed) = completed {
+                completed.hash(&mut hash);
+            }
         }
         let Report { ticks, events, memory_bytes, owner_changes, rung_changes, .. } = self;
         (ticks, events, memory_bytes, owner_changes, rung_changes).hash(&mut hash);
@@ -208,6 +220,11 @@ impl Report {
         (longest_inversion, idle, violated, self.broken.len() as u64).hash(&mut hash);
         if self.longest_kernel_wait > Nanos::ZERO {
             self.longest_kernel_wait.hash(&mut hash);
+        }
+        if !self.migrations.is_empty() {
+            self.wasted.hash(&mut hash);
+            let migrations = self.migrations.iter();
+            migrations.for_each(|(cause, count)| (*cause as u64, count).hash(&mut hash));
         }
         for Sample { at, traffic, tasks } in &self.timeline {
             (at, traffic).hash(&mut hash);

@@ -3,6 +3,7 @@
 use quell_model::{CoreId, Nanos};
 use quell_policy::Host;
 
+use crate::kernel::linux::KernelModel;
 use crate::machine::Machine;
 use crate::workload::Task;
 
@@ -15,6 +16,8 @@ pub struct Scenario {
     pub host: Host,
     /// What its cores share.
     pub machine: Machine,
+    /// How the kernel schedules threads.
+    pub kernel: Kernel,
     /// Tasks by place.
     pub tasks: Vec<Task>,
     /// What switches and actions cost.
@@ -35,6 +38,16 @@ pub struct Scenario {
     pub feed: Nanos,
     /// The seed of all chance.
     pub seed: u64,
+}
+
+/// How the kernel schedules threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kernel {
+    /// One queue for all cores: a thread never waits while a core that it may use idles.
+    #[default]
+    Global,
+    /// A queue for each core, and a load balancer.
+    Linux(KernelModel),
 }
 
 /// What it takes to change who runs. Actions take half to one and a half times their figure.

@@ -7,14 +7,15 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 use quell_model::{
-    Activity, CoreDecision, CoreSet, CoreState, Event, Keyframe, Left, Meta, MoveCause, Nanos,
-    PlanReason, Planned, Rank, Rung, Runner, Source, TaskId, TaskInfo, TaskReason, ThreadName,
-    ThreadState, What,
+    Activity, Certainty, CoreDecision, CoreId, CoreSet, CoreState, Event, Keyframe, Left, Meta,
+    MoveCause, Nanos, PlanReason, Planned, Rank, Rung, Runner, Source, TaskId, TaskInfo,
+    TaskReason, ThreadName, ThreadState, What,
 };
 
 use crate::engine::{Engine, Timer};
+use crate::kernel::linux::{Looked, Migration};
 use crate::kernel::{State, Thread};
-use crate::scenario::Scenario;
+use crate::scenario::{Kernel, Scenario};
 
 /// Who hears the events, in the order of time.
 pub trait Sink {
@@ -35,6 +36,10 @@ pub(crate) struct Trace<'a> {
     shown: Vec<Option<usize>>,
     touched: Vec<usize>,
     woken: Vec<usize>,
+    /// What the kernel moved since the last step.
+    moved: Vec<Migration>,
+    /// What its searches looked at.
+    looked: Vec<Looked>,
     /// By thread: on which core's queue the trace has it, or had it last, and whether it is in there now.
     queue: Vec<(Option<usize>, bool)>,
     /// By thread: whether the trace has it ended, because it gave up waiting.
@@ -55,6 +60,8 @@ impl<'a> Trace<'a> {
             shown: vec![None; cores],
             touched: Vec::new(),
             woken: Vec::new(),
+            moved: Vec::new(),
+            looked: Vec::new(),
             queue: Vec::new(),
             ended: Vec::new(),
             planned: Vec::new(),
@@ -100,15 +107,22 @@ impl Scenario {
             kernel: format!("quell-sim {}, policy {policy}", env!("CARGO_PKG_VERSION")),
             host: self.name.clone(),
             hooks: Vec::new(),
-            absent: [
-                "loads of run queues; what waits is in the queue of the core it ran on last",
-                "considered cores and balancing: this kernel searches all cores at once",
-                "softirqs and interrupts",
-            ]
-            .map(str::to_owned)
-            .to_vec(),
+            absent: absent(self.kernel).iter().map(|what| (*what).to_owned()).collect(),
             wall_offset_ns: 0,
         }
+    }
+}
+
+/// What traces of a kernel model do not have.
+fn absent(kernel: Kernel) -> &'static [&'static str] {
+    const NO_INTERRUPTS: &str = "softirqs and interrupts";
+    match kernel {
+        Kernel::Global => &[
+            "loads of run queues; what waits is in the queue of the core it ran on last",
+            "considered cores and balancing: this kernel searches all cores at once",
+            NO_INTERRUPTS,
+        ],
+        Kernel::Linux(_) => &[NO_INTERRUPTS],
     }
 }
 
@@ -124,6 +138,14 @@ impl Engine<'_> {
     pub(crate) fn tell_waking(&mut self, thread: usize) {
         if let Some(trace) = &mut self.trace {
             trace.woken.push(thread);
+        }
+    }
+
+    /// The kernel moved threads from queue to queue, and looked at cores.
+    pub(crate) fn note_linux(&mut self, migrations: &[Migration], looked: Vec<Looked>) {
+        if let Some(trace) = &mut self.trace {
+            trace.moved.extend_from_slice(migrations);
+            trace.looked.extend(looked);
         }
     }
 
@@ -150,6 +172,12 @@ impl Engine<'_> {
     pub(crate) fn tell_switches(&mut self) {
         let Some(mut trace) = self.trace.take() else { return };
         trace.make_room(self.threads.len());
+        for looked in std::mem::take(&mut trace.looked) {
+            self.tell_looked(&mut trace, &looked);
+        }
+        for migration in std::mem::take(&mut trace.moved) {
+            self.tell_migration(&mut trace, migration);
+        }
         for thread in std::mem::take(&mut trace.woken) {
             self.tell_wake(&mut trace, thread);
         }
@@ -164,6 +192,11 @@ impl Engine<'_> {
                 trace.queued[at].1 = queued;
                 let what = What::Queue { of: core.id, queued, runnable: queued };
                 trace.tell(self.now, at, core.id, what);
+                if let Some(linux) = &self.linux {
+                    let (weight, average) = linux.load(core.id, self.now);
+                    let what = What::Load { of: core.id, weight, average };
+                    trace.tell(self.now, at, core.id, what);
+                }
             }
         }
         self.trace = Some(trace);
@@ -174,7 +207,7 @@ impl Engine<'_> {
         let target = match state.state {
             State::Sleeping => return self.tell_given_up(trace, thread),
             State::Running(at) => at,
-            State::Waiting { .. } => state.last_core.unwrap_or_default(),
+            State::Waiting { .. } => self.queue_of(thread),
         };
         self.tell_born_again(trace, thread);
         if trace.shown.contains(&Some(thread)) {
@@ -210,6 +243,38 @@ impl Engine<'_> {
         let mut tell = |what| trace.tell(self.now, at, self.cores[at].id, what);
         tell(What::Fork { parent: number(self.tasks[task].first), child: self.runner(thread) });
         tell(What::Allowed { thread: number(thread), cores: self.cores_of(thread).into() });
+    }
+
+    /// The position of the core in whose queue a thread waits: of the one it ran on last where there is one queue for all.
+    fn queue_of(&self, thread: usize) -> usize {
+        match &self.linux {
+            Some(linux) => self.at(linux.last_core(thread)),
+            None => self.threads[thread].last_core.unwrap_or_default(),
+        }
+    }
+
+    fn tell_looked(&self, trace: &mut Trace, looked: &Looked) {
+        let by = CoreId(looked.by as u16);
+        let what = What::Considered {
+            by,
+            search: looked.search,
+            cores: looked.cores.into(),
+            certainty: Certainty::Observed,
+        };
+        trace.tell(self.now, self.at(by), by, what);
+    }
+
+    /// The kernel moved a thread that the trace has in a queue.
+    fn tell_migration(&self, trace: &mut Trace, migration: Migration) {
+        let Migration { thread, to, cause, .. } = migration;
+        if trace.queue[thread].1 {
+            let to = self.at(CoreId(to as u16));
+            // A running thread is shown to leave its core first.
+            if let Some(at) = trace.shown.iter().position(|shown| *shown == Some(thread)) {
+                self.show(trace, at, None);
+            }
+            self.tell_move(trace, thread, to, cause);
+        }
     }
 
     fn tell_move(&self, trace: &mut Trace, thread: usize, to: usize, cause: MoveCause) {
@@ -282,7 +347,10 @@ impl Engine<'_> {
             let (core, state) = match thread.state {
                 State::Running(core) => (core, Activity::Running),
                 State::Waiting { .. } => {
-                    let core = trace.queue[at].0.or(thread.last_core).unwrap_or_default();
+                    let core = match &self.linux {
+                        Some(_) => self.queue_of(at),
+                        None => trace.queue[at].0.or(thread.last_core).unwrap_or_default(),
+                    };
                     waiting[core] += 1;
                     (core, Activity::Waiting)
                 }
@@ -301,15 +369,18 @@ impl Engine<'_> {
         }
         for (core, waiting) in self.cores.iter().zip(waiting).filter(|(core, _)| core.online) {
             let queued = waiting + u32::from(core.running.is_some());
+            let (weight, average) =
+                self.linux.as_ref().map_or((0, 0), |linux| linux.load(core.id, self.now));
+            let all = self.scenario.host.topology.all();
             frame.cores.push(CoreState {
                 core: core.id,
                 running: core.running.map_or(0, number),
                 queued,
                 runnable: queued,
-                weight: 0,
-                average: 0,
+                weight,
+                average,
                 wake_pending: false,
-                domain: self.scenario.host.topology.all(),
+                domain: self.linux.as_ref().map_or(all, |linux| linux.reach(core.id)),
             });
         }
         trace.tell(self.now, 0, self.cores[0].id, What::Keyframe(Arc::new(frame)));

@@ -6,3 +6,4 @@ pub mod simhost;
 pub mod simspeed;
 pub mod simulate;
 pub mod validation;
+pub mod wasted_cores;

@@ -18,6 +18,7 @@ mod three_services;
 mod validation;
 mod view;
 mod wake_cost;
+mod wasted_cores;
 mod why;
 
 use std::path::{Path, PathBuf};
@@ -59,6 +60,7 @@ enum Command {
     Sim(sim::Args),
     SimHost(sim_host::Args),
     Validation(validation::Args),
+    WastedCores(wasted_cores::Args),
     Report(report::Args),
 }
 
@@ -82,6 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Sim(args) => sim::run(args),
         Command::SimHost(args) => sim_host::run(args),
         Command::Validation(args) => validation::run(args),
+        Command::WastedCores(args) => wasted_cores::run(args),
         Command::Report(args) => report::run(args),
     }
 }

@@ -32,6 +32,7 @@ impl Engine<'_> {
             }
             Timer::Check(at) => self.check_burst(at),
             Timer::Helper(nth) => self.helper_due(nth),
+            Timer::Program(thread) => self.program_due(thread),
             Timer::Feed => {
                 self.report_latencies();
                 self.after(self.scenario.feed, timer);

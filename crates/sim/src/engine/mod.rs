@@ -4,7 +4,9 @@ mod debug;
 mod events;
 mod timers;
 
-use quell_model::{Burst, Class, CoreSet, Nanos, Plan, Role, Rung, Snapshot, TaskScheduler};
+use quell_model::{
+    Burst, Class, CoreId, CoreSet, Nanos, Plan, Role, Rung, Snapshot, TaskScheduler,
+};
 use quell_policy::invariants::Checker;
 use quell_policy::{Policy, Wake};
 
@@ -12,7 +14,11 @@ use crate::books::Books;
 use crate::chance::Chance;
 use crate::feed::Feed;
 use crate::host::{Backend, RtShare, room};
-use crate::kernel::{BurstRecord, Core, HelperThread, Progress, State, TaskState, Thread, Work};
+use crate::kernel::linux::Linux;
+use crate::kernel::{
+    BurstRecord, Core, HelperThread, ProgramState, Progress, State, TaskState, Thread, Work,
+    linux_of, programs_of,
+};
 use crate::machine::hardware::{CACHE_STEP, Hardware, domains_of};
 use crate::report::{Report, Timeline};
 use crate::scenario::Scenario;
@@ -47,6 +53,8 @@ pub(crate) enum Timer {
     Check(usize),
     /// A helper thread wakes up.
     Helper(usize),
+    /// A program's thread has slept, or polled long enough.
+    Program(usize),
     /// Services tell how they do.
     Feed,
     /// An interval of the timeline ends.
@@ -64,10 +72,18 @@ pub(crate) struct Layout {
     tasks: usize,
     nodes: usize,
     checks: usize,
+    helpers: usize,
 }
 
 impl Layout {
-    fn new(cores: usize, tasks: usize, nodes: usize, checks: usize, helpers: usize) -> Layout {
+    fn new(
+        cores: usize,
+        tasks: usize,
+        nodes: usize,
+        checks: usize,
+        helpers: usize,
+        programs: usize,
+    ) -> Layout {
         let mut kinds = vec![Timer::Change, Timer::WarmUp];
         kinds.extend((0..cores).map(Timer::CoreAction));
         kinds.extend((0..tasks).map(Timer::TaskAction));
@@ -79,13 +95,14 @@ impl Layout {
         kinds.extend((0..nodes).map(Timer::Drift));
         kinds.extend((0..checks).map(Timer::Check));
         kinds.extend((0..helpers).map(Timer::Helper));
+        kinds.extend((0..programs).map(Timer::Program));
         kinds.extend([Timer::Feed, Timer::Sample, Timer::Keyframe, Timer::Tick]);
-        Layout { kinds, cores, tasks, nodes, checks }
+        Layout { kinds, cores, tasks, nodes, checks, helpers }
     }
 
     /// The number of a timer.
     pub fn timer(&self, timer: Timer) -> usize {
-        let Layout { cores, tasks, nodes, checks, .. } = *self;
+        let Layout { cores, tasks, nodes, checks, helpers, .. } = *self;
         let last = self.kinds.len() - 1;
         match timer {
             Timer::Change => 0,
@@ -100,6 +117,9 @@ impl Layout {
             Timer::Drift(at) => 2 + 2 * cores + 4 * tasks + nodes + at,
             Timer::Check(at) => 2 + 2 * cores + 4 * tasks + 2 * nodes + at,
             Timer::Helper(nth) => 2 + 2 * cores + 4 * tasks + 2 * nodes + checks + nth,
+            Timer::Program(thread) => {
+                2 + 2 * cores + 4 * tasks + 2 * nodes + checks + helpers + thread
+            }
             Timer::Feed => last - 3,
             Timer::Sample => last - 2,
             Timer::Keyframe => last - 1,
@@ -128,6 +148,14 @@ pub(crate) struct Engine<'a> {
     pub tasks: Vec<TaskState>,
     /// Tasks from here on are the kernel's: policies do not see them.
     pub visible: usize,
+    /// The scheduler of the kernel, where each core has a queue of its own.
+    pub linux: Option<Box<Linux>>,
+    /// The thread whose end of a burst is under way: it wakes others.
+    pub acting: Option<usize>,
+    /// By task.
+    pub programs: Vec<ProgramState>,
+    /// Where the next new thread is forked.
+    pub fork_core: Option<CoreId>,
     pub backend: Backend,
     pub seen: Snapshot,
     pub went_idle: CoreSet,
@@ -197,7 +225,9 @@ impl<'a> Engine<'a> {
         let (threads, tasks, helpers) = people(scenario);
         let checks = if scenario.host.caps.bursts { cores.len() } else { 0 };
         let nodes = hardware.nodes.len();
-        let layout = Layout::new(cores.len(), tasks.len(), nodes, checks, helpers.len());
+        let has_programs = scenario.tasks.iter().any(|task| matches!(task.load, Load::Program(_)));
+        let programs = if has_programs { threads.len() } else { 0 };
+        let layout = Layout::new(cores.len(), tasks.len(), nodes, checks, helpers.len(), programs);
         let mut changes: Vec<usize> = (0..scenario.changes.len()).collect();
         changes.sort_by_key(|nth| scenario.changes[*nth].0);
         Engine {
@@ -205,6 +235,10 @@ impl<'a> Engine<'a> {
             timers: Timers::new(layout.kinds.len()),
             layout,
             visible: tasks.iter().take_while(|task| !task.is_kernel).count(),
+            linux: linux_of(scenario),
+            acting: None,
+            programs: programs_of(scenario),
+            fork_core: None,
             backend: Backend::new(cores.len(), &tasks),
             seen: room(cores.len(), tasks.len()),
             went_idle: CoreSet::EMPTY,
@@ -252,6 +286,7 @@ impl<'a> Engine<'a> {
             if at.0 / DEBUG_INTERVAL.0 > self.now.0 / DEBUG_INTERVAL.0 {
                 self.debug_check();
             }
+            self.note_waste(at);
             self.now = at;
             self.timers.arm(timer, Nanos::MAX);
             if let keyframe @ Timer::Keyframe = self.layout.kinds[timer] {
@@ -260,6 +295,7 @@ impl<'a> Engine<'a> {
                 continue;
             }
             self.report.events += 1;
+            self.acting = None;
             match self.layout.kinds[timer] {
                 Timer::Tick => self.tick(policy),
                 other => self.handle(other),
@@ -287,6 +323,9 @@ impl<'a> Engine<'a> {
         }
         if self.trace.is_some() {
             arm(self, Timer::Keyframe, Nanos::ZERO);
+            if let Some(linux) = &mut self.linux {
+                linux.note_searches();
+            }
         }
         if self.hardware.drifts() {
             (0..self.hardware.nodes.len())
@@ -295,6 +334,7 @@ impl<'a> Engine<'a> {
         for task in 0..self.tasks.len() {
             self.allow(task);
         }
+        (0..self.cores.len()).for_each(|at| self.arm_idle_tick(at));
         for task in 0..self.tasks.len() {
             self.begin_load(task);
         }
@@ -311,6 +351,7 @@ impl<'a> Engine<'a> {
                     self.wake(thread, Work::Endless);
                 }
             }
+            Load::Program(_) => self.begin_program(task),
             Load::Open { .. } => {
                 self.tasks[task].arrival_ps = self.now.0.saturating_mul(1_000);
                 self.schedule_arrival(task);

@@ -1,8 +1,7 @@
 //! From the file as typed to a scenario.
 
 use quell_model::{
-    Bytes, BytesPerSec, CORES_MAX, Class, CoreId, CoreSet, HostCaps, Limits, Nanos, TaskScheduler,
-    TimeLimits, Topology,
+    Bytes, Class, CoreId, CoreSet, HostCaps, Limits, Nanos, TaskScheduler, TimeLimits,
 };
 use quell_policy::Host;
 use quell_policy::lanes::SLICE_MIN;
@@ -10,15 +9,16 @@ use toml::Spanned;
 
 use super::driver::Named;
 use super::helpers::{helpers, kernel};
+use super::machine::machine;
 use super::raw::{
-    Distribution, Place, RawChange, RawCosts, RawFaults, RawFile, RawHost, RawLane, RawMachine,
-    RawPhase, RawService, RawStyle, RawTask, Sharing,
+    Distribution, Place, RawChange, RawCosts, RawFaults, RawFile, RawHost, RawLane, RawPhase,
+    RawService, RawStyle, RawTask, Sharing,
 };
 use super::{FileError, Simulation};
-use crate::machine::{Machine, Memory, PRESETS, Profile, Reuse, preset};
+use crate::machine::{Profile, Reuse};
 use crate::scenario::{Change, Costs, Faults, Scenario};
-use crate::workload::models::{MODELS, Model, model};
-use crate::workload::{Load, Phase, SLICE_DEFAULT, Service, Step, Style, Task};
+use crate::workload::models::{self, MODELS, Model, model};
+use crate::workload::{Load, Phase, Program, SLICE_DEFAULT, Service, Step, Style, Task};
 
 /// The longest simulation.
 const LENGTH_MS_MAX: u64 = 3_600_000;
@@ -31,7 +31,7 @@ const DIURNAL_STEPS: u64 = 48;
 /// Intervals of a timeline unless the file says how long one is.
 const SAMPLES: u64 = 200;
 
-type Other<'a> = &'a dyn Fn(&str) -> Result<String, FileError>;
+pub(super) type Other<'a> = &'a dyn Fn(&str) -> Result<String, FileError>;
 
 pub(super) fn build(
     raw: RawFile,
@@ -39,7 +39,7 @@ pub(super) fn build(
     stem: &str,
     other: Other,
 ) -> Result<Simulation, FileError> {
-    let (topology, machine) = machine(&raw.machine, place)?;
+    let (topology, machine) = machine(&raw.machine, place, other)?;
     let managed = place.cores("managed", &raw.machine.get_ref().managed, &topology.all())?;
     let managed = match raw.machine.get_ref().managed {
         Some(_) => managed,
@@ -69,6 +69,7 @@ pub(super) fn build(
     let scenario = Scenario {
         name: raw.name.unwrap_or_else(|| stem.to_owned()),
         machine,
+        kernel: super::kernel::kernel(&raw.kernel, place)?,
         changes,
         tasks,
         costs,
@@ -95,39 +96,6 @@ pub(super) fn build(
 
 fn tick(host: &RawHost, default: Nanos, place: &Place) -> Result<Nanos, FileError> {
     Ok(Nanos(place.number("tick_us", &host.tick_us, default.0 / 1_000, 1..=1_000_000)? * 1_000))
-}
-
-fn machine(typed: &Spanned<RawMachine>, place: &Place) -> Result<(Topology, Machine), FileError> {
-    let raw = typed.get_ref();
-    let broken = |err: quell_model::TopologyError| place.error(typed, err.to_string(), "");
-    let (mut shape, mut machine) = ((1, 4, 1), Machine::default());
-    if let Some(name) = &raw.preset {
-        let found = preset(name.get_ref()).ok_or_else(|| {
-            let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
-            let what = format!("there is no machine `{}`", name.get_ref());
-            place.error(name, what, &format!("choose one of: {}", names.join(", ")))
-        })?;
-        (shape, machine) = (found.shape(), found.machine());
-    }
-    let most = CORES_MAX as u64;
-    let number = |key, typed, default: u16| place.number(key, typed, u64::from(default), 1..=most);
-    let nodes = number("nodes", &raw.nodes, shape.0)?;
-    let physical = number("physical", &raw.physical, shape.1)?;
-    let smt = place.number("smt", &raw.smt, u64::from(shape.2), 1..=8)?;
-    if nodes * physical * smt > most {
-        let what = format!("{} cores", nodes * physical * smt);
-        return Err(place.error(typed, what, &format!("at most {most} can be managed")));
-    }
-    machine.smt = smt > 1;
-    if let Some(size) = &raw.cache_mb {
-        machine.cache = Some(Bytes(place.within("cache_mb", size, 1..=100_000)? << 20));
-    }
-    if let Some(rate) = &raw.memory_mb_s {
-        let rate = place.within("memory_mb_s", rate, 1..=100_000_000)?;
-        machine.memory = Some(Memory { capacity: BytesPerSec(rate * 1_000_000) });
-    }
-    let topology = Topology::regular(nodes as u16, physical as u16, smt as u16).map_err(broken)?;
-    Ok((topology, machine))
 }
 
 fn costs(
@@ -239,16 +207,71 @@ fn task(typed: &Spanned<RawTask>, host: &Host, place: &Place) -> Result<Task, Fi
     let cores = allowed.len() as u64;
     let style = if runtime { Style::Runtime { polls } } else { Style::Threads };
     let slice = raw.lane.as_ref().map(|lane| slice(lane, runtime, place)).transpose()?;
+    let threads = place.number("threads", &raw.threads, cores, 1..=THREADS_MAX)? as u32;
+    let (load, threads) = match program(typed, model, threads, host, place)? {
+        Some((program, room)) => (Load::Program(program), room),
+        None => (load(typed, model, place)?, threads),
+    };
     Ok(Task {
         name: raw.name.get_ref().clone(),
         limits: limits(raw, class, runtime, allowed, place)?,
-        threads: place.number("threads", &raw.threads, cores, 1..=THREADS_MAX)? as u32,
+        threads,
         style,
+        nice: nice(&raw.nice, place)?,
+        session: raw.session,
         helpers: helpers(raw, style, place)?,
         slice: slice.unwrap_or(SLICE_DEFAULT),
-        load: load(typed, model, place)?,
+        load,
         phases: phases(raw, model, place)?,
     })
+}
+
+/// The program of a task that has one, and the threads that it needs room for.
+fn program(
+    typed: &Spanned<RawTask>,
+    model: &Model,
+    threads: u32,
+    host: &Host,
+    place: &Place,
+) -> Result<Option<(Program, u32)>, FileError> {
+    let raw = typed.get_ref();
+    let permille =
+        place.number("length_permille", &raw.length_permille, 1_000, 1..=100_000)? as u32;
+    let core = raw.start_core.map(CoreId);
+    if let Some(core) = core.filter(|core| host.topology.position(*core).is_none()) {
+        let what = format!("`start_core` is {}, which is not there", core.index());
+        return Err(place.error(typed, what, &format!("choose among {}", host.topology.all())));
+    }
+    let own = super::program::program(&raw.thread, &raw.sync, place)?;
+    if model.name == models::PROGRAM {
+        if own.kinds.is_empty() {
+            let what = format!("task `{}` has no steps", raw.name.get_ref());
+            return Err(place.error(typed, what, "describe its threads with `[[task.thread]]`"));
+        }
+        let most = if raw.threads.is_some() { threads } else { own.threads() };
+        return Ok(Some((own, most)));
+    }
+    if !own.kinds.is_empty() || !own.syncs.is_empty() {
+        let what = format!("task `{}` has steps", raw.name.get_ref());
+        return Err(place.error(typed, what, "they go with `model = \"program\"`"));
+    }
+    let known = super::program::of_paper(model.name, threads, core, permille);
+    if known.is_none() && (core.is_some() || raw.length_permille.is_some()) {
+        let what = "`start_core` and `length_permille` are of programs".to_owned();
+        return Err(place.error(typed, what, "choose a model that is one"));
+    }
+    Ok(known)
+}
+
+fn nice(typed: &Option<Spanned<i64>>, place: &Place) -> Result<i8, FileError> {
+    let Some(typed) = typed else { return Ok(0) };
+    match i8::try_from(*typed.get_ref()) {
+        Ok(nice @ -20..=19) => Ok(nice),
+        _ => {
+            let what = format!("`nice` is {}", typed.get_ref());
+            Err(place.error(typed, what, "it has to be between -20 and 19"))
+        }
+    }
 }
 
 /// The slice of a lane.

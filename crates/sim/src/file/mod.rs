@@ -7,6 +7,9 @@ mod build;
 mod costs;
 mod driver;
 mod helpers;
+mod kernel;
+mod machine;
+mod program;
 mod raw;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::FileError;
+use super::kernel::RawKernelModel;
+use super::program::{RawSync, RawThreads};
 use crate::machine::{Kind, Reuse};
 
 /// The version of the format that this program reads.
@@ -36,6 +38,7 @@ pub(super) struct RawFile {
     #[serde(default)]
     pub host: RawHost,
     pub policy: Option<Config>,
+    pub kernel: Option<Spanned<RawKernelModel>>,
     #[serde(default)]
     pub faults: RawFaults,
     pub kernel_threads: Option<Spanned<RawKernel>>,
@@ -49,9 +52,11 @@ pub(super) struct RawFile {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMachine {
     pub preset: Option<Spanned<String>>,
+    pub like: Option<Spanned<String>>,
     pub nodes: Option<Spanned<u64>>,
     pub physical: Option<Spanned<u64>>,
     pub smt: Option<Spanned<u64>>,
+    pub distances: Option<Spanned<Vec<Vec<u32>>>>,
     pub cache_mb: Option<Spanned<u64>>,
     pub memory_mb_s: Option<Spanned<u64>>,
     pub managed: Option<Spanned<String>>,
@@ -108,6 +113,14 @@ with_time_limits! {
         pub model: Spanned<String>,
         pub class: Option<Class>,
         pub style: Option<RawStyle>,
+        pub nice: Option<Spanned<i64>>,
+        pub session: Option<u32>,
+        pub start_core: Option<u16>,
+        pub length_permille: Option<Spanned<u64>>,
+        #[serde(default)]
+        pub thread: Vec<Spanned<RawThreads>>,
+        #[serde(default)]
+        pub sync: Vec<Spanned<RawSync>>,
         pub lane: Option<Spanned<RawLane>>,
         pub polls_us: Option<Spanned<u64>>,
         pub threads: Option<Spanned<u64>>,

@@ -2,7 +2,9 @@ use proptest::prelude::*;
 use quell_model::{Class, Nanos, TaskScheduler, TimeLimits};
 
 use super::*;
-use crate::workload::{Load, Style};
+use crate::kernel::linux::{Fix, KernelModel, LoadMetric, Picker};
+use crate::scenario::Kernel;
+use crate::workload::{Load, ProgramStep, Service, Style};
 
 const SMALL: &str = r#"
 version = 1
@@ -198,8 +200,14 @@ fn every_model_and_machine_can_be_named() {
             Class::BestEffort => "",
         };
         for preset in &crate::machine::PRESETS {
+            let steps = match model.name {
+                crate::workload::models::PROGRAM => {
+                    "[[task.thread]]\nname = \"b\"\ncount = 1\nsteps = [\"compute 1ms\"]"
+                }
+                _ => "",
+            };
             let text = format!(
-                "version = 1\nlength_ms = 1\n[machine]\npreset = \"{}\"\n[[task]]\nname = \"a\"\nmodel = \"{}\"\n{load}",
+                "version = 1\nlength_ms = 1\n[machine]\npreset = \"{}\"\n[[task]]\nname = \"a\"\nmodel = \"{}\"\n{load}{steps}",
                 preset.name, model.name
             );
             parse(&text).unwrap();
@@ -207,7 +215,123 @@ fn every_model_and_machine_can_be_named() {
     }
 }
 
+#[test]
+fn kernel_is_a_version_with_parts_set_apart() {
+    let kernel = |lines: &str| {
+        parse(&SMALL.replace(
+            "[[task]]\nname = \"cache\"",
+            &format!("[kernel]\n{lines}\n[[task]]\nname = \"cache\""),
+        ))
+    };
+    assert_eq!(parse(SMALL).unwrap().scenario.kernel, Kernel::Global);
+    assert_eq!(kernel("model = \"global\"").unwrap().scenario.kernel, Kernel::Global);
+    for (name, model) in KernelModel::PRESETS {
+        let found = kernel(&format!("model = \"{name}\"")).unwrap().scenario.kernel;
+        assert_eq!(found, Kernel::Linux(model), "{name}");
+    }
+    let changed = kernel(
+        "model = \"linux-6.1\"\nhz = 1000\npicker = \"eevdf\"\nload_metric = \"4.1\"\n[kernel.fix]\noverload_on_wakeup = \"paper\"",
+    );
+    let Kernel::Linux(model) = changed.unwrap().scenario.kernel else { panic!("Linux") };
+    assert_eq!(model.tick, Nanos::from_millis(1));
+    assert_eq!(model.picker, Picker::Eevdf { delayed_dequeue: false });
+    assert_eq!(model.load, LoadMetric::Contribution);
+    assert_eq!(model.fixes.overload_on_wakeup, Fix::Paper);
+    assert_eq!(model.fixes.group_imbalance, Fix::Mainline, "as 6.1 has it");
+    for (lines, says) in [
+        ("model = \"linux-2.6\"", "choose one of: global, linux-4.1"),
+        ("model = \"global\"\nnohz = false", "has no parts"),
+        ("model = \"linux-4.1\"\nhz = 1", "`hz` is 1"),
+        ("model = \"linux-4.1\"\npicker = \"o1\"", "unknown variant `o1`"),
+        ("nohz = false", "missing field `model`"),
+    ] {
+        let error = kernel(lines).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn machine_is_like_a_recorded_host() {
+    let text = "version = 1\nlength_ms = 1\n[machine]\nlike = \"host.json\"\n[[task]]\nname = \"a\"\nmodel = \"hog\"\n";
+    let host = quell_model::Topology::regular(2, 3, 2).unwrap();
+    let read = |text: &str| {
+        let other = |_: &str| Ok(serde_json::to_string(&host).unwrap());
+        Simulation::parse(text, "x.toml", "x", &other)
+    };
+    let scenario = read(text).unwrap().scenario;
+    assert_eq!((scenario.host.topology, scenario.machine.smt), (host.clone(), true));
+    let both = text.replace("like =", "nodes = 2\nlike =");
+    assert!(read(&both).unwrap_err().to_string().contains("leave out preset"));
+    assert!(parse(text).unwrap_err().to_string().contains("is not there"));
+}
+
+const STEPS: &str = r#"
+version = 1
+length_ms = 100
+[machine]
+physical = 2
+[[task]]
+name = "steps"
+model = "program"
+threads = 3
+[[task.thread]]
+name = "first"
+count = 1
+steps = ["repeat 3", "compute 1ms ~20%", "lock log", "unlock log", "end", "fork second"]
+[[task.thread]]
+name = "second"
+steps = ["exec", "wait all", "sleep 2ms"]
+[[task.sync]]
+name = "log"
+tokens = 1
+[[task.sync]]
+name = "all"
+parties = 1
+waits = "spin"
+"#;
+
+#[test]
+fn steps_become_a_program() {
+    let task = parse(STEPS).unwrap().scenario.tasks[0].clone();
+    let Load::Program(program) = &task.load else { panic!("a program") };
+    assert_eq!((task.threads, program.threads(), program.kinds.len()), (3, 1, 2));
+    let [compute, take, post, repeat, fork] = program.kinds[0].steps[..] else {
+        panic!("five steps")
+    };
+    assert!(matches!(compute, ProgramStep::Compute(Service::Lognormal { sigma: 200, .. })));
+    assert_eq!((take, post), (ProgramStep::Take(0), ProgramStep::Post(0)));
+    assert_eq!(repeat, ProgramStep::Repeat { from: 0, times: 3 });
+    assert_eq!(fork, ProgramStep::Fork(1));
+    assert_eq!(program.kinds[1].steps[1], ProgramStep::Take(1));
+}
+
+#[test]
+fn steps_that_make_no_sense_are_refused_with_their_line() {
+    for (from, to, says) in [
+        ("\"repeat 3\"", "\"repeat x\"", "a number follows `repeat`"),
+        ("\"end\", ", "", "each `repeat` has its `end`"),
+        ("fork second", "fork third", "name a `[[task.thread]]`"),
+        ("lock log", "lock door", "name a `[[task.sync]]`"),
+        ("~20%", "~900%", "up to 200 %"),
+        ("compute 1ms", "compute 9000s", "between 1 ns and an hour"),
+        ("\"exec\"", "\"run\"", "write compute, sleep"),
+        ("tokens = 1", "tokens = 1\nparties = 2", "neither tokens nor a barrier"),
+        ("count = 1\n", "", "give one kind a `count`"),
+        ("model = \"program\"", "model = \"hog\"", "they go with `model = \"program\"`"),
+    ] {
+        assert!(STEPS.contains(from), "{from}");
+        let error = parse(&STEPS.replace(from, to)).unwrap_err();
+        assert!(error.line.is_some() && error.to_string().contains(says), "{error}");
+    }
+}
+
 proptest! {
+    #[test]
+    fn damaged_steps_are_read_or_refused(at in 0..STEPS.len(), with in "[ -~]{0,6}", cut in 0usize..12) {
+        let end = (at + cut).min(STEPS.len());
+        let _ = parse(&format!("{}{with}{}", &STEPS[..at], &STEPS[end..]));
+    }
+
     #[test]
     fn any_text_is_read_or_refused(text in "(?s).{0,400}") {
         let _ = parse(&text);

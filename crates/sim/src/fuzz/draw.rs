@@ -8,7 +8,7 @@ use quell_policy::Host;
 
 use crate::chance::Chance;
 use crate::machine::{Machine, Memory, Turbo};
-use crate::scenario::{Change, Costs, Faults, Scenario};
+use crate::scenario::{Change, Costs, Faults, Kernel, Scenario};
 use crate::workload::models::MODELS;
 use crate::workload::{Helper, Load, Phase, Service, Step, Style, Task};
 
@@ -41,6 +41,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         name: format!("fuzz {seed}"),
         changes: changes(chance, &host, tasks.len() as u64, length),
         machine: machine(chance, &host),
+        kernel: Kernel::Global,
         costs: Costs { migrate: Nanos(chance.below(3_000)), ..costs(chance, shares) },
         tasks,
         faults,

@@ -215,10 +215,14 @@ impl Engine<'_> {
             State::Waiting { .. } if to < from => self.place(thread),
             State::Waiting { .. } | State::Sleeping => {}
         }
+        self.reclass_linux(thread..thread + 1);
     }
 
     /// The thread is gone; its number may be another one's.
     pub(super) fn end_thread(&mut self, thread: usize, task: TaskId) {
+        if let Some(linux) = &mut self.linux {
+            linux.reset(thread, self.now);
+        }
         let place = self.threads[thread].task;
         if !self.tasks[place].has_roles {
             return;

@@ -3,11 +3,17 @@
 //! Strict priority by rung, first in first out within the real-time rungs, slices below them. A task may use the cores that
 //! it owns and those that it was let in beneath. `threads` moves threads between states, `place` finds cores
 //! for threads and threads for cores, `rights` applies what the back end changed, `bursts` judges bursts by roles,
-//! `helpers` wakes what runs beside requests.
+//! `helpers` wakes what runs beside requests, `programs` has threads go through steps.
+//!
+//! That is the default: one queue for all cores. With `linux` each core has a queue of its own, and `per_core` stands in for
+//! `place`.
 
 mod bursts;
 mod helpers;
+pub mod linux;
+mod per_core;
 mod place;
+mod programs;
 mod rights;
 mod threads;
 
@@ -17,6 +23,8 @@ use quell_model::{Class, CoreId, CoreSet, Nanos, Role, Rung};
 
 pub(crate) use bursts::BurstRecord;
 pub(crate) use helpers::HelperThread;
+pub(crate) use per_core::linux_of;
+pub(crate) use programs::{ProgramState, programs_of};
 
 use crate::chance::Chance;
 use crate::machine::{Kind, ONE};
@@ -57,6 +65,10 @@ pub(crate) enum Work {
     Polling(Nanos),
     /// Of a helper: work left, in 1/1,024 ns on an idle host.
     Burst(u64),
+    /// Of a program's thread: work left of its step, in the same unit.
+    Step(u64),
+    /// Of a program's thread: it polls what it waits for, for this long while it has a core; [`Nanos::MAX`]: without end.
+    Spin(Nanos),
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -45,6 +45,13 @@ impl Engine<'_> {
 
     /// Finds a core for a waiting thread: an idle one, the last one first, else one where a lower rung runs.
     pub(super) fn place(&mut self, thread: usize) {
+        if self.linux.is_some() {
+            self.queue_thread(thread);
+            if let State::Waiting { .. } = self.threads[thread].state {
+                self.has_to_wait(thread);
+            }
+            return;
+        }
         let Thread { task, last_core, .. } = self.threads[thread];
         let rung = self.rung_of(thread);
         let found = match self.pinned_to(thread) {
@@ -52,13 +59,7 @@ impl Engine<'_> {
             None => self.find_core(&self.tasks[task].allowed, rung, last_core),
         };
         let Some(at) = found else {
-            self.check_those_before(thread);
-            if !self.scenario.host.caps.shares_cores
-                || self.tasks[task].class == Class::LatencyCritical
-            {
-                self.ring();
-            }
-            return;
+            return self.has_to_wait(thread);
         };
         let victim = self.cores[at].running;
         if victim.is_some() {
@@ -67,6 +68,15 @@ impl Engine<'_> {
         self.start(thread, at);
         if let Some(victim) = victim {
             self.replace(victim);
+        }
+    }
+
+    /// No core was found at once: the policy looks at it, and at those that are in its way.
+    fn has_to_wait(&mut self, thread: usize) {
+        self.check_those_before(thread);
+        let class = self.tasks[self.threads[thread].task].class;
+        if !self.scenario.host.caps.shares_cores || class == Class::LatencyCritical {
+            self.ring();
         }
     }
 
@@ -172,13 +182,24 @@ impl Engine<'_> {
 
     /// Gives a core that became free to the next thread, or leaves it idle.
     pub(crate) fn fill(&mut self, at: usize) {
+        if self.linux.is_some() {
+            self.follow_linux();
+            if self.cores[at].running.is_none() {
+                self.idles(at);
+            }
+            return;
+        }
         match self.next_for(at) {
             Some(next) => self.start_next(next, at),
-            None => {
-                self.went_idle.insert(self.cores[at].id);
-                self.ring();
-            }
+            None => self.idles(at),
         }
+    }
+
+    /// The core has nothing to run.
+    pub(super) fn idles(&mut self, at: usize) {
+        self.went_idle.insert(self.cores[at].id);
+        self.arm_idle_tick(at);
+        self.ring();
     }
 
     /// Starts what [`Engine::next_for`] found.
@@ -198,6 +219,9 @@ impl Engine<'_> {
 
     /// Lets the next thread have a core if it has more right to it than who runs.
     pub(super) fn arbitrate(&mut self, at: usize) {
+        if self.linux.is_some() {
+            return;
+        }
         let Some(next) = self.next_for(at) else { return };
         let Some(running) = self.cores[at].running else { return self.start_next(next, at) };
         if next.rung < self.rung_of(running) {

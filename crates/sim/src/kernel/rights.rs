@@ -50,6 +50,7 @@ impl Engine<'_> {
             let role = self.threads[thread].role;
             self.move_rung(at, before.of_role(role), rung.of_role(role));
         }
+        self.reclass_linux(self.threads_of(task));
     }
 
     /// The thread that runs on this core goes from one rung to another.
@@ -61,7 +62,7 @@ impl Engine<'_> {
         let task = &self.scenario.tasks[self.threads[thread].task];
         let (was, slice) = (slice_of(from, task), slice_of(to, task));
         // A slice that was endless has begun only now, and one of a lane ends where the lane has to wait.
-        if slice != was && (was == Nanos::MAX || task.is_lane()) {
+        if self.linux.is_none() && slice != was && (was == Nanos::MAX || task.is_lane()) {
             self.cores[at].slice = self.now + slice;
             self.rearm(at);
         }
@@ -79,12 +80,13 @@ impl Engine<'_> {
         if allowed != state.allowed {
             self.tasks[task].allowed = allowed;
             self.tell_allowed(task);
+            self.allow_linux(task);
         }
     }
 
     /// Takes the thread of a core off if it may no longer run there.
     fn evict(&mut self, at: usize) {
-        let Some(thread) = self.cores[at].running else { return };
+        let Some(thread) = self.cores[at].running.filter(|_| self.linux.is_none()) else { return };
         let task = self.threads[thread].task;
         if !self.tasks[task].allowed.contains(self.cores[at].id) {
             self.stop(at);
@@ -127,6 +129,10 @@ impl Engine<'_> {
             return;
         }
         let id = self.cores[at].id;
+        if let Some(linux) = &mut self.linux {
+            linux.set_online(id, online, self.now);
+            self.follow_linux();
+        }
         if online {
             self.cores[at].book_idle(self.now);
             self.cores[at].idle_since = self.now;
@@ -169,6 +175,7 @@ impl Engine<'_> {
             return;
         }
         self.silence(task);
+        self.end_program(task);
         for request in std::mem::take(&mut self.tasks[task].backlog) {
             self.books.tasks[task].drop_request(&request);
         }

@@ -47,6 +47,9 @@ impl Engine<'_> {
         if state.backlog.is_empty() || state.sleepers.is_empty() {
             return;
         }
+        if self.linux.is_some() {
+            return self.feed_linux(task);
+        }
         match self.find_core(&self.tasks[task].allowed, self.tasks[task].rung, None) {
             Some(at) => {
                 let victim = self.cores[at].running;
@@ -103,6 +106,7 @@ impl Engine<'_> {
         let core = match self.threads[thread].state {
             State::Sleeping => return,
             State::Waiting { .. } => {
+                self.unqueue_thread(thread);
                 self.forget_waiting(thread);
                 self.tell_waking(thread);
                 None
@@ -111,6 +115,7 @@ impl Engine<'_> {
                 // Perhaps since this very step, so that no trace has shown it there.
                 self.tell_waking(thread);
                 self.leave(at);
+                self.unqueue_thread(thread);
                 Some(at)
             }
         };
@@ -165,7 +170,10 @@ impl Engine<'_> {
         core.running = Some(thread);
         core.switching += lost;
         core.since = self.now + lost;
-        core.slice = core.since + slice_of(rung, &self.scenario.tasks[task]);
+        core.slice = match &self.linux {
+            Some(linux) => linux.next_tick(core.since),
+            None => core.since + slice_of(rung, &self.scenario.tasks[task]),
+        };
         self.begin(at);
         self.touch(at);
     }
@@ -173,6 +181,9 @@ impl Engine<'_> {
     /// A running thread begins what it has to do: a request, a burst, a look for work. Its slice goes on.
     pub(super) fn begin(&mut self, at: usize) {
         let Some(thread) = self.cores[at].running else { return };
+        if let Work::Spin(_) = self.threads[thread].work {
+            self.poll(thread);
+        }
         let Thread { task, work, .. } = self.threads[thread];
         let core = &mut self.cores[at];
         core.began = matches!(work, Work::Request(_)).then_some(core.since);
@@ -182,6 +193,7 @@ impl Engine<'_> {
                 self.tasks[task].polling_on.insert(id);
                 Kind::Poll
             }
+            Work::Spin(_) => Kind::Poll,
             _ => {
                 self.tasks[task].polling_on.remove(id);
                 self.hardware.profile(task).kind
@@ -198,6 +210,7 @@ impl Engine<'_> {
         let task = self.threads[thread].task;
         if !self.scenario.tasks[task].is_runtime()
             || matches!(self.threads[thread].work, Work::Endless)
+            || self.linux.is_some()
         {
             self.threads[thread].state = State::Waiting { since: self.now };
             self.tasks[task].waiting.push_back(thread);
@@ -242,7 +255,8 @@ impl Engine<'_> {
 
     /// The core's timer went off: the request, the look for work or the slice is over.
     pub(crate) fn ended(&mut self, at: usize) {
-        let Some(thread) = self.cores[at].running else { return };
+        let Some(thread) = self.cores[at].running else { return self.tick_linux(at) };
+        self.acting = Some(thread);
         self.account(at);
         if self.cores[at].finish > self.now {
             return self.slice_ended(thread, at);
@@ -251,6 +265,8 @@ impl Engine<'_> {
         match self.threads[thread].work {
             Work::Request(request) => self.answer(task, request),
             Work::Burst(_) => return self.sleep(thread),
+            Work::Step(_) => return self.next_steps(thread, at),
+            Work::Spin(_) => return self.has_polled_enough(thread, at),
             Work::Endless | Work::Polling(_) | Work::Nothing => {}
         }
         let next = self.tasks[task].backlog.pop_front();
@@ -297,6 +313,9 @@ impl Engine<'_> {
     }
 
     fn slice_ended(&mut self, thread: usize, at: usize) {
+        if self.linux.is_some() {
+            return self.tick_linux(at);
+        }
         let task = self.threads[thread].task;
         let rung = self.rung_of(thread);
         let slice = slice_of(rung, &self.scenario.tasks[task]);
@@ -336,14 +355,15 @@ impl Engine<'_> {
                 request.left -= done;
                 books.served += done;
             }
-            Work::Burst(left) => {
+            Work::Burst(left) | Work::Step(left) => {
                 let done = done.min(*left);
                 *left -= done;
                 books.worked += done;
             }
             Work::Endless => books.worked += done,
             Work::Polling(_) => books.polled += had,
-            Work::Nothing => {}
+            Work::Spin(left) if *left < Nanos::MAX => *left = left.since(had),
+            Work::Nothing | Work::Spin(_) => {}
         }
         if self.tasks[task].class == Class::LatencyCritical {
             core.roll(self.now);
@@ -472,11 +492,12 @@ impl Engine<'_> {
         let core = &mut self.cores[at];
         let Some(thread) = core.running else { return };
         core.finish = match self.threads[thread].work {
-            Work::Request(Request { left, .. }) | Work::Burst(left) => {
+            Work::Request(Request { left, .. }) | Work::Burst(left) | Work::Step(left) => {
                 core.since + Nanos((left * core.stretch).div_ceil(ONE << WORK_BITS))
             }
             Work::Polling(until) => until.max(core.since),
-            Work::Endless | Work::Nothing => Nanos::MAX,
+            Work::Spin(left) if left < Nanos::MAX => core.since + left,
+            Work::Endless | Work::Nothing | Work::Spin(_) => Nanos::MAX,
         };
         let due = core.finish.min(core.slice);
         self.timers.arm(self.layout.end(at), due);

@@ -1,8 +1,12 @@
 //! What tasks do: requests that arrive, batch work that goes through phases.
 
 pub mod models;
+pub mod papers;
+mod program;
 
 use quell_model::{Class, Limits, Nanos, TaskScheduler, Topology};
+
+pub use program::{Program, ProgramStep, Sync, SyncKind, ThreadKind, Waiting};
 
 use crate::chance::Chance;
 use crate::machine::Profile;
@@ -21,6 +25,10 @@ pub struct Task {
     pub threads: u32,
     /// Who puts its work on threads.
     pub style: Style,
+    /// The nice value of its threads, where the kernel model has weights and Quell gives no rung.
+    pub nice: i8,
+    /// Its session, which is a task group where the kernel model has autogroup; `None`: one of its own.
+    pub session: Option<u32>,
     /// Of a lane: how long a member runs before the next one.
     pub slice: Nanos,
     /// What arrives.
@@ -77,6 +85,8 @@ pub struct Phase {
 pub enum Load {
     /// Every thread computes for ever.
     Hog,
+    /// Threads go through steps; the task has room for as many as [`Task::threads`].
+    Program(Program),
     /// Requests arrive whatever becomes of earlier ones (an open loop).
     Open {
         /// Poisson arrivals at the rate of the last step that has begun; none before the first.
@@ -162,6 +172,8 @@ impl Task {
             limits,
             threads,
             style: Style::Threads,
+            nice: 0,
+            session: None,
             slice: SLICE_DEFAULT,
             load,
             helpers: Vec::new(),

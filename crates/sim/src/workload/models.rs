@@ -128,8 +128,18 @@ const fn ms(profile: Profile, core_ms: u64) -> Phase {
     Phase { profile, work: Nanos::from_millis(core_ms) }
 }
 
+/// The name of the model that has the steps of its task.
+pub const PROGRAM: &str = "program";
+
+const COMPUTES: &[Phase] = &always(Profile::COMPUTE);
+
+/// A program of steps.
+const fn steps(name: &'static str, about: &'static str) -> Model {
+    Model { name, about, class: Class::BestEffort, service: None, phases: COMPUTES }
+}
+
 /// The workloads that there are.
-pub const MODELS: [Model; 10] = [
+pub const MODELS: [Model; 22] = [
     Model {
         name: "memcached",
         about: "USR requests; 12 M/s on 22 threads with busy siblings are 1.25 us each alone",
@@ -201,6 +211,24 @@ pub const MODELS: [Model; 10] = [
         service: None,
         phases: &[ms(STREAMCLUSTER, 2_000), ms(STREAMCLUSTER_BETWEEN, 200)],
     },
+    steps(PROGRAM, "threads that go through the steps of [[task.thread]]"),
+    steps(
+        "make",
+        "compilations that a coordinator forks, `threads` at once, and links alone between stages",
+    ),
+    steps("nas-bt", "NAS block tridiagonal: barriers after each loop"),
+    steps("nas-cg", "NAS conjugate gradient: short loops with barriers"),
+    steps("nas-ep", "NAS embarrassingly parallel: one barrier at the end"),
+    steps("nas-ft", "NAS Fourier transform: few long loops with barriers"),
+    steps("nas-is", "NAS integer sort: few long loops with barriers"),
+    steps("nas-lu", "NAS lower-upper: threads poll their neighbours in a pipeline"),
+    steps("nas-mg", "NAS multigrid: short and long loops with barriers"),
+    steps("nas-sp", "NAS scalar pentadiagonal: barriers after each loop"),
+    steps(
+        "tpch",
+        "workers of a database that wait for each other, and meet after each part of a query",
+    ),
+    steps("nas-ua", "NAS unstructured adaptive: many short loops with barriers"),
 ];
 
 /// The workload of this name.

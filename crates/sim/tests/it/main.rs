@@ -6,6 +6,7 @@ mod common;
 mod controllers;
 mod digests;
 mod hunt;
+mod linux;
 mod machine;
 mod own_policy;
 mod replay;

@@ -17,10 +17,10 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use quell_model::{Class, Event, Nanos};
+use quell_model::{Class, Event, MoveCause, Nanos};
 use quell_policy::Policy;
 use quell_sim::file::Simulation;
-use quell_sim::{Report, Scenario};
+use quell_sim::{Kernel, Report, Scenario};
 use quell_trace::check::{self, Checker, Options, Verdict};
 use quell_trace::perfetto::Writer;
 use quell_trace::stream::Sink as _;
@@ -202,12 +202,21 @@ impl SimResult {
                 let counted = scenario.length - scenario.warm_up;
                 push("work_cores", result.work.0 as f64 / counted.0.max(1) as f64);
             }
+            if let Some(completed) = result.completed {
+                push("completed_s", completed.0 as f64 / 1e9);
+            }
         }
         push(HOST, "memory_mb_s", report.memory_bytes.0 as f64 / 1e6 / seconds);
         push(HOST, "decisions", report.ticks as f64);
         push(HOST, "core_moves", report.owner_changes as f64);
         push(HOST, "longest_inversion_us", us(report.longest_inversion));
         push(HOST, "violations", report.violated as f64);
+        if let Kernel::Linux(_) = scenario.kernel {
+            push(HOST, "wasted_core_s", report.wasted.0 as f64 / 1e9);
+            for (cause, metric) in MIGRATIONS {
+                push(HOST, metric, report.migrations.get(&cause).copied().unwrap_or(0) as f64);
+            }
+        }
         let violations = report.violations.iter().map(|(at, what)| format!("at {at}: {what}"));
         let broken = report.broken.iter().map(|what| format!("{FAULT}: {what}"));
         SimResult {
@@ -249,7 +258,7 @@ impl SimResult {
             "max us",
             "cores",
         ]);
-        let mut be = Table::new(["BE task", "cores", "work, cores"]);
+        let mut be = Table::new(["BE task", "cores", "work, cores", "ended, s"]);
         for task in &scenario.tasks {
             let cell = |metric: &str| self.value(&task.name, metric).map_or("-".to_owned(), number);
             let name = task.name.clone();
@@ -268,7 +277,7 @@ impl SimResult {
                         .map(cell),
                     ),
                 ),
-                Some(_) => be.row([name, cell("cores"), cell("work_cores")]),
+                Some(_) => be.row([name, cell("cores"), cell("work_cores"), cell("completed_s")]),
             }
         }
         let cell = |metric: &str| self.value(HOST, metric).map_or("-".to_owned(), number);
@@ -291,6 +300,18 @@ impl SimResult {
             cell("memory_mb_s"),
             cell("longest_inversion_us"),
         );
+        if let Some(wasted) = self.value(HOST, "wasted_core_s") {
+            let moved = MIGRATIONS.iter().filter_map(|(_, metric)| {
+                let count = self.value(HOST, metric).filter(|count| *count > 0.0)?;
+                Some(format!("{} {}", number(count), metric.trim_start_matches("migrations_")))
+            });
+            let moved: Vec<String> = moved.collect();
+            let moved = if moved.is_empty() { "none".to_owned() } else { moved.join(", ") };
+            text += &format!(
+                "{} core seconds idled beside threads that waited; migrations: {moved}\n",
+                number(wasted)
+            );
+        }
         if let Some(count) = self.value(HOST, "violations").filter(|count| *count > 0.0) {
             text += &format!("{} times an invariant was broken, first:\n", number(count));
         }
@@ -317,6 +338,19 @@ impl SimResult {
         quell_report::lines(&serde_json::to_value(self)?)
     }
 }
+
+/// Migrations of the kernel by cause, and the metrics that count them.
+const MIGRATIONS: [(MoveCause, &str); 9] = [
+    (MoveCause::Wakeup, "migrations_wakeup"),
+    (MoveCause::Fork, "migrations_fork"),
+    (MoveCause::Exec, "migrations_exec"),
+    (MoveCause::NewIdle, "migrations_new_idle"),
+    (MoveCause::Periodic, "migrations_periodic"),
+    (MoveCause::Active, "migrations_active"),
+    (MoveCause::Affinity, "migrations_affinity"),
+    (MoveCause::Realtime, "migrations_realtime"),
+    (MoveCause::Hotplug, "migrations_hotplug"),
+];
 
 const LATENCIES: [(&str, f64); 3] = [("p50_us", 0.5), ("p99_us", 0.99), ("p999_us", 0.999)];
 

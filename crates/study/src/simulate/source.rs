@@ -1,10 +1,14 @@
 //! A scenario file whose keys can be changed before it is simulated, and a fingerprint of what came of it.
 
 use std::cell::RefCell;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use quell_sim::file::{FileError, Simulation};
+use quell_trace::import::Options;
+use quell_trace::perfetto;
 
 use super::overlay::set;
 
@@ -143,7 +147,10 @@ impl Source {
         let sum = RefCell::new(sum);
         let other = |name: &str| {
             let path = self.folder.join(name);
-            let text = quell_sim::file::read(&path)?;
+            let text = match topology_of(&path) {
+                Some(topology) => topology,
+                None => quell_sim::file::read(&path)?,
+            };
             sum.borrow_mut().add(&text);
             Ok(text)
         };
@@ -151,6 +158,16 @@ impl Source {
         let fingerprint = format!("{:016x}", sum.borrow().0);
         Ok(Resolved { simulation, fingerprint })
     }
+}
+
+/// The topology of a recorded host as JSON, if the file is a trace.
+fn topology_of(path: &Path) -> Option<String> {
+    let mut input = BufReader::new(File::open(path).ok()?);
+    if !perfetto::is_perfetto(input.fill_buf().ok()?) {
+        return None;
+    }
+    let trace = quell_trace::open(input, Options::default()).ok()?;
+    serde_json::to_string(&trace.meta().topology).ok()
 }
 
 /// Changed keys, as typed.

@@ -5,7 +5,7 @@
 use quell_model::*;
 use quell_policy::{Config, Host, by_name};
 use quell_sim::workload::Service;
-use quell_sim::{Costs, Faults, Load, Machine, Report, Scenario, Step, Task, run};
+use quell_sim::{Costs, Faults, Kernel, Load, Machine, Report, Scenario, Step, Task, run};
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
@@ -30,6 +30,7 @@ pub fn scenario(host: Host) -> Scenario {
     Scenario {
         name: String::new(),
         machine: Machine::default(),
+        kernel: Kernel::Global,
         tasks: Vec::new(),
         costs: acting_within(if shares { 20 * US } else { 2 * US }),
         faults: Faults::default(),

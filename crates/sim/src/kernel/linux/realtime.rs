@@ -1,0 +1,175 @@
+//! Real-time threads: the highest priority that is queued runs; others are pushed and pulled to cores that run lower ones
+//! (kernel/sched/rt.c). And what keeps them from starving fair threads.
+
+use quell_model::{MoveCause, Nanos};
+
+use super::model::RtLimit;
+use super::{Linux, SchedClass};
+
+/// Real-time threads may run this much of each [`PERIOD`] (`sched_rt_runtime_us`).
+const RUNTIME: Nanos = Nanos::from_millis(950);
+const PERIOD: Nanos = Nanos::from_secs(1);
+
+/// Fair threads that starve run this long in each [`PERIOD`] (`fair_server_init`).
+const SERVED: Nanos = Nanos::from_millis(50);
+
+/// What a core's limit has counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Limit {
+    /// When the period began.
+    began: Nanos,
+    /// Time that real-time threads ran in it, and fair ones.
+    realtime: Nanos,
+    fair: Nanos,
+    /// Fair threads go first.
+    is_on: bool,
+}
+
+/// The priority of what runs on a core; fair threads and nothing are below all.
+const NOTHING: i32 = -2;
+const FAIR: i32 = -1;
+
+impl Linux {
+    pub(super) fn sort_realtime(&mut self, core: usize) {
+        let Linux { cores, threads, .. } = self;
+        // Stable: equal priorities are in the order of their arrival.
+        cores[core]
+            .realtime
+            .sort_by_key(|thread| std::cmp::Reverse(priority(threads[*thread].class)));
+    }
+
+    /// The priority that a core runs.
+    fn running_priority(&self, core: usize) -> i32 {
+        match self.cores[core].running {
+            Some(thread) => priority(self.threads[thread].class),
+            None if self.is_idle(core) => NOTHING,
+            None => FAIR,
+        }
+    }
+
+    /// Where a real-time thread runs (`select_task_rq_rt`): on its core unless that runs an equal or higher one, else on the
+    /// core that runs the lowest (`find_lowest_rq`).
+    pub(super) fn select_realtime(&self, thread: usize) -> usize {
+        let own = priority(self.threads[thread].class);
+        let last = self.threads[thread].core;
+        if self.may_use(thread, last) && self.running_priority(last) < own {
+            return last;
+        }
+        self.lowest_core(thread).or_else(|| self.any_core(thread)).unwrap_or(last)
+    }
+
+    /// The core with the lowest priority below the thread's own that it may use.
+    fn lowest_core(&self, thread: usize) -> Option<usize> {
+        let own = priority(self.threads[thread].class);
+        let usable = self.threads[thread].allowed.intersection(&self.online);
+        let lower = usable.iter().map(|core| (self.running_priority(core.index()), core.index()));
+        lower.filter(|(other, _)| *other < own).min().map(|(_, core)| core)
+    }
+
+    fn any_core(&self, thread: usize) -> Option<usize> {
+        let usable = self.threads[thread].allowed.intersection(&self.online);
+        usable.first().map(|core| core.index())
+    }
+
+    /// Real-time threads that wait here go to cores that run lower ones (`push_rt_tasks`).
+    pub(super) fn push_realtime(&mut self, core: usize, now: Nanos) {
+        let waiting = |linux: &Linux| {
+            let queue = &linux.cores[core];
+            let runs = queue.running.filter(|thread| !linux.threads[*thread].class.is_fair());
+            // The first one runs as soon as the core reschedules.
+            let first = queue.realtime.first().copied();
+            let kept = runs.filter(|runs| Some(*runs) == first).or(first);
+            queue
+                .realtime
+                .iter()
+                .copied()
+                .filter(|thread| Some(*thread) != kept && queue.running != Some(*thread))
+                .collect::<Vec<_>>()
+        };
+        for thread in waiting(self) {
+            if let Some(to) = self.lowest_core(thread).filter(|to| *to != core) {
+                self.migrate(thread, to, MoveCause::Realtime, now);
+            }
+        }
+    }
+
+    /// A core that is about to run something lower takes the highest real-time thread that waits elsewhere
+    /// (`pull_rt_task`).
+    pub(super) fn pull_realtime(&mut self, core: usize, now: Nanos) {
+        if self.realtime_queued == self.cores[core].realtime.len() {
+            return;
+        }
+        let own = self.cores[core]
+            .realtime
+            .first()
+            .map_or(NOTHING, |thread| priority(self.threads[*thread].class));
+        let mut best: Option<(i32, usize)> = None;
+        for other in self.online.iter().map(|other| other.index()).filter(|other| *other != core) {
+            let queue = &self.cores[other];
+            if queue.realtime.len() < 2
+                && queue.realtime.first().is_none_or(|first| queue.running == Some(*first))
+            {
+                continue;
+            }
+            let waits =
+                |thread: &&usize| queue.running != Some(**thread) && self.may_use(**thread, core);
+            // The first one is about to run there, unless that core does not get to it.
+            let skipped =
+                usize::from(queue.running.is_none_or(|runs| !queue.realtime.contains(&runs)));
+            for thread in queue.realtime.iter().skip(skipped).filter(waits) {
+                let found = priority(self.threads[*thread].class);
+                if found > own && best.is_none_or(|(best, _)| found > best) {
+                    best = Some((found, *thread));
+                }
+            }
+        }
+        if let Some((_, thread)) = best {
+            self.migrate(thread, core, MoveCause::Realtime, now);
+        }
+    }
+
+    /// Time passed on a core.
+    pub(super) fn charge_limit(&mut self, core: usize, ran: Nanos, now: Nanos) {
+        let running = self.cores[core].running.map(|thread| self.threads[thread].class);
+        let limit = &mut self.cores[core].limit;
+        match running {
+            Some(SchedClass::RealTime(_)) => limit.realtime += ran,
+            Some(_) => limit.fair += ran,
+            None => {}
+        }
+        if now.since(limit.began) >= PERIOD {
+            // The next tick sees whether the limit still holds.
+            *limit = Limit { began: now, is_on: limit.is_on, ..Limit::default() };
+        }
+    }
+
+    /// A tick: real-time threads may have had what they may have.
+    pub(super) fn check_limit(&mut self, core: usize, now: Nanos) {
+        let fair_waits = !self.cores[core].fair.is_empty();
+        let limit = &mut self.cores[core].limit;
+        let before = limit.is_on;
+        limit.is_on = match self.model.rt_limit {
+            RtLimit::None => false,
+            // Throttled threads do not run; here fair ones go first, and an idle core is not kept so.
+            RtLimit::Throttling => limit.realtime >= RUNTIME,
+            RtLimit::FairServer => {
+                let is_late = now.since(limit.began) >= Nanos(PERIOD.0 - SERVED.0);
+                fair_waits && is_late && limit.fair < SERVED
+            }
+        };
+        if limit.is_on != before {
+            self.resched.insert(Linux::id(core));
+        }
+    }
+
+    pub(super) fn is_limited(&self, core: usize) -> bool {
+        self.cores[core].limit.is_on
+    }
+}
+
+fn priority(class: SchedClass) -> i32 {
+    match class {
+        SchedClass::RealTime(priority) => i32::from(priority),
+        SchedClass::Fair { .. } | SchedClass::Idle => FAIR,
+    }
+}

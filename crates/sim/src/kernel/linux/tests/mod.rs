@@ -1,0 +1,404 @@
+//! The scheduler driven by threads that only run and sleep.
+
+mod random;
+
+use quell_model::{Core, CoreId, CoreSet, MoveCause, Nanos, NodeDistances, Topology};
+
+use super::{Fix, Fixes, KernelModel, Linux, ROOT, SchedClass, weights};
+
+const NICE_0: SchedClass = SchedClass::Fair { weight: weights::NICE_0 };
+
+/// What a thread does over and over: it runs, then sleeps; a thread without sleep runs for ever.
+#[derive(Clone, Copy, Debug)]
+struct Habit {
+    runs: Nanos,
+    sleeps: Nanos,
+}
+
+const SPINS: Habit = Habit { runs: Nanos::MAX, sleeps: Nanos::ZERO };
+
+struct TestThread {
+    habit: Habit,
+    left: Nanos,
+    wakes_at: Nanos,
+    ran: Nanos,
+}
+
+/// A host in virtual time.
+struct TestHost {
+    linux: Linux,
+    now: Nanos,
+    threads: Vec<TestThread>,
+    running: Vec<Option<usize>>,
+    cores: usize,
+    /// Core time that idled while some thread waited that might have used it.
+    wasted: Nanos,
+    migrations: Vec<(usize, MoveCause)>,
+}
+
+impl TestHost {
+    fn new(model: KernelModel, topology: &Topology) -> TestHost {
+        TestHost {
+            linux: Linux::new(model, topology),
+            now: Nanos::ZERO,
+            threads: Vec::new(),
+            running: vec![None; topology.len()],
+            cores: topology.len(),
+            wasted: Nanos::ZERO,
+            migrations: Vec::new(),
+        }
+    }
+
+    fn add(
+        &mut self,
+        class: SchedClass,
+        group: usize,
+        allowed: CoreSet,
+        core: u16,
+        habit: Habit,
+    ) -> usize {
+        let thread = self.linux.add_thread(class, group, allowed, CoreId(core), self.now);
+        self.threads.push(TestThread {
+            habit,
+            left: habit.runs,
+            wakes_at: Nanos::MAX,
+            ran: Nanos::ZERO,
+        });
+        thread
+    }
+
+    /// A thread that a parent on this core forks.
+    fn fork(&mut self, group: usize, allowed: CoreSet, core: u16, habit: Habit) -> usize {
+        let thread = self.add(NICE_0, group, allowed, core, habit);
+        self.linux.fork(thread, CoreId(core), self.now);
+        self.settle();
+        thread
+    }
+
+    fn settle(&mut self) {
+        while let Some(core) = self.linux.next_resched() {
+            self.running[core.index()] = self.linux.schedule(core, self.now);
+        }
+        for migration in self.linux.take_migrations() {
+            assert_ne!(migration.from, migration.to);
+            self.migrations.push((migration.thread, migration.cause));
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        for (core, thread) in self.running.iter().enumerate() {
+            assert_eq!(*thread, self.linux.running(CoreId(core as u16)), "core {core}");
+            assert!(thread.is_none_or(|thread| seen.insert(thread)), "{thread:?} runs twice");
+        }
+    }
+
+    fn run(&mut self, time: Nanos) {
+        let until = self.now + time;
+        while self.now < until {
+            let tick = self.linux.next_tick(self.now);
+            let ends = self.running.iter().flatten().map(|thread| self.threads[*thread].left);
+            let ends = ends.filter(|left| *left < Nanos::MAX).map(|left| self.now + left).min();
+            let wakes = self.threads.iter().map(|thread| thread.wakes_at).min();
+            let next = [Some(tick), ends, wakes, Some(until)].into_iter().flatten().min().unwrap();
+            self.pass(next.since(self.now));
+            self.now = next;
+            self.end_bursts();
+            self.wake_due();
+            if next == tick {
+                for core in 0..self.cores {
+                    if self.running[core].is_some() {
+                        self.linux.tick(CoreId(core as u16), self.now);
+                        self.settle();
+                    }
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self, time: Nanos) {
+        let waiting = self.waiting();
+        let idle = self.linux.idle;
+        let useful = idle
+            .iter()
+            .filter(|core| waiting.iter().any(|thread| self.linux.may_use(*thread, core.index())));
+        let wasted = useful.count().min(waiting.len()) as u64;
+        self.wasted += Nanos(wasted * time.0);
+        for thread in self.running.iter().flatten() {
+            let thread = &mut self.threads[*thread];
+            thread.ran += time;
+            if thread.left < Nanos::MAX {
+                thread.left = thread.left.since(time);
+            }
+        }
+    }
+
+    fn waiting(&self) -> Vec<usize> {
+        let queued = |thread: &usize| self.linux.threads[*thread].is_queued;
+        let runs = |thread: &usize| self.running.contains(&Some(*thread));
+        (0..self.threads.len()).filter(|thread| queued(thread) && !runs(thread)).collect()
+    }
+
+    fn end_bursts(&mut self) {
+        for core in 0..self.cores {
+            let Some(thread) = self.running[core] else { continue };
+            if self.threads[thread].left == Nanos::ZERO {
+                let habit = self.threads[thread].habit;
+                self.threads[thread].wakes_at = self.now + habit.sleeps;
+                self.linux.sleep(thread, self.now);
+                self.settle();
+            }
+        }
+    }
+
+    fn wake_due(&mut self) {
+        for thread in 0..self.threads.len() {
+            if self.threads[thread].wakes_at <= self.now {
+                self.threads[thread].wakes_at = Nanos::MAX;
+                self.threads[thread].left = self.threads[thread].habit.runs;
+                self.linux.wake(thread, None, self.now);
+                self.settle();
+            }
+        }
+    }
+
+    fn idle_cores(&self) -> usize {
+        self.linux.idle.len()
+    }
+
+    fn cores_used(&self) -> CoreSet {
+        (0..self.cores)
+            .filter(|core| self.running[*core].is_some())
+            .map(|core| CoreId(core as u16))
+            .collect()
+    }
+}
+
+/// Distances of the machine of the paper (figure 4): 16 within one hop, 22 within two.
+fn distances() -> NodeDistances {
+    const NEAR: [&[usize]; 8] = [
+        &[1, 2, 4, 6],
+        &[0, 3, 5, 7],
+        &[0, 3, 4, 5, 6],
+        &[1, 2, 4, 5, 7],
+        &[0, 2, 3, 5, 6],
+        &[1, 2, 3, 4, 7],
+        &[0, 2, 4, 7],
+        &[1, 3, 5, 6],
+    ];
+    let distance = |from: usize, to: usize| match from == to {
+        true => 10,
+        false if NEAR[from].contains(&to) => 16,
+        false => 22,
+    };
+    let rows: Vec<Vec<u32>> =
+        (0..8).map(|from| (0..8).map(|to| distance(from, to)).collect()).collect();
+    NodeDistances::new(&rows).unwrap()
+}
+
+/// The machine of the paper with this many cores a node, in pairs.
+fn machine(per_node: u16) -> Topology {
+    let core = |id: u16| Core {
+        id: CoreId(id),
+        physical: id / 2,
+        llc: id / per_node,
+        node: id / per_node,
+    };
+    let topology = Topology::new((0..8 * per_node).map(core).collect()).unwrap();
+    topology.with_distances(distances()).unwrap()
+}
+
+fn nodes(per_node: u16, nodes: &[u16]) -> CoreSet {
+    nodes.iter().flat_map(|node| node * per_node..(node + 1) * per_node).map(CoreId).collect()
+}
+
+fn with(fixes: Fixes) -> KernelModel {
+    KernelModel { fixes, ..KernelModel::LINUX_4_1 }
+}
+
+const SECOND: Nanos = Nanos::from_secs(1);
+
+#[test]
+fn new_threads_fill_all_cores_in_every_model() {
+    for (name, model) in KernelModel::PRESETS {
+        let topology = machine(8);
+        let mut host = TestHost::new(model, &topology);
+        for _ in 0..64 {
+            host.fork(ROOT, topology.all(), 0, SPINS);
+        }
+        host.run(SECOND);
+        assert_eq!(host.idle_cores(), 0, "{name}: {} used", host.cores_used());
+    }
+}
+
+#[test]
+fn two_threads_a_core_share_it_in_every_model() {
+    for (name, model) in KernelModel::PRESETS {
+        let topology = Topology::regular(1, 2, 1).unwrap();
+        let mut host = TestHost::new(model, &topology);
+        for _ in 0..4 {
+            host.fork(ROOT, topology.all(), 0, SPINS);
+        }
+        host.run(Nanos::from_secs(4));
+        for (thread, state) in host.threads.iter().enumerate() {
+            let ran = state.ran.0 / 1_000_000;
+            assert!((1_800..2_200).contains(&ran), "{name}: thread {thread} ran {ran} of 4000 ms");
+        }
+    }
+}
+
+/// 64 threads of one session beside two sessions of one heavy thread each (section 3.1).
+fn heavy_beside_light(model: KernelModel) -> (usize, Nanos) {
+    let topology = machine(8);
+    let mut host = TestHost::new(model, &topology);
+    let make = host.linux.add_group(weights::NICE_0);
+    for core in [0, 40] {
+        let heavy = host.linux.add_group(weights::NICE_0);
+        host.fork(heavy, CoreSet::of(CoreId(core)), core, SPINS);
+    }
+    for _ in 0..64 {
+        host.fork(make, topology.all(), 16, SPINS);
+    }
+    host.run(Nanos::from_secs(5));
+    host.wasted = Nanos::ZERO;
+    let idle = host.idle_cores();
+    host.run(SECOND);
+    (idle, host.wasted)
+}
+
+#[test]
+fn a_heavy_thread_keeps_its_node_idle_unless_fixed() {
+    let (idle, _) = heavy_beside_light(KernelModel::LINUX_4_1);
+    assert!(idle >= 5, "{idle} cores idle");
+    let paper = with(Fixes { group_imbalance: Fix::Paper, ..Fixes::default() });
+    let mainline = with(Fixes { group_imbalance: Fix::Mainline, ..Fixes::default() });
+    for model in [paper, mainline, KernelModel::LINUX_6_1, KernelModel::LINUX_6_12] {
+        let (idle, wasted) = heavy_beside_light(model);
+        assert!(idle <= 1, "{idle} cores idle under {model:?}");
+        assert!(wasted < Nanos::from_millis(2_000), "{wasted} wasted under {model:?}");
+    }
+}
+
+/// Sixteen threads that may use two nodes two hops apart (section 3.2).
+fn on_distant_nodes(model: KernelModel) -> CoreSet {
+    let topology = machine(8);
+    let mut host = TestHost::new(model, &topology);
+    let allowed = nodes(8, &[1, 2]);
+    let group = host.linux.add_group(weights::NICE_0);
+    for _ in 0..16 {
+        host.fork(group, allowed, 8, SPINS);
+    }
+    host.run(Nanos::from_secs(3));
+    host.cores_used()
+}
+
+#[test]
+fn distant_nodes_do_not_balance_unless_groups_are_their_own() {
+    assert_eq!(on_distant_nodes(KernelModel::LINUX_4_1), nodes(8, &[1]));
+    for fix in [Fix::Paper, Fix::Mainline] {
+        let fixed = with(Fixes { group_construction: fix, ..Fixes::default() });
+        assert_eq!(on_distant_nodes(fixed), nodes(8, &[1, 2]), "{fix:?}");
+    }
+    assert_eq!(on_distant_nodes(KernelModel::LINUX_6_1), nodes(8, &[1, 2]));
+}
+
+/// Threads that start after a core was offline (section 3.4).
+fn after_hotplug(model: KernelModel) -> CoreSet {
+    let topology = machine(8);
+    let mut host = TestHost::new(model, &topology);
+    host.linux.set_online(CoreId(63), false, host.now);
+    host.linux.set_online(CoreId(63), true, host.now);
+    host.settle();
+    for _ in 0..64 {
+        host.fork(ROOT, topology.all(), 0, SPINS);
+    }
+    host.run(Nanos::from_secs(3));
+    host.cores_used()
+}
+
+#[test]
+fn after_hotplug_threads_stay_on_one_node_unless_fixed() {
+    assert_eq!(after_hotplug(KernelModel::LINUX_4_1), nodes(8, &[0]));
+    let fixed = with(Fixes { missing_domains: Fix::Paper, ..Fixes::default() });
+    assert_eq!(after_hotplug(fixed).len(), 64);
+    assert_eq!(after_hotplug(KernelModel::LINUX_6_12).len(), 64);
+}
+
+/// Workers of a full node that sleep and wake beside a node that idles now and then (section 3.3): wasted core time.
+fn workers_of_a_full_node(model: KernelModel) -> Nanos {
+    let topology = machine(8);
+    let mut host = TestHost::new(model, &topology);
+    for core in 8..64 {
+        host.fork(ROOT, CoreSet::of(CoreId(core)), core, SPINS);
+    }
+    // One core of another node is free, and nine threads are at home on a node of eight cores.
+    let allowed = nodes(8, &[0, 1]);
+    let free = host.threads.len();
+    for worker in 0..9 {
+        let habit = Habit { runs: Nanos(3_000_000 + worker * 77_000), sleeps: Nanos(200_000) };
+        host.fork(ROOT, allowed, 0, habit);
+    }
+    let _ = free;
+    host.run(Nanos::from_secs(2));
+    host.wasted
+}
+
+#[test]
+fn woken_threads_find_cores_of_other_nodes_only_with_the_paper_s_fix() {
+    let bug = workers_of_a_full_node(KernelModel::LINUX_4_1);
+    let fixed =
+        workers_of_a_full_node(with(Fixes { overload_on_wakeup: Fix::Paper, ..Fixes::default() }));
+    assert!(fixed <= bug, "{fixed} wasted with the fix, {bug} without");
+}
+
+#[test]
+fn a_real_time_thread_preempts_and_the_other_moves_on() {
+    let topology = Topology::regular(1, 2, 1).unwrap();
+    let mut host = TestHost::new(KernelModel::LINUX_6_12, &topology);
+    let fair = host.fork(ROOT, topology.all(), 0, SPINS);
+    let habit = Habit { runs: Nanos::from_millis(30), sleeps: Nanos::from_millis(10) };
+    let first = host.add(SchedClass::RealTime(50), ROOT, topology.all(), 0, habit);
+    let second = host.add(SchedClass::RealTime(40), ROOT, topology.all(), 0, habit);
+    for thread in [first, second] {
+        host.linux.wake(thread, None, host.now);
+        host.settle();
+    }
+    host.run(SECOND);
+    for (thread, least) in [(first, 730), (second, 730), (fair, 240)] {
+        let ran = host.threads[thread].ran.0 / 1_000_000;
+        assert!(ran >= least, "thread {thread} ran {ran} ms");
+    }
+    assert!(
+        host.migrations
+            .iter()
+            .any(|(_, cause)| *cause == MoveCause::Realtime || *cause == MoveCause::Wakeup)
+    );
+}
+
+#[test]
+fn fair_threads_get_a_twentieth_beside_a_real_time_spinner() {
+    for (model, share) in [(KernelModel::LINUX_4_1, 40..80), (KernelModel::LINUX_6_12, 40..80)] {
+        let topology = Topology::regular(1, 1, 1).unwrap();
+        let mut host = TestHost::new(model, &topology);
+        let fair = host.fork(ROOT, topology.all(), 0, SPINS);
+        let spinner = host.add(SchedClass::RealTime(50), ROOT, topology.all(), 0, SPINS);
+        host.linux.wake(spinner, None, host.now);
+        host.settle();
+        host.run(Nanos::from_secs(10));
+        let ran = host.threads[fair].ran.0 / 10_000_000;
+        assert!(share.contains(&ran), "{ran} ms a second");
+    }
+}
+
+#[test]
+fn threads_of_one_group_share_what_one_thread_of_another_has() {
+    let topology = Topology::regular(1, 1, 1).unwrap();
+    for (name, model) in KernelModel::PRESETS {
+        let mut host = TestHost::new(model, &topology);
+        let [many, one] = [(); 2].map(|()| host.linux.add_group(weights::NICE_0));
+        let alone = host.fork(one, topology.all(), 0, SPINS);
+        for _ in 0..4 {
+            host.fork(many, topology.all(), 0, SPINS);
+        }
+        host.run(Nanos::from_secs(8));
+        let ran = host.threads[alone].ran.0 / 80_000_000;
+        assert!((45..55).contains(&ran), "{name}: {ran} %");
+    }
+}

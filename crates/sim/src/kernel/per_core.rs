@@ -1,0 +1,187 @@
+//! The kernel model [`Linux`] in the engine: wake-ups, sleeps and rights go to it, and cores run what it picks.
+
+use quell_model::{CoreId, Nanos, Rung};
+
+use super::linux::{Linux, ROOT, SchedClass, weights};
+use super::{State, Work};
+use crate::engine::Engine;
+use crate::scenario::{Kernel, Scenario};
+use crate::workload::Style;
+
+/// The scheduler of a scenario with all its threads, asleep; `None` where one queue serves all cores.
+pub(crate) fn linux_of(scenario: &Scenario) -> Option<Box<Linux>> {
+    let Kernel::Linux(model) = scenario.kernel else { return None };
+    let topology = &scenario.host.topology;
+    let mut linux = Box::new(Linux::new(model, topology));
+    let mut sessions: Vec<(u32, usize)> = Vec::new();
+    for (at, task) in scenario.tasks.iter().enumerate() {
+        let is_kernel = task.style == Style::Kernel;
+        // Tasks without a session of their own choice are each in one, as services of systemd are.
+        let session = task.session.unwrap_or(u32::MAX - at as u32);
+        let known = sessions.iter().find(|(known, _)| *known == session).map(|(_, group)| *group);
+        let group = match (is_kernel || !model.autogroup, known) {
+            (true, _) => ROOT,
+            (false, Some(group)) => group,
+            (false, None) => {
+                let group = linux.add_group(weights::NICE_0);
+                sessions.push((session, group));
+                group
+            }
+        };
+        let class = class_of(if is_kernel { Rung::LcFair } else { Rung::Original }, task.nice);
+        let first = task.limits.allowed.intersection(&topology.all()).first().unwrap_or(CoreId(0));
+        for _ in 0..task.all_threads() {
+            linux.add_thread(class, group, topology.all(), first, Nanos::ZERO);
+        }
+    }
+    Some(linux)
+}
+
+/// The class of a thread on a rung. A thread of a task that Quell leaves alone has the task's nice value.
+fn class_of(rung: Rung, nice: i8) -> SchedClass {
+    match rung {
+        Rung::SchedIdle => SchedClass::Idle,
+        Rung::Original | Rung::LcFair => SchedClass::Fair { weight: weights::of_nice(nice) },
+        rung => SchedClass::RealTime(99 - rung as u8),
+    }
+}
+
+impl Engine<'_> {
+    /// A thread waits: it goes into the queue of a core, unless it is in one.
+    pub(super) fn queue_thread(&mut self, thread: usize) {
+        let allowed = self.cores_of(thread).intersection(&self.online);
+        let waker = self.acting.filter(|waker| *waker != thread);
+        let Some(linux) = &mut self.linux else { return };
+        if linux.is_queued(thread) || allowed.is_empty() {
+            return;
+        }
+        linux.set_allowed(thread, allowed, self.now);
+        if linux.is_new(thread) {
+            let parent = waker.map(|waker| linux.last_core(waker));
+            let parent = self.fork_core.take().or(parent).unwrap_or(linux.last_core(thread));
+            linux.fork(thread, parent, self.now);
+        } else {
+            linux.wake(thread, waker, self.now);
+        }
+        self.follow_linux();
+    }
+
+    /// A thread waits and runs no longer.
+    pub(super) fn unqueue_thread(&mut self, thread: usize) {
+        let Some(linux) = &mut self.linux else { return };
+        if linux.is_queued(thread) {
+            linux.sleep(thread, self.now);
+        }
+    }
+
+    /// Cores that have to reschedule do.
+    pub(crate) fn follow_linux(&mut self) {
+        while let Some(linux) = &mut self.linux {
+            let Some(core) = linux.next_resched() else { break };
+            self.reschedule(core);
+        }
+        let Some(linux) = &mut self.linux else { return };
+        let migrations = linux.take_migrations();
+        for migration in &migrations {
+            *self.report.migrations.entry(migration.cause).or_default() += 1;
+        }
+        let looked = linux.take_looked();
+        self.note_linux(&migrations, looked);
+    }
+
+    fn reschedule(&mut self, core: CoreId) {
+        let at = self.at(core);
+        let Some(linux) = &mut self.linux else { return };
+        let next = linux.schedule(core, self.now);
+        let running = self.cores[at].running;
+        if next.is_some() && next == running {
+            return;
+        }
+        if running.is_some() {
+            self.stop(at);
+        }
+        let Some(thread) = next else { return self.idles(at) };
+        if let State::Running(other) = self.threads[thread].state {
+            // It was moved while it ran; the core that it leaves reschedules too.
+            self.stop(other);
+        }
+        self.start(thread, at);
+    }
+
+    /// Time passes: cores may idle meanwhile that waiting threads might use.
+    pub(crate) fn note_waste(&mut self, until: Nanos) {
+        if let Some(linux) = &self.linux {
+            self.report.wasted += Nanos(linux.wasted_cores() * until.since(self.now).0);
+        }
+    }
+
+    /// A tick of a core.
+    pub(super) fn tick_linux(&mut self, at: usize) {
+        let Some(linux) = &mut self.linux else { return };
+        linux.tick(self.cores[at].id, self.now);
+        let next = linux.next_tick(self.now);
+        let ticks_idle = linux.ticks_idle();
+        self.follow_linux();
+        if self.cores[at].running.is_none() {
+            if ticks_idle {
+                self.timers.arm(self.layout.end(at), next);
+            }
+        } else if self.cores[at].slice <= self.now {
+            self.cores[at].slice = next;
+            self.rearm(at);
+        }
+    }
+
+    /// A core idles: it has a tick all the same where the kernel has one always.
+    pub(crate) fn arm_idle_tick(&mut self, at: usize) {
+        if let Some(linux) = self.linux.as_ref().filter(|linux| linux.ticks_idle()) {
+            self.timers.arm(self.layout.end(at), linux.next_tick(self.now));
+        }
+    }
+
+    /// The cores of a task changed.
+    pub(super) fn allow_linux(&mut self, task: usize) {
+        if self.linux.is_none() {
+            return;
+        }
+        for thread in self.threads_of(task) {
+            let allowed = self.cores_of(thread).intersection(&self.online);
+            let Some(linux) = &mut self.linux else { return };
+            match (allowed.is_empty(), linux.is_queued(thread)) {
+                // As in a frozen cgroup: it waits in no queue.
+                (true, true) => linux.sleep(thread, self.now),
+                (true, false) => {}
+                (false, _) => linux.set_allowed(thread, allowed, self.now),
+            }
+            if let State::Waiting { .. } = self.threads[thread].state
+                && !allowed.is_empty()
+            {
+                self.queue_thread(thread);
+            }
+        }
+        self.follow_linux();
+    }
+
+    /// The rung of a task, or the role of a thread of it, changed.
+    pub(super) fn reclass_linux(&mut self, threads: std::ops::Range<usize>) {
+        for thread in threads {
+            let nice = self.scenario.tasks[self.threads[thread].task].nice;
+            let class = class_of(self.rung_of(thread), nice);
+            if let Some(linux) = &mut self.linux {
+                linux.set_class(thread, class, self.now);
+            }
+        }
+        self.follow_linux();
+    }
+
+    /// A runtime's request gets a sleeping thread, which goes where the kernel puts it.
+    pub(super) fn feed_linux(&mut self, task: usize) {
+        if self.tasks[task].allowed.is_empty() || self.tasks[task].held > 0 {
+            return;
+        }
+        let state = &mut self.tasks[task];
+        let Some(request) = state.backlog.pop_front() else { return };
+        let Some(thread) = state.sleepers.pop() else { return state.backlog.push_front(request) };
+        self.wake(thread, Work::Request(request));
+    }
+}

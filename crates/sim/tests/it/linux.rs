@@ -1,0 +1,72 @@
+//! Scenarios under kernel models with a queue for each core.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot build its scene fails")]
+
+use std::path::Path;
+
+use quell_sim::file::FileError;
+use quell_sim::{Kernel, KernelModel, Scenario};
+
+use crate::common::*;
+
+fn example(name: &str) -> quell_sim::file::Simulation {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sim").join(name);
+    quell_sim::file::Simulation::load(&path).unwrap()
+}
+
+#[test]
+fn accounting_holds_in_every_model_over_random_hosts() {
+    for seed in 0..60 {
+        let (_, model) = KernelModel::PRESETS[seed as usize % KernelModel::PRESETS.len()];
+        let scenario = Scenario { kernel: Kernel::Linux(model), ..quell_sim::fuzz::scenario(seed) };
+        let report = under("quell", &scenario);
+        assert!(report.broken.is_empty(), "seed {seed}: {:?}", report.broken);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let mut simulation = example("stock-kernel.toml");
+    simulation.scenario.kernel = Kernel::Linux(KernelModel::LINUX_6_12);
+    let digests = [(); 2].map(|()| under("quell", &simulation.scenario).digest);
+    assert_eq!(digests[0], digests[1]);
+}
+
+/// A scenario of the paper's machine under plain Linux.
+fn on_the_papers_machine(kernel: &str, length_ms: u64, rest: &str) -> quell_sim::Report {
+    let text = format!(
+        "version = 1\nlength_ms = {length_ms}\nwarm_up_ms = 0\n\
+         [machine]\npreset = \"wasted-cores\"\nmanaged = \"0-63\"\n\
+         [host]\npolicy = \"linux-default\"\ncores = \"shared\"\n{kernel}\n{rest}"
+    );
+    let other = |name: &str| {
+        let what = "no other file is read".to_owned();
+        Err(FileError { file: name.to_owned(), line: None, what, remedy: String::new() })
+    };
+    let simulation =
+        quell_sim::file::Simulation::parse(&text, "test.toml", "test", &other).unwrap();
+    under(&simulation.policy, &simulation.scenario)
+}
+
+#[test]
+fn lu_on_nodes_two_hops_apart_is_slow_without_groups_of_its_own() {
+    let lu = "[[task]]\nname = \"lu\"\nmodel = \"nas-lu\"\nthreads = 16\ncores = \"8-23\"\nlength_permille = 4\n";
+    let time = |fix: &str| {
+        let kernel = format!("[kernel]\nmodel = \"linux-4.1\"\n{fix}");
+        on_the_papers_machine(&kernel, 60_000, lu).tasks[0].completed.unwrap()
+    };
+    let fixed = time("[kernel.fix]\ngroup_construction = \"paper\"\n");
+    let slow = ratio(time(""), fixed);
+    assert!(slow > 4.0, "{slow} times as long");
+}
+
+#[test]
+fn threads_that_only_compute_take_as_much_longer_as_they_have_fewer_cores() {
+    let ep = "[[task]]\nname = \"ep\"\nmodel = \"nas-ep\"\nthreads = 16\ncores = \"8-23\"\nlength_permille = 50\n";
+    let time = |fix: &str| {
+        let kernel = format!("[kernel]\nmodel = \"linux-4.1\"\n{fix}");
+        on_the_papers_machine(&kernel, 60_000, ep).tasks[0].completed.unwrap()
+    };
+    let slow = ratio(time(""), time("[kernel.fix]\ngroup_construction = \"mainline\"\n"));
+    assert!((1.8..2.2).contains(&slow), "{slow} times as long");
+}
