@@ -131,6 +131,13 @@ const fn ms(profile: Profile, core_ms: u64) -> Phase {
 /// The name of the model that has the steps of its task.
 pub const PROGRAM: &str = "program";
 
+impl Model {
+    /// It is a program of steps, and only computes.
+    pub fn has_steps(&self) -> bool {
+        matches!(self.name, PROGRAM | "make" | "tpch") || self.name.starts_with("nas-")
+    }
+}
+
 const COMPUTES: &[Phase] = &always(Profile::COMPUTE);
 
 /// A program of steps.

@@ -144,7 +144,7 @@ fn values() -> Vec<(&'static str, &'static str, String)> {
     all.push(("siblings", "slow-down", "[table](../lab/sim.md#the-model)".to_owned()));
     let network = format!("lognormal, median {} us, sigma {}", client::MEDIAN_US, client::SIGMA);
     all.push(("client", "network and client", network));
-    for model in &MODELS {
+    for model in MODELS.iter().filter(|model| !model.has_steps()) {
         of_model(model, &mut all);
     }
     all
