@@ -13,7 +13,7 @@ use quell_model::{
 };
 
 use crate::engine::{Engine, Timer};
-use crate::kernel::linux::{Looked, Migration};
+use crate::kernel::linux::{Migration, SearchRecord};
 use crate::kernel::{State, Thread};
 use crate::scenario::{Kernel, Scenario};
 
@@ -39,7 +39,7 @@ pub(crate) struct Trace<'a> {
     /// What the kernel moved since the last step.
     moved: Vec<Migration>,
     /// What its searches looked at.
-    looked: Vec<Looked>,
+    looked: Vec<SearchRecord>,
     /// By thread: on which core's queue the trace has it, or had it last, and whether it is in there now.
     queue: Vec<(Option<usize>, bool)>,
     /// By thread: whether the trace has it ended, because it gave up waiting.
@@ -142,7 +142,7 @@ impl Engine<'_> {
     }
 
     /// The kernel moved threads from queue to queue, and looked at cores.
-    pub(crate) fn note_linux(&mut self, migrations: &[Migration], looked: Vec<Looked>) {
+    pub(crate) fn note_linux(&mut self, migrations: &[Migration], looked: Vec<SearchRecord>) {
         if let Some(trace) = &mut self.trace {
             trace.moved.extend_from_slice(migrations);
             trace.looked.extend(looked);
@@ -253,7 +253,7 @@ impl Engine<'_> {
         }
     }
 
-    fn tell_looked(&self, trace: &mut Trace, looked: &Looked) {
+    fn tell_looked(&self, trace: &mut Trace, looked: &SearchRecord) {
         let by = CoreId(looked.by as u16);
         let what = What::Considered {
             by,

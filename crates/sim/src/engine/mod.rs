@@ -154,8 +154,8 @@ pub(crate) struct Engine<'a> {
     pub acting: Option<usize>,
     /// By task.
     pub programs: Vec<ProgramState>,
-    /// Where the next new thread is forked.
-    pub fork_core: Option<CoreId>,
+    /// Where the thread that starts now does, if its program says so.
+    pub start_core: Option<CoreId>,
     pub backend: Backend,
     pub seen: Snapshot,
     pub went_idle: CoreSet,
@@ -238,7 +238,7 @@ impl<'a> Engine<'a> {
             linux: linux_of(scenario),
             acting: None,
             programs: programs_of(scenario),
-            fork_core: None,
+            start_core: None,
             backend: Backend::new(cores.len(), &tasks),
             seen: room(cores.len(), tasks.len()),
             went_idle: CoreSet::EMPTY,

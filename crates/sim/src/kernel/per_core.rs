@@ -13,11 +13,12 @@ pub(crate) fn linux_of(scenario: &Scenario) -> Option<Box<Linux>> {
     let Kernel::Linux(model) = scenario.kernel else { return None };
     let topology = &scenario.host.topology;
     let mut linux = Box::new(Linux::new(model, topology));
-    let mut sessions: Vec<(u32, usize)> = Vec::new();
+    // By session, or by task for one that names none.
+    let mut sessions: Vec<(Result<u32, usize>, usize)> = Vec::new();
     for (at, task) in scenario.tasks.iter().enumerate() {
         let is_kernel = task.style == Style::Kernel;
         // Tasks without a session of their own choice are each in one, as services of systemd are.
-        let session = task.session.unwrap_or(u32::MAX - at as u32);
+        let session = task.session.ok_or(at);
         let known = sessions.iter().find(|(known, _)| *known == session).map(|(_, group)| *group);
         let group = match (is_kernel || !model.autogroup, known) {
             (true, _) => ROOT,
@@ -51,15 +52,15 @@ impl Engine<'_> {
     pub(super) fn queue_thread(&mut self, thread: usize) {
         let allowed = self.cores_of(thread).intersection(&self.online);
         let waker = self.acting.filter(|waker| *waker != thread);
+        let start_core = self.start_core.take();
         let Some(linux) = &mut self.linux else { return };
         if linux.is_queued(thread) || allowed.is_empty() {
             return;
         }
         linux.set_allowed(thread, allowed, self.now);
         if linux.is_new(thread) {
-            let parent = waker.map(|waker| linux.last_core(waker));
-            let parent = self.fork_core.take().or(parent).unwrap_or(linux.last_core(thread));
-            linux.fork(thread, parent, self.now);
+            let parent = waker.map_or(linux.last_core(thread), |waker| linux.last_core(waker));
+            linux.fork(thread, parent, start_core, self.now);
         } else {
             linux.wake(thread, waker, self.now);
         }

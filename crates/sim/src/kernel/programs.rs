@@ -105,7 +105,7 @@ impl Engine<'_> {
         state.alive += 1;
         state.completed = None;
         let thread = first + free;
-        self.fork_core = core;
+        self.start_core = core;
         self.resume(thread);
     }
 

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use quell_model::Nanos;
 use quell_sim::file::FileError;
 use quell_sim::{Kernel, KernelModel, Scenario};
 
@@ -30,6 +31,28 @@ fn the_same_seed_gives_the_same_run() {
     simulation.scenario.kernel = Kernel::Linux(KernelModel::LINUX_6_12);
     let digests = [(); 2].map(|()| under("quell", &simulation.scenario).digest);
     assert_eq!(digests[0], digests[1]);
+}
+
+/// Policies act on the model as on a host: a service that wakes behind batch work for milliseconds under plain Linux goes first.
+#[test]
+fn quell_keeps_the_tail_that_plain_linux_does_not() {
+    let mut simulation = example("stock-kernel.toml");
+    simulation.scenario.length = Nanos(2 * SECOND);
+    for model in [KernelModel::LINUX_6_1, KernelModel::LINUX_6_12] {
+        simulation.scenario.kernel = Kernel::Linux(model);
+        let [plain, quell] = ["linux-default", "quell"].map(|policy| {
+            let report = under(policy, &simulation.scenario);
+            assert!(report.broken.is_empty(), "{:?}", report.broken);
+            (report.tasks[0].percentile(999), report.tasks[1].work)
+        });
+        assert!(
+            ratio(plain.0, quell.0) > 2.0,
+            "p99.9 {} under Linux, {} under Quell",
+            plain.0,
+            quell.0
+        );
+        assert!(ratio(quell.1, plain.1) > 0.8, "batch work {} of {}", quell.1, plain.1);
+    }
 }
 
 /// A scenario of the paper's machine under plain Linux.

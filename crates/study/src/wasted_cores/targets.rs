@@ -69,7 +69,7 @@ pub const TARGETS: [Target; 15] = [
         value: |report| slower(report, "two-nodes", "lu"),
     },
     Target {
-        name: "lu is the slowest there (greatest of the others over lu)",
+        name: "lu is the slowest on two distant nodes (greatest of the others over lu)",
         paper: "below 1",
         accepted: (0.0, 1.0),
         value: |report| greatest_over_lu(report, "two-nodes"),
@@ -126,7 +126,7 @@ pub const TARGETS: [Target; 15] = [
         },
     },
     Target {
-        name: "lu is the slowest there (greatest of the others over lu)",
+        name: "lu is the slowest after hotplug (greatest of the others over lu)",
         paper: "below 1",
         accepted: (0.0, 1.0),
         value: |report| greatest_over_lu(report, "hotplug"),

@@ -84,7 +84,7 @@ impl Item {
 
 /// What [`FairQueue::pick`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Picked {
+pub(super) enum PickResult {
     Entity(Entity),
     /// This entity slept and leaves the queue only now; pick again. Its place in virtual time is kept as by
     /// [`FairQueue::remove`].
@@ -272,19 +272,19 @@ impl FairQueue {
     }
 
     /// The next entity runs; none may be running.
-    pub fn pick(&mut self) -> Picked {
+    pub fn pick(&mut self) -> PickResult {
         debug_assert!(self.running.is_none(), "{:?} runs", self.running);
-        let Some(at) = self.best() else { return Picked::Nothing };
+        let Some(at) = self.best() else { return PickResult::Nothing };
         let mut item = self.waiting[at];
         if item.is_delayed {
             let place = self.remove(item.entity).unwrap_or_default();
-            return Picked::Left(item.entity, place);
+            return PickResult::Left(item.entity, place);
         }
         self.waiting.remove(at);
         item.ran = Nanos::ZERO;
         self.running = Some(item);
         self.yielded = None;
-        Picked::Entity(item.entity)
+        PickResult::Entity(item.entity)
     }
 
     /// The index of the entity to run next.
@@ -392,10 +392,10 @@ mod tests {
     fn pick(queue: &mut FairQueue) -> Option<u32> {
         loop {
             match queue.pick() {
-                Picked::Entity(Entity::Thread(thread)) => return Some(thread),
-                Picked::Entity(Entity::Group(_)) => unreachable!(),
-                Picked::Left(..) => {}
-                Picked::Nothing => return None,
+                PickResult::Entity(Entity::Thread(thread)) => return Some(thread),
+                PickResult::Entity(Entity::Group(_)) => unreachable!(),
+                PickResult::Left(..) => {}
+                PickResult::Nothing => return None,
             }
         }
     }
@@ -485,7 +485,7 @@ mod tests {
         queue.put_back();
         // By now the sleeper is behind, so it is picked, and leaves.
         assert!(
-            matches!(queue.pick(), Picked::Left(Entity::Thread(left), lag) if left == first && lag >= 0)
+            matches!(queue.pick(), PickResult::Left(Entity::Thread(left), lag) if left == first && lag >= 0)
         );
         assert_eq!(pick(&mut queue), Some(second));
     }

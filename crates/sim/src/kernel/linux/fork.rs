@@ -6,7 +6,7 @@ use quell_model::{CoreId, MoveCause, Nanos, Search};
 use super::domains::{Level, LevelGroup};
 use super::fair::Arrival;
 use super::load::Share;
-use super::model::Compared;
+use super::model::Comparison;
 use super::sums::Sums;
 use super::{Linux, Migration, SchedClass};
 
@@ -20,15 +20,26 @@ struct Idleness {
 }
 
 impl Linux {
-    /// A new thread, forked by one that runs on this core. The core in whose queue it is from now on.
-    pub fn fork(&mut self, thread: usize, parent: CoreId, now: Nanos) -> usize {
-        let parent = parent.index();
+    /// A new thread, forked by one that runs on this core. It starts on `start` if that is given and it may use it. The
+    /// core in whose queue it is from now on.
+    pub fn fork(
+        &mut self,
+        thread: usize,
+        parent: CoreId,
+        start: Option<CoreId>,
+        now: Nanos,
+    ) -> usize {
         self.fall_back(thread);
+        let start = start.map(CoreId::index).filter(|core| self.may_use(thread, *core));
+        let parent = start.unwrap_or(parent.index());
         // It is the parent's until it is placed.
         self.threads[thread].core = parent;
-        let core = match self.threads[thread].class {
-            SchedClass::RealTime(_) => self.select_realtime(thread),
-            SchedClass::Fair { .. } | SchedClass::Idle => self.select_idlest(thread, parent, now),
+        let core = match (start, self.threads[thread].class) {
+            (Some(core), _) => core,
+            (None, SchedClass::RealTime(_)) => self.select_realtime(thread),
+            (None, SchedClass::Fair { .. } | SchedClass::Idle) => {
+                self.select_idlest(thread, parent, now)
+            }
         };
         if core != parent {
             self.migrations.push(Migration {
@@ -130,7 +141,7 @@ impl Linux {
 
     /// Whether the local group is so much busier than a remote one that is as crowded.
     fn goes_there(&self, level: &Level, local: Idleness, remote: Idleness) -> bool {
-        if self.model.compares() != Compared::Types {
+        if self.model.compares() != Comparison::Types {
             // Half of the usual imbalance is in favour of the local group.
             let margin = 100 + (level.imbalance_pct - 100) / 2;
             return 100 * local.load >= margin * remote.load;
@@ -145,7 +156,7 @@ impl Linux {
         let cores = group.cores.intersection(&self.online);
         let weight = cores.len().max(1) as u64;
         let load = || cores.iter().map(|core| self.core_load(core.index(), now)).sum::<u64>();
-        if self.model.compares() != Compared::Types {
+        if self.model.compares() != Comparison::Types {
             return Idleness { crowded: 0, load: load() * 1_024 / weight };
         }
         let queued: u64 = cores.iter().map(|core| u64::from(self.queued(core))).sum();

@@ -140,7 +140,7 @@ pub(crate) struct Migration {
 
 /// Cores that a search looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Looked {
+pub(crate) struct SearchRecord {
     /// On behalf of this core.
     pub by: usize,
     pub search: Search,
@@ -172,7 +172,7 @@ pub(crate) struct Linux {
     /// Real-time threads in all queues.
     realtime_queued: usize,
     /// What searches looked at, where a trace is made.
-    looked: Option<Vec<Looked>>,
+    looked: Option<Vec<SearchRecord>>,
 }
 
 impl Linux {
@@ -285,13 +285,13 @@ impl Linux {
     }
 
     /// What searches looked at since the last time.
-    pub fn take_looked(&mut self) -> Vec<Looked> {
+    pub fn take_looked(&mut self) -> Vec<SearchRecord> {
         self.looked.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     fn note_search(&mut self, by: usize, search: Search, cores: CoreSet) {
         if let Some(looked) = &mut self.looked {
-            looked.push(Looked { by, search, cores });
+            looked.push(SearchRecord { by, search, cores });
         }
     }
 

@@ -208,11 +208,11 @@ impl KernelModel {
     ];
 
     /// What a pass compares, the fix of the first bug included.
-    pub(super) fn compares(&self) -> Compared {
+    pub(super) fn compares(&self) -> Comparison {
         match (self.fixes.group_imbalance, self.balancer) {
-            (Fix::Paper, _) => Compared::LeastLoads,
-            (Fix::Mainline, _) | (Fix::None, Balancer::GroupTypes) => Compared::Types,
-            (Fix::None, Balancer::Averages) => Compared::Averages,
+            (Fix::Paper, _) => Comparison::LeastLoads,
+            (Fix::Mainline, _) | (Fix::None, Balancer::GroupTypes) => Comparison::Types,
+            (Fix::None, Balancer::Averages) => Comparison::Averages,
         }
     }
 
@@ -242,7 +242,7 @@ impl KernelModel {
 
 /// What decides which group is the busiest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Compared {
+pub(super) enum Comparison {
     Averages,
     LeastLoads,
     Types,
@@ -260,7 +260,7 @@ mod tests {
             assert_eq!(lost, is_old, "{name} loses levels at hotplug");
             let from_lowest = model.domain_rules(false).walk == GroupWalk::FromLowestCore;
             assert_eq!(from_lowest, is_old, "{name} builds all groups from one core");
-            let averages = model.compares() == Compared::Averages;
+            let averages = model.compares() == Comparison::Averages;
             assert_eq!(averages, is_old || name == "linux-5.4", "{name} compares averages");
             assert!(!model.takes_longest_idle(), "{name}");
         }
@@ -270,7 +270,7 @@ mod tests {
     fn a_fix_changes_its_bug_alone() {
         let fixed = |fixes| KernelModel { fixes, ..KernelModel::LINUX_4_1 };
         let imbalance = fixed(Fixes { group_imbalance: Fix::Paper, ..Fixes::default() });
-        assert_eq!(imbalance.compares(), Compared::LeastLoads);
+        assert_eq!(imbalance.compares(), Comparison::LeastLoads);
         assert_eq!(imbalance.domain_rules(true), KernelModel::LINUX_4_1.domain_rules(true));
         let wakeup = fixed(Fixes { overload_on_wakeup: Fix::Paper, ..Fixes::default() });
         assert!(wakeup.takes_longest_idle());

@@ -2,7 +2,7 @@
 
 use quell_model::{CoreId, CoreSet, MoveCause, Nanos};
 
-use super::fair::{Arrival, Entity, Picked};
+use super::fair::{Arrival, Entity, PickResult};
 use super::load::Share;
 use super::sums::Sums;
 use super::{Linux, Migration, ROOT, SchedClass, SchedThread};
@@ -58,8 +58,8 @@ impl Linux {
         root.put(Entity::Group(group as u32), weight, Arrival::Woken, place);
     }
 
-    /// Takes a thread out of its queue. Its place in virtual time is as of the queue; [`FairQueue::relative`](super::fair::FairQueue::relative)
-    /// has it for another one.
+    /// Takes a thread out of its queue. Its place in virtual time is as of the queue; `FairQueue::relative` has it for another
+    /// one.
     fn dequeue(&mut self, thread: usize, sleeps: bool, now: Nanos) {
         let SchedThread { class, group, core, is_queued, .. } = self.threads[thread];
         debug_assert!(is_queued, "thread {thread} is in no queue");
@@ -233,23 +233,23 @@ impl Linux {
     fn pick_fair(&mut self, core: usize, now: Nanos) -> Option<usize> {
         loop {
             let thread = match self.cores[core].root.pick() {
-                Picked::Nothing => return None,
-                Picked::Left(entity, place) => {
+                PickResult::Nothing => return None,
+                PickResult::Left(entity, place) => {
                     self.left_late(entity, core, place);
                     continue;
                 }
-                Picked::Entity(Entity::Thread(thread)) => thread as usize,
-                Picked::Entity(Entity::Group(group)) => {
+                PickResult::Entity(Entity::Thread(thread)) => thread as usize,
+                PickResult::Entity(Entity::Group(group)) => {
                     match self.groups[group as usize].on[core].queue.pick() {
-                        Picked::Entity(Entity::Thread(thread)) => thread as usize,
-                        Picked::Left(entity, place) => {
+                        PickResult::Entity(Entity::Thread(thread)) => thread as usize,
+                        PickResult::Left(entity, place) => {
                             self.left_late(entity, core, place);
                             self.cores[core].root.put_back();
                             self.leave_root(group as usize, core);
                             self.reweigh_group(group as usize, core, now);
                             continue;
                         }
-                        Picked::Entity(Entity::Group(_)) | Picked::Nothing => {
+                        PickResult::Entity(Entity::Group(_)) | PickResult::Nothing => {
                             debug_assert!(
                                 false,
                                 "group {group} is queued on core {core} without threads"
@@ -290,7 +290,12 @@ impl Linux {
                     (SchedClass::RealTime(_), _) => true,
                     (_, SchedClass::RealTime(_)) => self.is_limited(core),
                     (SchedClass::Idle, _) => false,
-                    (SchedClass::Fair { .. }, SchedClass::Idle) if runs.group == group => true,
+                    // Until EEVDF the policy of the running thread decided, whatever its group.
+                    (SchedClass::Fair { .. }, SchedClass::Idle)
+                        if runs.group == group || self.model.picker == super::Picker::Cfs =>
+                    {
+                        true
+                    }
                     _ => self.preempts_fair(group, runs.group, core, thread),
                 }
             }
@@ -467,6 +472,13 @@ impl Linux {
     /// Forgets the past of a thread that ended; its number may be another one's.
     pub fn reset(&mut self, thread: usize, now: Nanos) {
         self.finish_delayed(thread);
+        let SchedThread { class, group, core, counted, share, has_run, .. } = self.threads[thread];
+        if self.model.load == super::LoadMetric::Average && class.is_fair() && has_run {
+            // What it was blocked with goes with it (`task_dead_fair`); in 4.1 that only decays.
+            for sums in self.groups[group].sums_of(core) {
+                sums.unblock(&counted, share.updated(), now);
+            }
+        }
         let state = &mut self.threads[thread];
         debug_assert!(!state.is_queued, "thread {thread} is in a queue");
         state.share = Share::new(self.model.load, self.tunables.granularity, now);

@@ -191,6 +191,24 @@ impl Linux {
             && queue.fair.iter().all(is_idle_class)
     }
 
+    /// The target if it idles, else the previous core if it shares the target's cache and idles.
+    fn idle_known(
+        &self,
+        thread: usize,
+        target: usize,
+        previous: usize,
+        looked: &mut CoreSet,
+    ) -> Option<usize> {
+        if self.may_use_idle(thread, target) {
+            return Some(target);
+        }
+        let shares = self.domains.cache(target).contains(Linux::id(previous));
+        if shares {
+            looked.insert(Linux::id(previous));
+        }
+        (shares && self.may_use_idle(thread, previous)).then_some(previous)
+    }
+
     /// Linux 4.1: the target, else the previous core, else the first group of the cache of which all cores idle
     /// (`select_idle_sibling`).
     fn idle_sibling(
@@ -200,16 +218,10 @@ impl Linux {
         previous: usize,
         looked: &mut CoreSet,
     ) -> usize {
-        if self.is_idle(target) {
-            return target;
+        if let Some(core) = self.idle_known(thread, target, previous, looked) {
+            return core;
         }
         let cache = self.domains.cache(target);
-        if cache.contains(Linux::id(previous)) {
-            looked.insert(Linux::id(previous));
-            if self.may_use_idle(thread, previous) {
-                return previous;
-            }
-        }
         let within = |level: &&super::domains::Level| level.span.is_subset(cache);
         for level in self.domains.levels(target).iter().rev().filter(within) {
             for group in &level.groups {
@@ -234,16 +246,10 @@ impl Linux {
         looked: &mut CoreSet,
         now: Nanos,
     ) -> usize {
-        if self.may_use_idle(thread, target) {
-            return target;
+        if let Some(core) = self.idle_known(thread, target, previous, looked) {
+            return core;
         }
         let cache = self.domains.cache(target);
-        if cache.contains(Linux::id(previous)) {
-            looked.insert(Linux::id(previous));
-            if self.may_use_idle(thread, previous) {
-                return previous;
-            }
-        }
         let usable = cache.intersection(&self.threads[thread].allowed).intersection(&self.online);
         if self.topology.has_siblings() {
             *looked = looked.union(&usable);
@@ -280,8 +286,8 @@ impl Linux {
         let cores = cache.len() as u64;
         let limit = match self.model.searches() {
             WakeSearch::IdleGroups => cores,
-            // Cores that fit into the mean idle time, an assumed 100 ns each, but four at least (`SIS_PROP`).
-            WakeSearch::IdleTime => (self.cores[target].mean_idle.0 / 100 / cores.max(1)).max(4),
+            // Cores that fit into a 512th of the mean idle time, an assumed 100 ns each, but four at least (`SIS_PROP`).
+            WakeSearch::IdleTime => (self.cores[target].mean_idle.0 / 512 / 100).max(4),
             // `update_idle_cpu_scan`: cores * (1 - (117 / 100 * utilisation)^2), which four fifths of a busy cache end.
             WakeSearch::Utilisation => {
                 let busy = cache.iter().map(|core| {

@@ -2,7 +2,7 @@
 
 use quell_model::{CoreId, CoreSet, MoveCause, Nanos, Search};
 
-use super::super::model::Compared;
+use super::super::model::Comparison;
 use super::super::{Linux, SchedClass};
 use super::stats::{GroupStats, LevelStats, capacity};
 use super::{Entry, MIGRATION_COST, averages, types};
@@ -56,7 +56,7 @@ pub(super) struct Pass {
 
 /// What a pass met in a queue.
 #[derive(Clone, Copy, Debug, Default)]
-struct Detached {
+struct DetachResult {
     moved: usize,
     some_pinned: bool,
     all_pinned: bool,
@@ -157,9 +157,9 @@ impl Linux {
         self.note_search(core, Search::GroupStatistics, span.intersection(among));
         let of = &self.domains.levels(core)[level];
         let amount = match self.model.compares() {
-            Compared::Averages => averages::imbalance(&stats, of, entry)?,
-            Compared::LeastLoads => averages::least_imbalance(&stats)?,
-            Compared::Types => types::imbalance(&stats, of, entry)?,
+            Comparison::Averages => averages::imbalance(&stats, of, entry)?,
+            Comparison::LeastLoads => averages::least_imbalance(&stats)?,
+            Comparison::Types => types::imbalance(&stats, of, entry)?,
         };
         stats.busiest.map(|busiest| (busiest, amount)).ok_or(Verdict::NoBusiest)
     }
@@ -196,9 +196,9 @@ impl Linux {
         amount: Amount,
         entry: Entry,
         now: Nanos,
-    ) -> Detached {
+    ) -> DetachResult {
         let takes_others = entry != Entry::NewIdle;
-        let mut met = Detached { all_pinned: true, takes_others, ..Detached::default() };
+        let mut met = DetachResult { all_pinned: true, takes_others, ..DetachResult::default() };
         let mut left = amount;
         // The list is looked through from the threads that came last; since Linux 4.15 from those that ran longest ago.
         let mut threads = self.cores[from].fair.clone();
@@ -251,7 +251,7 @@ impl Linux {
         thread: usize,
         to: usize,
         (core, level): (usize, usize),
-        met: &mut Detached,
+        met: &mut DetachResult,
         now: Nanos,
     ) -> bool {
         let state = &self.threads[thread];
@@ -293,6 +293,6 @@ impl Linux {
     }
 
     pub(in super::super) fn compares_types(&self) -> bool {
-        self.model.compares() == Compared::Types
+        self.model.compares() == Comparison::Types
     }
 }

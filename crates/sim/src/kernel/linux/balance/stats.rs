@@ -3,7 +3,7 @@
 use quell_model::{CoreSet, Nanos};
 
 use super::super::domains::{Level, LevelGroup};
-use super::super::model::Compared;
+use super::super::model::Comparison;
 use super::super::{CoreQueue, Linux};
 use super::Entry;
 
@@ -107,7 +107,7 @@ impl Linux {
                 continue;
             }
             let local_has_room = has_local && stats.local.has_capacity(of.imbalance_pct);
-            let by_types = self.model.compares() == Compared::Types;
+            let by_types = self.model.compares() == Comparison::Types;
             if !by_types && of.prefers_siblings && local_has_room && seen.queued > 1 {
                 seen.kind = GroupType::Overloaded;
             }
@@ -159,7 +159,7 @@ impl Linux {
             GroupType::Overloaded
         } else if self.domains.is_imbalanced(group) {
             GroupType::Imbalanced
-        } else if self.model.compares() != Compared::Types
+        } else if self.model.compares() != Comparison::Types
             || stats.has_capacity(level.imbalance_pct)
         {
             GroupType::HasSpare
@@ -174,17 +174,17 @@ impl Linux {
             return group.kind > than.kind;
         }
         match (self.model.compares(), group.kind) {
-            (Compared::Averages, _) => group.average() > than.average(),
+            (Comparison::Averages, _) => group.average() > than.average(),
             // The text leaves open which of groups with the same least load; the one with more to give.
-            (Compared::LeastLoads, _) => {
+            (Comparison::LeastLoads, _) => {
                 (group.least, group.average()) > (than.least, than.average())
             }
-            (Compared::Types, GroupType::Imbalanced) => false,
-            (Compared::Types, GroupType::HasSpare) => {
+            (Comparison::Types, GroupType::Imbalanced) => false,
+            (Comparison::Types, GroupType::HasSpare) => {
                 (than.idle, group.queued) > (group.idle, than.queued)
                     && (group.idle < than.idle || group.queued > than.queued)
             }
-            (Compared::Types, GroupType::FullyBusy | GroupType::Overloaded) => {
+            (Comparison::Types, GroupType::FullyBusy | GroupType::Overloaded) => {
                 group.average() > than.average()
             }
         }

@@ -75,7 +75,7 @@ impl Life {
                     } else {
                         linux.online.first().unwrap()
                     };
-                    linux.fork(thread, parent, now);
+                    linux.fork(thread, parent, None, now);
                 } else {
                     linux.wake(thread, waker, now);
                 }
@@ -192,7 +192,7 @@ proptest! {
     ) {
         let mut life = Life::new(KernelModel::PRESETS[at].1);
         for thread in 0..threads {
-            life.linux.fork(thread, CoreId(core), life.now);
+            life.linux.fork(thread, CoreId(core), None, life.now);
             life.settle();
         }
         life.pass(Nanos::from_secs(4));
