@@ -9,7 +9,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Class, CoreId, CoreMode, CoreSet, Left, Nanos, Reason, Runner, TaskId, TaskReason, Topology,
+    Class, CoreId, CoreMode, CoreSet, DomainTrees, Left, Nanos, Pass, Reason, Runner, TaskId,
+    TaskReason, Topology,
 };
 
 /// Something that happened.
@@ -125,6 +126,10 @@ pub enum What {
         /// Whether that was seen or worked out.
         certainty: Certainty,
     },
+    /// A pass of the load balancer ended.
+    Pass(Box<Pass>),
+    /// The scheduling domains of the host: at the start, and again whenever the kernel has built them anew.
+    Domains(Arc<DomainTrees>),
     /// The handler of a softirq began or ended on this core (`softirq_entry`, `softirq_exit`).
     Softirq {
         /// Index in the kernel's `softirq_to_name`; [`What::BALANCER`] is the load balancer.

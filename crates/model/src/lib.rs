@@ -15,6 +15,7 @@ mod domains;
 mod event;
 mod file_error;
 mod outcome;
+mod pass;
 mod plan;
 mod relief;
 mod renamed;
@@ -43,6 +44,7 @@ pub use event::{
 };
 pub use file_error::FileError;
 pub use outcome::Outcome;
+pub use pass::{GroupKind, Pass, PassEntry, PassGroup, PassOutcome, Skipped};
 pub use plan::{CoreMode, CorePlan, Plan, Reason, TaskPlan, TaskReason};
 pub use relief::{InKernel, KernelStop, LockState, LockWait, Relief, ReliefCause};
 pub use renamed::renamed_in;

@@ -149,6 +149,8 @@ fn kind(what: &What) -> &'static str {
         What::Queue { .. } => "queue",
         What::Load { .. } => "load",
         What::Considered { .. } => "considered",
+        What::Pass(_) => "pass",
+        What::Domains(_) => "domains",
         What::Softirq { .. } => "softirq",
         What::Interrupt { .. } => "interrupt",
         What::Online { .. } => "online",

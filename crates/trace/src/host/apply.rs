@@ -95,6 +95,8 @@ impl HostState {
             | What::Task(_)
             | What::Decision(_)
             | What::Annotation(_)
+            | What::Pass(_)
+            | What::Domains(_)
             | What::Violation(_) => {}
         }
     }

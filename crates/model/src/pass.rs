@@ -1,0 +1,121 @@
+//! What a pass of the load balancer saw and did.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CoreId, CoreSet};
+
+/// One pass: a core compares the groups of a level of its domains, and takes threads from the busiest one
+/// (`sched_balance_rq`, `load_balance` before Linux 6.10).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// For which core.
+    pub core: CoreId,
+    /// The level of its domains, 0 is the lowest.
+    pub level: u8,
+    /// Why the core balanced.
+    pub entry: PassEntry,
+    /// The groups of the level, as the pass saw them; the core's own group first. At most [`Pass::GROUPS_MAX`]. Empty where the pass
+    /// ended before it looked at them, or where the source does not say.
+    pub groups: Vec<PassGroup>,
+    /// How it ended.
+    pub outcome: PassOutcome,
+    /// Threads that it moved.
+    pub moved: u32,
+    /// Threads of the busiest queue that it looked at and left there.
+    pub skipped: Skipped,
+}
+
+impl Pass {
+    /// Groups that are named.
+    pub const GROUPS_MAX: usize = 64;
+}
+
+/// Why a core balanced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PassEntry {
+    /// At its tick, while it ran something.
+    Periodic,
+    /// While it idled: at its own tick, or on its behalf by another idle core (NOHZ).
+    Nohz,
+    /// It was about to idle.
+    NewIdle,
+    /// A pass had failed so often that the stopper of the busiest core pushed what ran there.
+    Active,
+}
+
+/// A group of a level, as a pass saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassGroup {
+    /// Its cores.
+    pub cores: CoreSet,
+    /// Load of all of its cores together; a thread of nice 0 that never sleeps has 1,024.
+    pub sum: u64,
+    /// Load for each core's worth of capacity: what the balancer of Linux 5.4 and before compares.
+    pub mean: u64,
+    /// Load of its least loaded core.
+    pub minimum: u64,
+    /// Threads in its queues.
+    pub queued: u32,
+    /// Cores that idled.
+    pub idle: u16,
+    /// What the balancer took it for.
+    pub kind: GroupKind,
+}
+
+/// How much a group could take or give, the least first (`enum group_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GroupKind {
+    /// It has cores or capacity left.
+    HasSpare,
+    /// All capacity is used, and no more is wanted.
+    FullyBusy,
+    /// A level below failed because threads may not run everywhere.
+    Imbalanced,
+    /// More is wanted than there is.
+    Overloaded,
+}
+
+/// The rule that ended a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PassOutcome {
+    /// It moved threads.
+    Moved,
+    /// Another core of the group balances this level (`should_we_balance`).
+    NotDesignated,
+    /// No other group had anything to give.
+    NoBusiest,
+    /// The own group had at least the load of the busiest one.
+    LocalIsBusier,
+    /// The own group was above the average of the level.
+    LocalIsAboveAverage,
+    /// The own group had hardly more idle cores than the busiest one.
+    AsManyIdle,
+    /// The difference was within the margin of the level (`imbalance_pct`).
+    WithinMargin,
+    /// The core was busy, and the groups had capacity left.
+    NotIdle,
+    /// The difference was worth no thread.
+    NothingToMove,
+    /// No queue of the busiest group had a thread to give.
+    NoQueue,
+    /// No thread of the busiest queue may run here.
+    Pinned,
+    /// The threads of the busiest queue were running, too heavy, or had warm caches.
+    Kept,
+}
+
+/// Why threads of the busiest queue were left there, as counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// They ran.
+    pub running: u32,
+    /// They may not run on the core.
+    pub pinned: u32,
+    /// They had run too short a time ago (`sysctl_sched_migration_cost`).
+    pub warm: u32,
+    /// Their load was more than was to be moved.
+    pub heavy: u32,
+}
