@@ -45,10 +45,10 @@ pub use kernel::linux::{
     Balancer, Fix, Fixes, KernelModel, LevelRules, LoadMetric, Picker, RtLimit, WakeSearch,
 };
 pub use machine::Machine;
-pub use report::{Latencies, Report, Sample, TaskReport, TaskSample};
+pub use report::{Latencies, Report, Sample, TaskReport, TaskSample, Waste};
 pub use scenario::{Change, Costs, Faults, Kernel, Scenario};
 pub use trace::Sink;
 pub use workload::{
     Helper, Load, Phase, Program, ProgramStep, Service, Step, Style, Sync, SyncKind, Task,
-    ThreadKind, Waiting,
+    ThreadKind, Turns, Waiting,
 };

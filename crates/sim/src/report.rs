@@ -87,6 +87,20 @@ impl TaskReport {
     }
 }
 
+/// Cores that idled while threads waited in the queues of others and might have used them. Zero where one queue serves all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Waste {
+    /// Time of such cores together.
+    pub cores: Nanos,
+    /// Time in which there was one.
+    pub time: Nanos,
+    /// Time of all cores that idled meanwhile, usable or not, together.
+    pub idle: Nanos,
+    /// Time of the threads that waited, by how near the nearest core was that they might have used: a sibling of the core in whose
+    /// queue they were, another core of its node, a core of another node.
+    pub waits: [Nanos; 3],
+}
+
 /// What became of a scenario.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
@@ -110,10 +124,12 @@ pub struct Report {
     pub longest_inversion: Nanos,
     /// Longest time that a thread of the kernel waited for its core.
     pub longest_kernel_wait: Nanos,
-    /// Core time that idled while threads waited in other cores' queues that might have used it.
-    pub wasted: Nanos,
+    /// Cores that idled while threads waited in other cores' queues.
+    pub waste: Waste,
     /// Threads that the kernel moved from queue to queue, by cause.
     pub migrations: BTreeMap<MoveCause, u64>,
+    /// Those that went to another node.
+    pub node_migrations: u64,
     /// Time in which managed cores that were online had nothing to run, over all of them.
     pub idle: Nanos,
     /// What went through the memory controllers.
@@ -222,7 +238,7 @@ impl Report {
             self.longest_kernel_wait.hash(&mut hash);
         }
         if !self.migrations.is_empty() {
-            self.wasted.hash(&mut hash);
+            self.waste.cores.hash(&mut hash);
             let migrations = self.migrations.iter();
             migrations.for_each(|(cause, count)| (*cause as u64, count).hash(&mut hash));
         }

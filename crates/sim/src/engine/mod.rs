@@ -230,14 +230,15 @@ impl<'a> Engine<'a> {
         let layout = Layout::new(cores.len(), tasks.len(), nodes, checks, helpers.len(), programs);
         let mut changes: Vec<usize> = (0..scenario.changes.len()).collect();
         changes.sort_by_key(|nth| scenario.changes[*nth].0);
+        let (linux, groups) = linux_of(scenario);
         Engine {
             now: Nanos::ZERO,
             timers: Timers::new(layout.kinds.len()),
             layout,
             visible: tasks.iter().take_while(|task| !task.is_kernel).count(),
-            linux: linux_of(scenario),
+            linux,
             acting: None,
-            programs: programs_of(scenario),
+            programs: programs_of(scenario, groups),
             start_core: None,
             backend: Backend::new(cores.len(), &tasks),
             seen: room(cores.len(), tasks.len()),

@@ -6,7 +6,9 @@ use toml::Spanned;
 
 use super::FileError;
 use super::raw::Place;
-use crate::workload::{Program, ProgramStep, Service, Sync, SyncKind, ThreadKind, Waiting, papers};
+use crate::workload::{
+    Program, ProgramStep, Service, Sync, SyncKind, ThreadKind, Waiting, papers, tpch,
+};
 
 /// Threads that do the same.
 #[derive(Deserialize)]
@@ -16,6 +18,7 @@ pub(super) struct RawThreads {
     /// Started at once; others are forked.
     count: Option<u32>,
     start_core: Option<u16>,
+    session: Option<u32>,
     steps: Vec<Spanned<String>>,
 }
 
@@ -64,6 +67,7 @@ pub(super) fn program(
             name: raw.name.get_ref().clone(),
             count: raw.count.unwrap_or(0),
             start_core: raw.start_core.map(CoreId),
+            session: raw.session,
             steps: words.steps(&raw.steps)?,
         });
     }
@@ -88,8 +92,9 @@ pub(super) fn of_paper(
     if let Some(nas) = model.strip_prefix("nas-").and_then(papers::nas_of) {
         return Some((nas.program(threads, core, permille), threads));
     }
-    if model == "tpch" {
-        return Some((papers::tpch(threads, core, permille), threads));
+    if let Some(query) = tpch::query_of(model) {
+        // One thread more starts the others.
+        return Some((query.program(threads, core, permille), threads + 1));
     }
     // One thread forks the jobs; those that have posted have not ended yet.
     (model == "make")

@@ -6,36 +6,59 @@ use super::linux::{Linux, ROOT, SchedClass, weights};
 use super::{State, Work};
 use crate::engine::Engine;
 use crate::scenario::{Kernel, Scenario};
-use crate::workload::Style;
+use crate::workload::{Load, Style, ThreadKind};
 
-/// The scheduler of a scenario with all its threads, asleep; `None` where one queue serves all cores.
-pub(crate) fn linux_of(scenario: &Scenario) -> Option<Box<Linux>> {
-    let Kernel::Linux(model) = scenario.kernel else { return None };
+/// The scheduler of a scenario with all its threads, asleep, and the task groups of the kinds of threads of each program;
+/// `None` where one queue serves all cores.
+pub(crate) fn linux_of(scenario: &Scenario) -> (Option<Box<Linux>>, Vec<Vec<usize>>) {
+    let Kernel::Linux(model) = scenario.kernel else { return (None, Vec::new()) };
     let topology = &scenario.host.topology;
     let mut linux = Box::new(Linux::new(model, topology));
-    // By session, or by task for one that names none.
-    let mut sessions: Vec<(Result<u32, usize>, usize)> = Vec::new();
+    let mut groups = Groups { autogroup: model.autogroup, known: Vec::new() };
+    let mut kind_groups = Vec::new();
     for (at, task) in scenario.tasks.iter().enumerate() {
         let is_kernel = task.style == Style::Kernel;
         // Tasks without a session of their own choice are each in one, as services of systemd are.
-        let session = task.session.ok_or(at);
-        let known = sessions.iter().find(|(known, _)| *known == session).map(|(_, group)| *group);
-        let group = match (is_kernel || !model.autogroup, known) {
-            (true, _) => ROOT,
-            (false, Some(group)) => group,
-            (false, None) => {
-                let group = linux.add_group(weights::NICE_0);
-                sessions.push((session, group));
-                group
-            }
+        let session = task.session.map_or((Some(at), None), |session| (None, Some(session)));
+        let group = if is_kernel { ROOT } else { groups.of(session, &mut linux) };
+        let kinds = match &task.load {
+            Load::Program(program) => program.kinds.as_slice(),
+            Load::Hog | Load::Open { .. } => &[],
         };
+        let of_kind = |kind: &ThreadKind| {
+            kind.session.map_or(group, |own| groups.of((Some(at), Some(own)), &mut linux))
+        };
+        kind_groups.push(kinds.iter().map(of_kind).collect());
         let class = class_of(if is_kernel { Rung::LcFair } else { Rung::Original }, task.nice);
         let first = task.limits.allowed.intersection(&topology.all()).first().unwrap_or(CoreId(0));
         for _ in 0..task.all_threads() {
             linux.add_thread(class, group, topology.all(), first, Nanos::ZERO);
         }
     }
-    Some(linux)
+    (Some(linux), kind_groups)
+}
+
+/// A session: of a task alone or of the whole scenario, and its number there.
+type Session = (Option<usize>, Option<u32>);
+
+/// The task groups of sessions.
+struct Groups {
+    autogroup: bool,
+    known: Vec<(Session, usize)>,
+}
+
+impl Groups {
+    fn of(&mut self, session: Session, linux: &mut Linux) -> usize {
+        if !self.autogroup {
+            return ROOT;
+        }
+        if let Some((_, group)) = self.known.iter().find(|(known, _)| *known == session) {
+            return *group;
+        }
+        let group = linux.add_group(weights::NICE_0);
+        self.known.push((session, group));
+        group
+    }
 }
 
 /// The class of a thread on a rung. A thread of a task that Quell leaves alone has the task's nice value.
@@ -85,6 +108,7 @@ impl Engine<'_> {
         let migrations = linux.take_migrations();
         for migration in &migrations {
             *self.report.migrations.entry(migration.cause).or_default() += 1;
+            self.report.node_migrations += u64::from(linux.crosses_nodes(migration));
         }
         let looked = linux.take_looked();
         self.note_linux(&migrations, looked);
@@ -111,8 +135,18 @@ impl Engine<'_> {
 
     /// Time passes: cores may idle meanwhile that waiting threads might use.
     pub(crate) fn note_waste(&mut self, until: Nanos) {
-        if let Some(linux) = &self.linux {
-            self.report.wasted += Nanos(linux.wasted_cores() * until.since(self.now).0);
+        let Some(linux) = &self.linux else { return };
+        let waste = linux.waste();
+        if waste.cores == 0 {
+            return;
+        }
+        let time = until.since(self.now);
+        let total = &mut self.report.waste;
+        total.time += time;
+        total.cores += Nanos(waste.cores * time.0);
+        total.idle += Nanos(linux.idle_cores() * time.0);
+        for (total, threads) in total.waits.iter_mut().zip(waste.threads) {
+            *total += Nanos(threads * time.0);
         }
     }
 

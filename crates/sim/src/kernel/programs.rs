@@ -23,6 +23,8 @@ pub(crate) struct ProgramState {
     /// By thread of its task.
     threads: Vec<ThreadState>,
     syncs: Vec<SyncState>,
+    /// The task group of each kind of threads, where the kernel has such groups.
+    groups: Vec<usize>,
     /// Threads that have not ended.
     alive: u32,
     /// When the last one ended.
@@ -34,6 +36,8 @@ struct ThreadState {
     /// Its kind; `None`: it has ended, or was not forked yet.
     kind: Option<usize>,
     step: usize,
+    /// How often it posted to syncs that it uses in turn.
+    turn: u32,
     /// How often the repetitions that it is in were done, by their step.
     repeats: Vec<(usize, u32)>,
     /// What it polls, and the generation of the barrier that it waits for.
@@ -52,14 +56,17 @@ struct SyncState {
     pollers: Vec<usize>,
 }
 
-/// The programs of a scenario's tasks, before they start.
-pub(crate) fn programs_of(scenario: &Scenario) -> Vec<ProgramState> {
+/// The programs of a scenario's tasks, before they start; their kinds of threads are in these task groups.
+pub(crate) fn programs_of(scenario: &Scenario, groups: Vec<Vec<usize>>) -> Vec<ProgramState> {
     let mut stream = STREAMS;
+    let mut groups = groups.into_iter();
     let states = scenario.tasks.iter().map(|task| {
+        let groups = groups.next().unwrap_or_default();
         let Load::Program(program) = &task.load else { return ProgramState::default() };
         let thread = |stream: u64| ThreadState {
             kind: None,
             step: 0,
+            turn: 0,
             repeats: Vec::new(),
             polls: None,
             chance: Chance::new(scenario.seed, stream),
@@ -67,7 +74,7 @@ pub(crate) fn programs_of(scenario: &Scenario) -> Vec<ProgramState> {
         let threads = (0..task.threads).map(|nth| thread(stream + u64::from(nth))).collect();
         stream += u64::from(task.threads);
         let syncs = program.syncs.iter().map(SyncState::new).collect();
-        ProgramState { threads, syncs, alive: 0, completed: None }
+        ProgramState { threads, syncs, groups, alive: 0, completed: None }
     });
     states.collect()
 }
@@ -100,11 +107,14 @@ impl Engine<'_> {
             return;
         };
         let thread = &mut state.threads[free];
-        (thread.kind, thread.step, thread.polls) = (Some(kind), 0, None);
+        (thread.kind, thread.step, thread.turn, thread.polls) = (Some(kind), 0, 0, None);
         thread.repeats.clear();
         state.alive += 1;
         state.completed = None;
         let thread = first + free;
+        if let (Some(linux), Some(group)) = (&mut self.linux, state.groups.get(kind)) {
+            linux.join_group(thread, *group);
+        }
         self.start_core = core;
         self.resume(thread);
     }
@@ -165,6 +175,15 @@ impl Engine<'_> {
             }
             Some(ProgramStep::PostOwn(sync)) => self.post(task, (sync + nth) as usize),
             Some(ProgramStep::PostNext(sync)) => self.post(task, (sync + nth + 1) as usize),
+            Some(ProgramStep::TakeTurn(turns)) => {
+                let turn = self.programs[task].threads[own].turn;
+                return self.take(thread, at, turns.sync(nth, turn));
+            }
+            Some(ProgramStep::PostTurn(turns)) => {
+                let turn = self.programs[task].threads[own].turn;
+                self.programs[task].threads[own].turn = turn.wrapping_add(1);
+                self.post(task, turns.sync(nth, turn));
+            }
             Some(ProgramStep::Fork(kind)) => self.start_thread(task, kind as usize, None),
             Some(ProgramStep::Exec) => return self.exec(thread, at),
             Some(ProgramStep::Yield) => return self.offer_core(thread, at),

@@ -3,10 +3,11 @@
 pub mod models;
 pub mod papers;
 mod program;
+pub mod tpch;
 
 use quell_model::{Class, Limits, Nanos, TaskScheduler, Topology};
 
-pub use program::{Program, ProgramStep, Sync, SyncKind, ThreadKind, Waiting};
+pub use program::{Program, ProgramStep, Sync, SyncKind, ThreadKind, Turns, Waiting};
 
 use crate::chance::Chance;
 use crate::machine::Profile;

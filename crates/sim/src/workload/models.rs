@@ -134,7 +134,7 @@ pub const PROGRAM: &str = "program";
 impl Model {
     /// It is a program of steps, and only computes.
     pub fn has_steps(&self) -> bool {
-        matches!(self.name, PROGRAM | "make" | "tpch") || self.name.starts_with("nas-")
+        matches!(self.name, PROGRAM | "make" | "tpch" | "tpch-all") || self.name.starts_with("nas-")
     }
 }
 
@@ -146,7 +146,7 @@ const fn steps(name: &'static str, about: &'static str) -> Model {
 }
 
 /// The workloads that there are.
-pub const MODELS: [Model; 22] = [
+pub const MODELS: [Model; 23] = [
     Model {
         name: "memcached",
         about: "USR requests; 12 M/s on 22 threads with busy siblings are 1.25 us each alone",
@@ -233,8 +233,9 @@ pub const MODELS: [Model; 22] = [
     steps("nas-sp", "NAS scalar pentadiagonal: barriers after each loop"),
     steps(
         "tpch",
-        "workers of a database that wait for each other, and meet after each part of a query",
+        "TPC-H's query 18: workers of a database, who pass pages on in pairs and meet after each part",
     ),
+    steps("tpch-all", "all of TPC-H: every second part has work for half of the workers"),
     steps("nas-ua", "NAS unstructured adaptive: many short loops with barriers"),
 ];
 

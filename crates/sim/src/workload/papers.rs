@@ -117,6 +117,7 @@ impl Nas {
             name: self.name.to_owned(),
             count: 1,
             start_core: core,
+            session: None,
             steps: with_forks(&steps, threads - 1),
         };
         let others = ThreadKind { count: 0, start_core: None, steps, ..worker.clone() };
@@ -167,44 +168,13 @@ pub fn make(jobs: u32, stages: u32, core: Option<quell_model::CoreId>) -> Progra
         name: name.to_owned(),
         count,
         start_core,
+        session: None,
         steps,
     };
     let tokens = |initial| Sync { kind: SyncKind::Tokens { initial }, waits: Waiting::Sleep };
     Program {
         kinds: vec![kind("make", 1, core, coordinator), kind("cc", 0, None, job)],
         syncs: vec![tokens(jobs), tokens(0)],
-    }
-}
-
-/// One container of the commercial database under TPC-H: workers that wait for each other. Nine of ten may work at one time, and
-/// each that has done its piece wakes the one that waits for longest; after each part of a query all of them meet.
-pub fn tpch(workers: u32, core: Option<quell_model::CoreId>, permille: u32) -> Program {
-    // Assumed: 0.9 ms a piece, so that 64 workers wake up 64,000 times a second; the paper has 60,200 changes of queue
-    // sizes. 40,000 pieces each are some 43 s, as Q18 takes with both fixes.
-    let piece = Service::Lognormal { mean: Nanos::from_micros(900), sigma: 500 };
-    let parts = (80 * permille).div_ceil(1_000).max(1);
-    let steps = [
-        ProgramStep::Take(0),
-        ProgramStep::Compute(piece),
-        ProgramStep::Post(0),
-        ProgramStep::Repeat { from: 0, times: 500 },
-        ProgramStep::Take(1),
-        ProgramStep::Repeat { from: 0, times: parts },
-    ];
-    let sync = |kind| Sync { kind, waits: Waiting::Sleep };
-    let first = ThreadKind {
-        name: "worker".to_owned(),
-        count: 1,
-        start_core: core,
-        steps: with_forks(&steps, workers - 1),
-    };
-    let others = ThreadKind { count: 0, start_core: None, steps: steps.to_vec(), ..first.clone() };
-    Program {
-        kinds: vec![first, others],
-        syncs: vec![
-            sync(SyncKind::Tokens { initial: (workers * 9 / 10).max(1) }),
-            sync(SyncKind::Barrier { parties: workers }),
-        ],
     }
 }
 
@@ -220,7 +190,6 @@ mod tests {
             }
         }
         assert_eq!(make(64, 2, None).check(), Ok(()));
-        assert_eq!(tpch(64, None, 50).check(), Ok(()));
         assert_eq!(nas_of("lu").map(|nas| nas.planes), Some(160));
     }
 }

@@ -212,7 +212,7 @@ impl SimResult {
         push(HOST, "longest_inversion_us", us(report.longest_inversion));
         push(HOST, "violations", report.violated as f64);
         if let Kernel::Linux(_) = scenario.kernel {
-            push(HOST, "wasted_core_s", report.wasted.0 as f64 / 1e9);
+            push(HOST, "wasted_core_s", report.waste.cores.0 as f64 / 1e9);
             for (cause, metric) in MIGRATIONS {
                 push(HOST, metric, report.migrations.get(&cause).copied().unwrap_or(0) as f64);
             }

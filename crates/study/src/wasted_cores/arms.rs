@@ -180,7 +180,7 @@ impl Arm {
         let time = completed.since(joined);
         let mut metrics = vec![
             ("completed_s", seconds(time)),
-            ("wasted_core_s", seconds(report.wasted)),
+            ("wasted_core_s", seconds(report.waste.cores)),
             ("migrations", report.migrations.values().sum::<u64>() as f64),
         ];
         if let Some(heavy) = report.tasks.get(1).filter(|_| self.case == "make-r") {

@@ -27,6 +27,7 @@ mod sums;
 #[cfg(test)]
 mod tests;
 mod wake;
+mod waste;
 pub(crate) mod weights;
 
 use quell_model::{CoreId, CoreSet, MoveCause, Nanos, Search, Topology};
@@ -153,6 +154,7 @@ pub(crate) struct Linux {
     model: KernelModel,
     tunables: Tunables,
     topology: Topology,
+    near: Vec<waste::Near>,
     online: CoreSet,
     /// Some core has been offline.
     after_hotplug: bool,
@@ -162,6 +164,8 @@ pub(crate) struct Linux {
     domains: Domains,
     /// Cores that are online and have nothing in their queues.
     idle: CoreSet,
+    /// Cores that have idled since their last tick (`nohz.idle_cpus_mask`).
+    tickless: CoreSet,
     /// Cores that have to look for what they run next.
     resched: CoreSet,
     /// Some core had two threads when this was looked at last (`rd->overload`).
@@ -200,6 +204,7 @@ impl Linux {
             model,
             tunables,
             topology: topology.clone(),
+            near: waste::Near::of_all(topology),
             online,
             after_hotplug: false,
             cores: vec![queue; cores],
@@ -207,6 +212,7 @@ impl Linux {
             groups: Vec::new(),
             domains: Domains::build(topology, &online, &model, false),
             idle: online,
+            tickless: online,
             resched: CoreSet::EMPTY,
             is_overloaded: false,
             nohz_next: Nanos::ZERO,
@@ -252,6 +258,13 @@ impl Linux {
             flips_at: now,
         });
         self.threads.len() - 1
+    }
+
+    /// A thread that is to be forked will be in this task group.
+    pub fn join_group(&mut self, thread: usize, group: usize) {
+        debug_assert!(self.is_new(thread), "thread {thread} has its group's load already");
+        debug_assert!(group < self.groups.len(), "group {group} is not there");
+        self.threads[thread].group = group;
     }
 
     /// The lowest core that has to reschedule.
@@ -319,23 +332,6 @@ impl Linux {
     /// Idle cores have a tick, too.
     pub fn ticks_idle(&self) -> bool {
         !self.model.nohz
-    }
-
-    /// How many idle cores could run what waits in other queues: at most as many as threads that wait.
-    pub fn wasted_cores(&self) -> u64 {
-        if self.idle.is_empty() {
-            return 0;
-        }
-        let (mut usable, mut waiting) = (CoreSet::EMPTY, 0);
-        for queue in self.cores.iter().filter(|queue| queue.queued > 1) {
-            let threads = queue.fair.iter().chain(&queue.realtime);
-            for thread in threads.filter(|thread| queue.running != Some(**thread)) {
-                let idle = self.threads[*thread].allowed.intersection(&self.idle);
-                waiting += u64::from(!idle.is_empty());
-                usable = usable.union(&idle);
-            }
-        }
-        waiting.min(usable.len() as u64)
     }
 
     /// The next tick of any core after this time.

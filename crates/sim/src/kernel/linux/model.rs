@@ -27,6 +27,8 @@ pub struct KernelModel {
     pub moves_least_recent: bool,
     /// Idle cores have no tick; a busy core's tick has one of them balance for all (`nohz_balancer_kick`).
     pub nohz: bool,
+    /// Only the lowest of the cores without a tick is asked to balance, though it may have become busy (until Linux 5.1).
+    pub kicks_lowest_tickless: bool,
     /// Idle cores enter deep idle states, which the policy wants kept: the paper's third fix is off then.
     pub deep_idle: bool,
     /// Time between two ticks: 1 / `CONFIG_HZ`.
@@ -148,6 +150,7 @@ impl KernelModel {
         new_idle_needs_half_a_ms: true,
         moves_least_recent: false,
         nohz: true,
+        kicks_lowest_tickless: true,
         deep_idle: false,
         tick: Nanos::from_millis(4),
         domains: DomainRules::LINUX_4_1,
@@ -167,6 +170,7 @@ impl KernelModel {
         wake_search: WakeSearch::IdleTime,
         sched_idle_counts_as_idle: true,
         moves_least_recent: true,
+        kicks_lowest_tickless: false,
         domains: DomainRules::LINUX_4_13,
         levels: LevelRules { caches_prefer_siblings: true, ..KernelModel::LINUX_4_1.levels },
         fixes: Fixes {

@@ -465,6 +465,7 @@ impl Linux {
         let queue = &mut self.cores[core];
         if queue.queued == 0 && self.online.contains(id) && !self.idle.contains(id) {
             queue.idle_since = now;
+            self.tickless.insert(id);
             self.idle.insert(id);
         }
     }
@@ -497,11 +498,13 @@ impl Linux {
             self.after_hotplug = true;
             self.online.insert(core);
             self.idle.insert(core);
+            self.tickless.insert(core);
             self.cores[at].idle_since = now;
         } else {
             self.online.remove(core);
             self.drain(at, now);
             self.idle.remove(core);
+            self.tickless.remove(core);
         }
         let Linux { topology, online, model, after_hotplug, .. } = self;
         self.domains = super::Domains::build(topology, online, model, *after_hotplug);

@@ -37,15 +37,18 @@ impl Linux {
         if now >= self.cores[core].next_balance {
             self.balance_domains(core, if is_idle { Entry::Idle } else { Entry::Busy }, now);
         }
-        if self.model.nohz && !is_idle && self.needs_kick(core, now) {
-            self.balance_for_idle(now);
+        if self.model.nohz && !is_idle {
+            self.tickless.remove(Linux::id(core));
+            if self.needs_kick(core, now) {
+                self.balance_for_idle(now);
+            }
         }
     }
 
     /// Whether an idle core could help this one (`nohz_kick_needed`): it has two threads, or another core of its cache is
     /// busy too.
     fn needs_kick(&self, core: usize, now: Nanos) -> bool {
-        if now < self.nohz_next || self.idle.is_empty() {
+        if now < self.nohz_next || self.tickless.is_empty() {
             return false;
         }
         let cache = self.domains.cache(core);
@@ -53,10 +56,14 @@ impl Linux {
         self.cores[core].queued >= 2 || busy > 1
     }
 
-    /// The lowest idle core balances for all others that idle and are due, and for itself last (`nohz_idle_balance`).
+    /// The lowest idle core balances for all others that idle and are due, and for itself last (`nohz_idle_balance`). Until Linux
+    /// 5.1 none does if the lowest core of those that idled since their last tick has become busy (`find_new_ilb`).
     fn balance_for_idle(&mut self, now: Nanos) {
-        let idle = self.idle;
+        let idle = self.tickless.intersection(&self.idle);
         let Some(first) = idle.first() else { return };
+        if self.model.kicks_lowest_tickless && self.tickless.first() != Some(first) {
+            return;
+        }
         let others = idle.iter().filter(|core| *core != first);
         for core in others.chain([first]).map(CoreId::index) {
             if self.is_idle(core) && now >= self.cores[core].next_balance {

@@ -196,7 +196,7 @@ proptest! {
             life.settle();
         }
         life.pass(Nanos::from_secs(4));
-        prop_assert_eq!(life.linux.wasted_cores(), 0, "{:?}", life.linux.idle);
+        prop_assert_eq!(life.linux.waste().cores, 0, "{:?}", life.linux.idle);
     }
 }
 
