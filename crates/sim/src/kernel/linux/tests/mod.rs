@@ -215,6 +215,29 @@ fn two_threads_a_core_share_it_in_every_model() {
     }
 }
 
+/// Two threads share core 0 while core 3 idles, of another node. Core 2 idles between any two ticks, and runs at each.
+fn kicked_past_a_busy_core(model: KernelModel) -> CoreSet {
+    let topology = Topology::regular(2, 2, 1).unwrap();
+    let mut host = TestHost::new(model, &topology);
+    let half = Nanos::from_millis(2);
+    host.run(Nanos::from_millis(3));
+    host.fork(ROOT, CoreSet::of(CoreId(1)), 1, SPINS);
+    host.fork(ROOT, CoreSet::of(CoreId(2)), 2, Habit { runs: half, sleeps: half });
+    let crowded = [0, 0].map(|core| host.fork(ROOT, CoreSet::of(CoreId(core)), core, SPINS));
+    for thread in crowded {
+        host.linux.set_allowed(thread, [0, 3].into_iter().map(CoreId).collect(), host.now);
+    }
+    host.run(SECOND);
+    crowded.iter().map(|thread| host.linux.last_core(*thread)).collect()
+}
+
+#[test]
+fn no_core_balances_if_the_lowest_tickless_one_became_busy_until_5_1() {
+    let found = |model| kicked_past_a_busy_core(model).len();
+    assert_eq!(found(KernelModel::LINUX_4_1), 1);
+    assert_eq!(found(KernelModel::LINUX_5_4), 2);
+}
+
 /// 64 threads of one session beside two sessions of one heavy thread each (section 3.1).
 fn heavy_beside_light(model: KernelModel) -> (usize, Nanos) {
     let topology = machine();
