@@ -1,10 +1,13 @@
 //! The scenarios of the benchmark.
 
 use anyhow::{Context as _, Result, ensure};
-use quell_model::{CoreId, Nanos};
+use quell_model::{CoreId, Event, Nanos, What};
 use quell_sim::file::{FileError, Simulation};
 use quell_sim::workload::papers::NAS;
-use quell_sim::{Fix, Fixes, Kernel, KernelModel, Load, Scenario, run};
+use quell_sim::workload::tpch;
+use quell_sim::{
+    Fix, Fixes, Kernel, KernelModel, Load, Program, Scenario, Sink, Task, run, run_traced,
+};
 
 /// A ready scenario: its name and its text.
 macro_rules! scenario {
@@ -49,6 +52,7 @@ pub(super) fn arms() -> Result<Vec<Arm>> {
     group_construction(&mut arms)?;
     overload_on_wakeup(&mut arms)?;
     missing_domains(&mut arms)?;
+    what_is_left(&mut arms)?;
     Ok(arms)
 }
 
@@ -65,23 +69,28 @@ fn fixed(model: KernelModel, fixes: Fixes) -> Kernel {
     Kernel::Linux(KernelModel { fixes, ..model })
 }
 
-/// Section 3.1: make beside two heavy threads, in all kernels.
+/// Section 3.1: make beside two heavy threads, and lu with 60 threads beside four of them.
 fn group_imbalance(arms: &mut Vec<Arm>) -> Result<()> {
     let make = parsed(MAKE)?;
-    let mut push = |system, against, kernel| {
-        let scenario = Scenario { kernel, ..make.clone() };
-        arms.push(Arm { case: "make-r".to_owned(), system, against, scenario });
-    };
-    for (name, model) in KernelModel::PRESETS {
-        push(name, None, Kernel::Linux(model));
+    for (name, fixed_name, model) in [
+        ("linux-4.1", "linux-4.1+fix", KernelModel::LINUX_4_1),
+        ("linux-4.3", "linux-4.3+fix", KernelModel::LINUX_4_3),
+    ] {
         let fixes = Fixes { group_imbalance: Fix::Paper, ..model.fixes };
-        match name {
-            "linux-4.1" => push("linux-4.1+fix", Some(name), fixed(model, fixes)),
-            "linux-4.3" => push("linux-4.3+fix", Some(name), fixed(model, fixes)),
-            _ => {}
-        }
+        let mut push = |system, against, kernel| {
+            let scenario = Scenario { kernel, ..make.clone() };
+            arms.push(Arm { case: "make-r".to_owned(), system, against, scenario });
+        };
+        push(name, None, Kernel::Linux(model));
+        push(fixed_name, Some(name), fixed(model, fixes));
     }
-    Ok(())
+    let model = KernelModel::LINUX_4_1;
+    let fixes = Fixes { group_imbalance: Fix::Paper, ..model.fixes };
+    let mut beside = make;
+    let heavy = beside.tasks.last().context("a heavy thread")?.clone();
+    beside.tasks.truncate(1);
+    beside.tasks.extend((1..=4).map(|nth| Task { name: format!("R{nth}"), ..heavy.clone() }));
+    nas_arms(arms, &beside, ("lu-r", "lu", 60, 16), model, fixes)
 }
 
 /// Section 3.2: NAS programs with 16 threads on nodes 1 and 2.
@@ -96,36 +105,94 @@ fn group_construction(arms: &mut Vec<Arm>) -> Result<()> {
     Ok(())
 }
 
-/// Section 3.3 and table 2: a database with either fix, and with both.
+/// Section 3.3 and table 2: a database with either fix, and with both; where nothing is to be gained; and what figure 3 shows.
 fn overload_on_wakeup(arms: &mut Vec<Arm>) -> Result<()> {
-    let tpch = parsed(TPCH)?;
+    let mut tpch = parsed(TPCH)?;
     let model = KernelModel::LINUX_4_1;
     let fixes = |group_imbalance, overload_on_wakeup| Fixes {
         group_imbalance,
         overload_on_wakeup,
         ..model.fixes
     };
-    for (system, fixes) in [
-        ("none", fixes(Fix::None, Fix::None)),
-        ("group-imbalance", fixes(Fix::Paper, Fix::None)),
-        ("overload-on-wakeup", fixes(Fix::None, Fix::Paper)),
-        ("both", fixes(Fix::Paper, Fix::Paper)),
-    ] {
-        let scenario = Scenario { kernel: fixed(model, fixes), ..tpch.clone() };
+    let none = fixes(Fix::None, Fix::None);
+    let third = fixes(Fix::None, Fix::Paper);
+    let mut push = |case: &str, system, model, base: &Scenario, fixes| {
+        let scenario = Scenario { kernel: fixed(model, fixes), ..base.clone() };
         let against = (system != "none").then_some("none");
-        arms.push(Arm { case: "tpch".to_owned(), system, against, scenario });
+        arms.push(Arm { case: case.to_owned(), system, against, scenario });
+    };
+    // Parts of some quarter of a second, twice as long where each is followed by a small one.
+    for (case, query, permille) in [("tpch", tpch::Q18, 100), ("tpch-all", tpch::ALL, 11)] {
+        set_workers(&mut tpch, query.program(64, Some(CoreId(0)), permille))?;
+        for (system, fixes) in [
+            ("none", none),
+            ("group-imbalance", fixes(Fix::Paper, Fix::None)),
+            ("overload-on-wakeup", third),
+            ("both", fixes(Fix::Paper, Fix::Paper)),
+        ] {
+            push(case, system, model, &tpch, fixes);
+        }
     }
+    set_workers(&mut tpch, tpch::Q18.program(64, Some(CoreId(0)), 100))?;
+    let without_groups = KernelModel { autogroup: false, ..model };
+    push("tpch-no-autogroup", "none", without_groups, &tpch, none);
+    push("tpch-no-autogroup", "overload-on-wakeup", without_groups, &tpch, third);
+    let deep = KernelModel { deep_idle: true, ..model };
+    push("tpch-deep-idle", "none", deep, &tpch, none);
+    push("tpch-deep-idle", "overload-on-wakeup", deep, &tpch, third);
+    set_workers(&mut tpch, tpch::Q18.program(32, Some(CoreId(0)), 100))?;
+    push("tpch-32-workers", "none", model, &tpch, none);
+    push("tpch-32-workers", "overload-on-wakeup", model, &tpch, third);
+    Ok(())
+}
+
+/// The first task does this.
+fn set_workers(scenario: &mut Scenario, program: Program) -> Result<()> {
+    let task = scenario.tasks.first_mut().context("a task")?;
+    task.load = Load::Program(program);
     Ok(())
 }
 
 /// Section 3.4: NAS programs with 64 threads after a core was offline.
 fn missing_domains(arms: &mut Vec<Arm>) -> Result<()> {
-    let hotplug = parsed(HOTPLUG)?;
+    let mut hotplug = parsed(HOTPLUG)?;
+    let model = KernelModel::LINUX_4_1;
+    let fixes = Fixes { missing_domains: Fix::Paper, ..model.fixes };
     for nas in &NAS {
-        let model = KernelModel::LINUX_4_1;
-        let fixes = Fixes { missing_domains: Fix::Paper, ..model.fixes };
         let case = format!("hotplug: {}", nas.name);
         nas_arms(arms, &hotplug, (&case, nas.name, 64, 0), model, fixes)?;
+    }
+    hotplug.machine.smt = false;
+    nas_arms(arms, &hotplug, ("hotplug-whole-cores", "ep", 64, 0), model, fixes)
+}
+
+/// Each bug's workload on each kernel: as it is, and with the paper's fix of that bug alone.
+fn what_is_left(arms: &mut Vec<Arm>) -> Result<()> {
+    let make = parsed(MAKE)?;
+    let mut tpch = parsed(TPCH)?;
+    set_workers(&mut tpch, tpch::Q18.program(64, Some(CoreId(0)), 100))?;
+    let mut two_nodes = parsed(LU)?;
+    set_nas(&mut two_nodes, "cg", 16, 8)?;
+    let mut hotplug = parsed(HOTPLUG)?;
+    set_nas(&mut hotplug, "cg", 64, 0)?;
+    for (name, model) in KernelModel::PRESETS {
+        let own = model.fixes;
+        for (bug, base, fixes) in [
+            ("group-imbalance", &make, Fixes { group_imbalance: Fix::Paper, ..own }),
+            ("group-construction", &two_nodes, Fixes { group_construction: Fix::Paper, ..own }),
+            ("overload-on-wakeup", &tpch, Fixes { overload_on_wakeup: Fix::Paper, ..own }),
+            ("missing-domains", &hotplug, Fixes { missing_domains: Fix::Paper, ..own }),
+        ] {
+            let case = format!("left: {bug}: {name}");
+            let arm = |system, against, kernel| Arm {
+                case: case.clone(),
+                system,
+                against,
+                scenario: Scenario { kernel, ..base.clone() },
+            };
+            arms.push(arm("as-is", Some("paper"), Kernel::Linux(model)));
+            arms.push(arm("paper", None, fixed(model, fixes)));
+        }
     }
     Ok(())
 }
@@ -138,22 +205,46 @@ fn nas_arms(
     model: KernelModel,
     fixes: Fixes,
 ) -> Result<()> {
-    let nas = NAS.iter().find(|nas| nas.name == name).context("a NAS program")?;
-    let permille = PERMILLE.iter().find(|(known, _)| *known == name).map_or(100, |(_, it)| *it);
-    let program = nas.program(threads, Some(CoreId(core)), permille);
-    let without = nas.on_16.max(nas.on_64).0 * u64::from(permille) / 1_000;
+    let mut scenario = base.clone();
+    set_nas(&mut scenario, name, threads, core)?;
     for (system, against, kernel) in
         [("none", Some("paper"), Kernel::Linux(model)), ("paper", None, fixed(model, fixes))]
     {
-        let mut scenario = Scenario { kernel, ..base.clone() };
-        let task = scenario.tasks.first_mut().context("a task")?;
-        task.load = Load::Program(program.clone());
-        task.threads = threads;
-        // Up to 300 times as long as without the bug.
-        scenario.length = Nanos((without * 300).clamp(10_000_000_000, 600_000_000_000));
+        let scenario = Scenario { kernel, ..scenario.clone() };
         arms.push(Arm { case: case.to_owned(), system, against, scenario });
     }
     Ok(())
+}
+
+/// The first task is a program of NAS, and the scenario lasts up to 300 times as long as that without a bug.
+fn set_nas(scenario: &mut Scenario, name: &str, threads: u32, core: u16) -> Result<()> {
+    let nas = NAS.iter().find(|nas| nas.name == name).context("a NAS program")?;
+    let permille = PERMILLE.iter().find(|(known, _)| *known == name).map_or(100, |(_, it)| *it);
+    let task = scenario.tasks.first_mut().context("a task")?;
+    task.load = Load::Program(nas.program(threads, Some(CoreId(core)), permille));
+    task.threads = threads;
+    let without = nas.on_16.max(nas.on_64).0 * u64::from(permille) / 1_000;
+    scenario.length = Nanos((without * 300).clamp(10_000_000_000, 600_000_000_000));
+    Ok(())
+}
+
+/// Events of the kinds that the paper's recorder has (section 4.2).
+#[derive(Default)]
+struct Noted {
+    sizes: u64,
+    loads: u64,
+    searches: u64,
+}
+
+impl Sink for Noted {
+    fn event(&mut self, event: Event) {
+        match event.what {
+            What::Queue { .. } => self.sizes += 1,
+            What::Load { .. } => self.loads += 1,
+            What::Considered { .. } => self.searches += 1,
+            _ => {}
+        }
+    }
 }
 
 impl Arm {
@@ -165,7 +256,11 @@ impl Arm {
             scenario.host.clone(),
             quell_policy::Config::default(),
         )?;
-        let report = run(&scenario, policy.as_mut());
+        let mut noted = Noted::default();
+        let report = match self.case == "tpch" {
+            true => run_traced(&scenario, policy.as_mut(), &mut noted),
+            false => run(&scenario, policy.as_mut()),
+        };
         ensure!(report.broken.is_empty(), "{}: {:?}", self.case, report.broken);
         let seconds = |time: Nanos| time.0 as f64 / 1e9;
         // All programs of the arm have ended.
@@ -182,8 +277,30 @@ impl Arm {
             ("completed_s", seconds(time)),
             ("wasted_core_s", seconds(report.waste.cores)),
             ("migrations", report.migrations.values().sum::<u64>() as f64),
+            ("node_migrations", report.node_migrations as f64),
         ];
-        if let Some(heavy) = report.tasks.get(1).filter(|_| self.case == "make-r") {
+        if report.waste.time > Nanos::ZERO {
+            let idle = report.waste.idle.0 as f64 / report.waste.time.0 as f64;
+            metrics.push(("idle_cores_in_violation", idle));
+        }
+        if self.case.starts_with("tpch") {
+            let [pair, node, far] = report.waste.waits.map(seconds);
+            metrics.extend([
+                ("wait_beside_sibling_s", pair),
+                ("wait_beside_node_s", node),
+                ("wait_beside_other_node_s", far),
+            ]);
+        }
+        if self.case == "tpch" {
+            let per_second = |count: u64| count as f64 / seconds(time);
+            metrics.extend([
+                ("sizes_per_s", per_second(noted.sizes)),
+                ("loads_per_s", per_second(noted.loads)),
+                ("searches_per_s", per_second(noted.searches)),
+            ]);
+        }
+        if self.case == "make-r" {
+            let heavy = report.tasks.get(1).context("a heavy thread")?;
             metrics.push(("heavy_cores", heavy.ran.0 as f64 / scenario.length.0 as f64));
         }
         Ok(metrics)
