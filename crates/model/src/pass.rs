@@ -63,11 +63,15 @@ pub struct PassGroup {
     pub kind: GroupKind,
 }
 
-/// How much a group could take or give, the least first (`enum group_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// How much a group could take or give, the least first (`enum group_type`). Linux 4.1 has three of them: the first two are
+/// one there.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum GroupKind {
     /// It has cores or capacity left.
+    #[default]
     HasSpare,
     /// All capacity is used, and no more is wanted.
     FullyBusy,

@@ -13,7 +13,7 @@ use quell_model::{
 };
 
 use crate::engine::{Engine, Timer};
-use crate::kernel::linux::{Migration, SearchRecord};
+use crate::kernel::linux::{Migration, Record, SearchRecord};
 use crate::kernel::{State, Thread};
 use crate::scenario::{Kernel, Scenario};
 
@@ -38,8 +38,8 @@ pub(crate) struct Trace<'a> {
     woken: Vec<usize>,
     /// What the kernel moved since the last step.
     moved: Vec<Migration>,
-    /// What its searches looked at.
-    looked: Vec<SearchRecord>,
+    /// What its searches and passes saw.
+    records: Vec<Record>,
     /// By thread: on which core's queue the trace has it, or had it last, and whether it is in there now.
     queue: Vec<(Option<usize>, bool)>,
     /// By thread: whether the trace has it ended, because it gave up waiting.
@@ -50,6 +50,8 @@ pub(crate) struct Trace<'a> {
     introduced: Vec<Option<TaskId>>,
     /// By core: threads in its queue, and how many the trace last said.
     queued: Vec<(u32, u32)>,
+    /// Whether the domains that the kernel began with are in the trace.
+    has_domains: bool,
 }
 
 impl<'a> Trace<'a> {
@@ -61,12 +63,13 @@ impl<'a> Trace<'a> {
             touched: Vec::new(),
             woken: Vec::new(),
             moved: Vec::new(),
-            looked: Vec::new(),
+            records: Vec::new(),
             queue: Vec::new(),
             ended: Vec::new(),
             planned: Vec::new(),
             introduced: Vec::new(),
             queued: vec![(0, 0); cores],
+            has_domains: false,
         }
     }
 
@@ -141,11 +144,11 @@ impl Engine<'_> {
         }
     }
 
-    /// The kernel moved threads from queue to queue, and looked at cores.
-    pub(crate) fn note_linux(&mut self, migrations: &[Migration], looked: Vec<SearchRecord>) {
+    /// The kernel moved threads from queue to queue, looked at cores, and built domains.
+    pub(crate) fn note_linux(&mut self, migrations: &[Migration], records: Vec<Record>) {
         if let Some(trace) = &mut self.trace {
             trace.moved.extend_from_slice(migrations);
-            trace.looked.extend(looked);
+            trace.records.extend(records);
         }
     }
 
@@ -172,8 +175,8 @@ impl Engine<'_> {
     pub(crate) fn tell_switches(&mut self) {
         let Some(mut trace) = self.trace.take() else { return };
         trace.make_room(self.threads.len());
-        for looked in std::mem::take(&mut trace.looked) {
-            self.tell_looked(&mut trace, &looked);
+        for record in std::mem::take(&mut trace.records) {
+            self.tell_record(&mut trace, record);
         }
         for migration in std::mem::take(&mut trace.moved) {
             self.tell_migration(&mut trace, migration);
@@ -253,15 +256,17 @@ impl Engine<'_> {
         }
     }
 
-    fn tell_looked(&self, trace: &mut Trace, looked: &SearchRecord) {
-        let by = CoreId(looked.by as u16);
-        let what = What::Considered {
-            by,
-            search: looked.search,
-            cores: looked.cores.into(),
-            certainty: Certainty::Observed,
+    /// A search or pass, before what it moved; or domains.
+    fn tell_record(&self, trace: &mut Trace, record: Record) {
+        let (core, what) = match record {
+            Record::Search(SearchRecord { by, search, cores }) => {
+                let (by, certainty) = (CoreId(by as u16), Certainty::Observed);
+                (by, What::Considered { by, search, cores: cores.into(), certainty })
+            }
+            Record::Pass(pass) => (pass.core, What::Pass(pass)),
+            Record::Domains(trees) => (self.cores[0].id, What::Domains(trees)),
         };
-        trace.tell(self.now, self.at(by), by, what);
+        trace.tell(self.now, self.at(core), core, what);
     }
 
     /// The kernel moved a thread that the trace has in a queue.
@@ -384,6 +389,11 @@ impl Engine<'_> {
             });
         }
         trace.tell(self.now, 0, self.cores[0].id, What::Keyframe(Arc::new(frame)));
+        if let Some(linux) = self.linux.as_ref().filter(|_| !trace.has_domains) {
+            let what = What::Domains(Arc::new(linux.trees()));
+            trace.tell(self.now, 0, self.cores[0].id, what);
+            trace.has_domains = true;
+        }
         // A reader that starts here needs the tasks and plans as well.
         trace.planned.clear();
         trace.introduced.clear();

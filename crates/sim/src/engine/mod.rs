@@ -325,7 +325,7 @@ impl<'a> Engine<'a> {
         if self.trace.is_some() {
             arm(self, Timer::Keyframe, Nanos::ZERO);
             if let Some(linux) = &mut self.linux {
-                linux.note_searches();
+                linux.note_records();
             }
         }
         if self.hardware.drifts() {

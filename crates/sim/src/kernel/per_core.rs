@@ -110,8 +110,8 @@ impl Engine<'_> {
             *self.report.migrations.entry(migration.cause).or_default() += 1;
             self.report.node_migrations += u64::from(linux.crosses_nodes(migration));
         }
-        let looked = linux.take_looked();
-        self.note_linux(&migrations, looked);
+        let records = linux.take_records();
+        self.note_linux(&migrations, records);
     }
 
     fn reschedule(&mut self, core: CoreId) {

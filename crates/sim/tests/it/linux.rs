@@ -10,7 +10,7 @@ use quell_sim::{Kernel, KernelModel, Scenario};
 
 use crate::common::*;
 
-fn example(name: &str) -> quell_sim::file::Simulation {
+pub fn example(name: &str) -> quell_sim::file::Simulation {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sim").join(name);
     quell_sim::file::Simulation::load(&path).unwrap()
 }

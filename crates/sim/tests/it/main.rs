@@ -9,5 +9,6 @@ mod hunt;
 mod linux;
 mod machine;
 mod own_policy;
+mod passes;
 mod replay;
 mod roles;

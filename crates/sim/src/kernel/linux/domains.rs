@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use quell_model::{CoreDomains, CoreId, CoreSet, DomainTrees, Nanos, Topology};
+use quell_model::{
+    CoreDomains, CoreId, CoreSet, Domain, DomainGroup, DomainTrees, Nanos, Topology,
+};
 
 use super::model::KernelModel;
 
@@ -32,6 +34,8 @@ pub(super) struct LevelGroup {
 #[derive(Clone, Debug)]
 pub(super) struct Level {
     pub kind: LevelKind,
+    /// As the kernel names it.
+    pub name: String,
     pub span: CoreSet,
     /// The core's own group is the first.
     pub groups: Vec<LevelGroup>,
@@ -100,6 +104,25 @@ impl Domains {
         domains
     }
 
+    /// The levels of the cores that are online, as a dump of a host has them.
+    pub fn trees(&self, online: &CoreSet) -> DomainTrees {
+        let group = |group: &LevelGroup| DomainGroup { cores: group.cores, balance: group.balance };
+        let domain = |level: &Level| Domain {
+            name: level.name.clone(),
+            span: level.span,
+            groups: level.groups.iter().map(group).collect(),
+            flags: None,
+            balance: None,
+        };
+        let tree = |core: CoreId| CoreDomains {
+            core,
+            root: Some(*online),
+            domains: self.levels(core.index()).iter().map(domain).collect(),
+        };
+        // Fails where a core is there twice, or too high: a set of cores has neither.
+        DomainTrees::new(online.iter().map(tree).collect(), CoreSet::EMPTY).unwrap_or_default()
+    }
+
     pub fn levels(&self, core: usize) -> &[Level] {
         &self.levels[core]
     }
@@ -139,7 +162,7 @@ fn levels(
             let next = numbers.len();
             *numbers.entry((levels.len(), cores.to_string())).or_insert(next)
         };
-        let group = |group: &quell_model::DomainGroup| LevelGroup {
+        let group = |group: &DomainGroup| LevelGroup {
             cores: group.cores,
             balance: group.balance,
             number: number(&group.cores),
@@ -150,6 +173,7 @@ fn levels(
         let min = Nanos::from_millis(weight);
         levels.push(Level {
             kind,
+            name: domain.name.clone(),
             span: domain.span,
             groups,
             imbalance_pct: imbalance_pct(kind, model),

@@ -13,6 +13,7 @@
 //! | `realtime` | real-time threads, pushed and pulled |
 //! | `domains` | levels of domains and the state of their balancing |
 //! | `balance` | passes of the load balancer |
+//! | `record` | what searches and passes saw, for traces |
 //! | `wake`, `fork` | where woken and new threads go |
 
 mod balance;
@@ -23,6 +24,7 @@ mod load;
 mod model;
 mod queue;
 mod realtime;
+mod record;
 mod sums;
 #[cfg(test)]
 mod tests;
@@ -30,7 +32,7 @@ mod wake;
 mod waste;
 pub(crate) mod weights;
 
-use quell_model::{CoreId, CoreSet, MoveCause, Nanos, Search, Topology};
+use quell_model::{CoreId, CoreSet, MoveCause, Nanos, Topology};
 
 pub use model::{
     Balancer, Fix, Fixes, KernelModel, LevelRules, LoadMetric, Picker, RtLimit, WakeSearch,
@@ -39,6 +41,7 @@ pub use model::{
 use domains::Domains;
 use fair::{FairQueue, Tunables};
 use load::Share;
+pub(crate) use record::{Record, SearchRecord};
 use sums::{GroupCore, Sums};
 
 /// The class of a thread, and its place there.
@@ -139,15 +142,6 @@ pub(crate) struct Migration {
     pub cause: MoveCause,
 }
 
-/// Cores that a search looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SearchRecord {
-    /// On behalf of this core.
-    pub by: usize,
-    pub search: Search,
-    pub cores: CoreSet,
-}
-
 /// The scheduler of a host. Cores are numbered as in the topology, threads as they were added.
 #[derive(Clone, Debug)]
 pub(crate) struct Linux {
@@ -175,8 +169,8 @@ pub(crate) struct Linux {
     migrations: Vec<Migration>,
     /// Real-time threads in all queues.
     realtime_queued: usize,
-    /// What searches looked at, where a trace is made.
-    looked: Option<Vec<SearchRecord>>,
+    /// Searches, passes and domains, where a trace is made.
+    records: Option<Vec<Record>>,
 }
 
 impl Linux {
@@ -218,7 +212,7 @@ impl Linux {
             nohz_next: Nanos::ZERO,
             migrations: Vec::new(),
             realtime_queued: 0,
-            looked: None,
+            records: None,
         };
         linux.add_group(weights::NICE_0);
         linux
@@ -290,22 +284,6 @@ impl Linux {
     /// What was moved since the last time.
     pub fn take_migrations(&mut self) -> Vec<Migration> {
         std::mem::take(&mut self.migrations)
-    }
-
-    /// Notes what searches look at from now on.
-    pub fn note_searches(&mut self) {
-        self.looked = Some(Vec::new());
-    }
-
-    /// What searches looked at since the last time.
-    pub fn take_looked(&mut self) -> Vec<SearchRecord> {
-        self.looked.as_mut().map(std::mem::take).unwrap_or_default()
-    }
-
-    fn note_search(&mut self, by: usize, search: Search, cores: CoreSet) {
-        if let Some(looked) = &mut self.looked {
-            looked.push(SearchRecord { by, search, cores });
-        }
     }
 
     /// The weight of all fair threads of a core, and its load as the balancer sees it.

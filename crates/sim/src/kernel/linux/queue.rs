@@ -508,6 +508,7 @@ impl Linux {
         }
         let Linux { topology, online, model, after_hotplug, .. } = self;
         self.domains = super::Domains::build(topology, online, model, *after_hotplug);
+        self.note_domains();
     }
 
     /// Moves all threads off a core (`migrate_tasks`).

@@ -1,46 +1,48 @@
 //! The balancer until Linux 5.4, which compares the average loads of groups, and the paper's fix of it.
 
+use quell_model::{GroupKind, PassOutcome};
+
 use super::super::domains::Level;
 use super::Entry;
-use super::pass::{Amount, Verdict};
-use super::stats::{GroupStats, GroupType, LevelStats, ONE};
+use super::pass::Amount;
+use super::stats::{GroupStats, LevelStats, ONE};
 
 /// How much is to be moved from the busiest group (`find_busiest_group`, `calculate_imbalance`, Linux 4.1).
 pub(super) fn imbalance(
     stats: &LevelStats,
     level: &Level,
     entry: Entry,
-) -> Result<Amount, Verdict> {
+) -> Result<Amount, PassOutcome> {
     let local = stats.local;
-    let busiest = stats.busiest.ok_or(Verdict::NoBusiest)?;
+    let busiest = stats.busiest.ok_or(PassOutcome::NoBusiest)?;
     let average = stats.average();
     let new_idle_helps = entry == Entry::NewIdle
         && local.has_capacity(level.imbalance_pct)
-        && busiest.kind == GroupType::Overloaded;
-    if busiest.kind != GroupType::Imbalanced && !new_idle_helps {
+        && busiest.kind == GroupKind::Overloaded;
+    if busiest.kind != GroupKind::Imbalanced && !new_idle_helps {
         if local.average() >= busiest.average() {
-            return Err(Verdict::LocalIsBusier);
+            return Err(PassOutcome::LocalIsBusier);
         }
         if local.average() >= average {
-            return Err(Verdict::LocalIsAboveAverage);
+            return Err(PassOutcome::LocalIsAboveAverage);
         }
         if entry == Entry::Idle {
-            if busiest.kind != GroupType::Overloaded && local.idle <= busiest.idle + 1 {
-                return Err(Verdict::AsManyIdle);
+            if busiest.kind != GroupKind::Overloaded && local.idle <= busiest.idle + 1 {
+                return Err(PassOutcome::AsManyIdle);
             }
         } else if 100 * busiest.average() <= level.imbalance_pct * local.average() {
-            return Err(Verdict::WithinMargin);
+            return Err(PassOutcome::WithinMargin);
         }
     }
     match amount(&local, &busiest, average) {
-        0 => Err(Verdict::NothingToMove),
+        0 => Err(PassOutcome::NothingToMove),
         load => Ok(Amount::Load(load)),
     }
 }
 
 fn amount(local: &GroupStats, busiest: &GroupStats, average: u64) -> u64 {
     let mut per_thread = busiest.per_thread();
-    if busiest.kind == GroupType::Imbalanced {
+    if busiest.kind == GroupKind::Imbalanced {
         per_thread = per_thread.min(average);
     }
     if busiest.average() <= average || local.average() >= average {
@@ -48,7 +50,7 @@ fn amount(local: &GroupStats, busiest: &GroupStats, average: u64) -> u64 {
     }
     let above = busiest.average() - average;
     // As much as is above the capacity, if no group has any.
-    let both = busiest.kind == GroupType::Overloaded && local.kind == GroupType::Overloaded;
+    let both = busiest.kind == GroupKind::Overloaded && local.kind == GroupKind::Overloaded;
     let beyond = (busiest.queued * ONE).saturating_sub(busiest.capacity);
     let pull = if both { above.min(beyond * ONE / busiest.capacity.max(1)) } else { above };
     let fits = (average - local.average()) * local.capacity;
@@ -81,14 +83,14 @@ fn small_imbalance(local: &GroupStats, busiest: &GroupStats, per_thread: u64) ->
 
 /// The paper's fix (section 3.1): groups are compared by their least loaded core, so that a heavy thread no longer hides the idle
 /// cores beside it. Half of the difference between the busiest group's most loaded core and the own least loaded one moves.
-pub(super) fn least_imbalance(stats: &LevelStats) -> Result<Amount, Verdict> {
+pub(super) fn least_imbalance(stats: &LevelStats) -> Result<Amount, PassOutcome> {
     let local = stats.local;
-    let busiest = stats.busiest.ok_or(Verdict::NoBusiest)?;
-    if busiest.kind != GroupType::Imbalanced && local.least >= busiest.least {
-        return Err(Verdict::LocalIsBusier);
+    let busiest = stats.busiest.ok_or(PassOutcome::NoBusiest)?;
+    if busiest.kind != GroupKind::Imbalanced && local.least >= busiest.least {
+        return Err(PassOutcome::LocalIsBusier);
     }
     match (busiest.most.saturating_sub(local.least)) / 2 {
-        0 => Err(Verdict::NothingToMove),
+        0 => Err(PassOutcome::NothingToMove),
         load => Ok(Amount::Load(load)),
     }
 }
@@ -121,21 +123,21 @@ mod tests {
     fn a_heavy_thread_hides_idle_cores_from_averages_and_not_from_least_loads() {
         // Section 3.1: a thread of R beside idle cores, and a group in which two light threads share each core.
         let local = group(&[1_024, 0, 0, 0], 1);
-        let busiest = GroupStats { kind: GroupType::Overloaded, ..group(&[32, 32, 32, 32], 8) };
+        let busiest = GroupStats { kind: GroupKind::Overloaded, ..group(&[32, 32, 32, 32], 8) };
         let stats = LevelStats {
             local,
             busiest: Some(busiest),
             load: local.load + busiest.load,
             capacity: local.capacity + busiest.capacity,
         };
-        assert_eq!(imbalance(&stats, &level(), Entry::Idle), Err(Verdict::LocalIsBusier));
+        assert_eq!(imbalance(&stats, &level(), Entry::Idle), Err(PassOutcome::LocalIsBusier));
         assert_eq!(least_imbalance(&stats), Ok(Amount::Load(16)));
     }
 
     #[test]
     fn an_idle_group_takes_half_of_a_busy_one() {
         let local = group(&[0, 0], 0);
-        let busiest = GroupStats { kind: GroupType::Overloaded, ..group(&[2_048, 2_048], 4) };
+        let busiest = GroupStats { kind: GroupKind::Overloaded, ..group(&[2_048, 2_048], 4) };
         let stats = LevelStats { local, busiest: Some(busiest), load: 4_096, capacity: 4_096 };
         assert_eq!(imbalance(&stats, &level(), Entry::Idle), Ok(Amount::Load(2_048)));
     }
@@ -147,6 +149,6 @@ mod tests {
         for entry in [Entry::Busy, Entry::Idle, Entry::NewIdle] {
             assert!(imbalance(&stats, &level(), entry).is_err(), "{entry:?}");
         }
-        assert_eq!(least_imbalance(&stats), Err(Verdict::LocalIsBusier));
+        assert_eq!(least_imbalance(&stats), Err(PassOutcome::LocalIsBusier));
     }
 }

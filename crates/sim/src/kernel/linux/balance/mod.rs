@@ -5,9 +5,10 @@ mod pass;
 mod stats;
 mod types;
 
-use quell_model::{CoreId, Nanos};
+use quell_model::{CoreId, Nanos, PassEntry};
 
 use super::Linux;
+pub(super) use stats::GroupStats;
 
 /// A thread that ran within this time has warm caches, and a core that idles for less does not balance
 /// (`sysctl_sched_migration_cost`).
@@ -28,6 +29,16 @@ pub(super) enum Entry {
     Idle,
     /// For a core that is about to idle.
     NewIdle,
+}
+
+impl From<Entry> for PassEntry {
+    fn from(entry: Entry) -> PassEntry {
+        match entry {
+            Entry::Busy => PassEntry::Periodic,
+            Entry::Idle => PassEntry::Nohz,
+            Entry::NewIdle => PassEntry::NewIdle,
+        }
+    }
 }
 
 impl Linux {

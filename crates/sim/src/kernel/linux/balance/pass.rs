@@ -1,8 +1,9 @@
 //! One pass: from the busiest queue of the busiest group to one core of the own group (`load_balance`).
 
-use quell_model::{CoreId, CoreSet, MoveCause, Nanos, Search};
+use quell_model::{CoreId, CoreSet, MoveCause, Nanos, PassEntry, PassOutcome, Search, Skipped};
 
 use super::super::model::Comparison;
+use super::super::record::PassNotes;
 use super::super::{Linux, SchedClass};
 use super::stats::{GroupStats, LevelStats, capacity};
 use super::{Entry, MIGRATION_COST, averages, types};
@@ -28,27 +29,9 @@ impl Amount {
     }
 }
 
-/// Why a pass moved nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    NoBusiest,
-    LocalIsBusier,
-    LocalIsAboveAverage,
-    AsManyIdle,
-    WithinMargin,
-    /// A busy core, and groups with capacity left.
-    NotIdle,
-    NothingToMove,
-    NoQueue,
-    /// No thread may run here.
-    Pinned,
-    /// Threads run, are too heavy, or have warm caches.
-    Kept,
-}
-
 /// What a pass came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pass {
+pub(super) struct PassEnd {
     pub moved: usize,
     /// Higher levels may be balanced as well.
     pub goes_on: bool,
@@ -64,42 +47,46 @@ struct DetachResult {
     other: Option<usize>,
     /// Such a core may be the destination.
     takes_others: bool,
+    skipped: Skipped,
 }
 
 impl Linux {
     /// Balances a level of a core.
-    pub(super) fn pass(&mut self, core: usize, level: usize, entry: Entry, now: Nanos) -> Pass {
+    pub(super) fn pass(&mut self, core: usize, level: usize, entry: Entry, now: Nanos) -> PassEnd {
         if !self.is_designated(core, level, entry) {
-            return Pass { moved: 0, goes_on: false };
+            // Not noted: it saw nothing, nearly every idle core has one at each tick, and the designated core's is in the trace.
+            return PassEnd { moved: 0, goes_on: false };
         }
-        let result = self.find_and_move(core, level, entry, now);
+        let mut notes = self.pass_notes();
+        let result = self.find_and_move(core, level, entry, now, &mut notes);
+        self.note_pass((core, level), entry.into(), result, notes);
         let balance = self.domains.balance_mut(core, level);
         match result {
             Ok(moved) => {
                 balance.failed = 0;
                 balance.interval = balance.interval_min;
-                Pass { moved, goes_on: true }
+                PassEnd { moved, goes_on: true }
             }
-            Err(Verdict::Kept) => {
+            Err(PassOutcome::Kept) => {
                 balance.interval = balance.interval_min;
                 if entry != Entry::NewIdle {
                     balance.failed += 1;
                 }
                 self.push_if_failing(core, level, entry, now);
-                Pass { moved: 0, goes_on: true }
+                PassEnd { moved: 0, goes_on: true }
             }
-            Err(_) if entry == Entry::NewIdle => Pass { moved: 0, goes_on: true },
-            Err(verdict) => {
+            Err(_) if entry == Entry::NewIdle => PassEnd { moved: 0, goes_on: true },
+            Err(outcome) => {
                 balance.failed = 0;
                 let most =
-                    if verdict == Verdict::Pinned { PINNED_MAX } else { balance.interval_max };
+                    if outcome == PassOutcome::Pinned { PINNED_MAX } else { balance.interval_max };
                 if balance.interval < most {
                     balance.interval = Nanos(balance.interval.0 * 2);
                 }
-                if verdict != Verdict::Pinned {
+                if outcome != PassOutcome::Pinned {
                     self.domains.set_imbalanced(core, level, false);
                 }
-                Pass { moved: 0, goes_on: true }
+                PassEnd { moved: 0, goes_on: true }
             }
         }
     }
@@ -111,22 +98,25 @@ impl Linux {
         level: usize,
         entry: Entry,
         now: Nanos,
-    ) -> Result<usize, Verdict> {
+        notes: &mut PassNotes,
+    ) -> Result<usize, PassOutcome> {
         // Queues of which all threads are pinned are left out, one after the other.
         let mut among = self.online;
         loop {
-            let (busiest, amount) = self.find_busiest(core, level, entry, &among, now)?;
+            let (busiest, amount) = self.find_busiest((core, level), entry, &among, now, notes)?;
             let queue = self.busiest_queue(&busiest, amount, now).filter(|found| *found != core);
             self.note_search(core, Search::BusiestQueue, busiest.cores);
-            let queue = queue.ok_or(Verdict::NoQueue)?;
+            let queue = queue.ok_or(PassOutcome::NoQueue)?;
             self.cores[core].pushes_from = Some(queue);
             if self.cores[queue].queued < 2 {
-                return Err(Verdict::Kept);
+                notes.skipped.running += u32::from(self.cores[queue].running.is_some());
+                return Err(PassOutcome::Kept);
             }
             let mut met = self.detach((queue, core), (core, level), amount, entry, now);
             if let Some(other) = met.other.filter(|_| met.moved == 0) {
                 met = self.detach((queue, other), (core, level), amount, entry, now);
             }
+            notes.skip(met.skipped);
             if met.some_pinned && met.moved == 0 {
                 self.domains.set_imbalanced(core, level, true);
             }
@@ -134,25 +124,25 @@ impl Linux {
                 return Ok(met.moved);
             }
             if !met.all_pinned {
-                return Err(Verdict::Kept);
+                return Err(PassOutcome::Kept);
             }
             among.remove(Linux::id(queue));
             let of = &self.domains.levels(core)[level];
             if among.intersection(&of.span).is_subset(&of.groups[0].cores) {
-                return Err(Verdict::Pinned);
+                return Err(PassOutcome::Pinned);
             }
         }
     }
 
     fn find_busiest(
         &mut self,
-        core: usize,
-        level: usize,
+        (core, level): (usize, usize),
         entry: Entry,
         among: &CoreSet,
         now: Nanos,
-    ) -> Result<(GroupStats, Amount), Verdict> {
-        let stats: LevelStats = self.level_stats(core, level, among, now);
+        notes: &mut PassNotes,
+    ) -> Result<(GroupStats, Amount), PassOutcome> {
+        let stats: LevelStats = self.level_stats(core, level, among, now, notes);
         let span = self.domains.levels(core)[level].span;
         self.note_search(core, Search::GroupStatistics, span.intersection(among));
         let of = &self.domains.levels(core)[level];
@@ -161,7 +151,7 @@ impl Linux {
             Comparison::LeastLoads => averages::least_imbalance(&stats)?,
             Comparison::Types => types::imbalance(&stats, of, entry)?,
         };
-        stats.busiest.map(|busiest| (busiest, amount)).ok_or(Verdict::NoBusiest)
+        stats.busiest.map(|busiest| (busiest, amount)).ok_or(PassOutcome::NoBusiest)
     }
 
     /// The queue with the highest load for its capacity, or with most threads (`find_busiest_queue`).
@@ -218,6 +208,7 @@ impl Linux {
                     let load = self.thread_load(thread, now).max(1);
                     let shift = if self.compares_types() { failed } else { 1 };
                     if load >> shift > most {
+                        met.skipped.heavy += 1;
                         continue;
                     }
                     Amount::Load(most.saturating_sub(load))
@@ -225,6 +216,7 @@ impl Linux {
                 Amount::Used(most) => {
                     let used = self.threads[thread].share.of(1_024);
                     if used >> failed > most {
+                        met.skipped.heavy += 1;
                         continue;
                     }
                     Amount::Used(most.saturating_sub(used))
@@ -257,6 +249,7 @@ impl Linux {
         let state = &self.threads[thread];
         if !self.may_use(thread, to) {
             met.some_pinned = true;
+            met.skipped.pinned += 1;
             let own = &self.domains.levels(core)[level].groups[0];
             let mut usable = own.cores.intersection(&state.allowed).intersection(&self.online);
             usable.remove(Linux::id(state.core));
@@ -267,11 +260,14 @@ impl Linux {
         }
         met.all_pinned = false;
         if self.cores[state.core].running == Some(thread) {
+            met.skipped.running += 1;
             return false;
         }
         let is_hot = now.since(state.ran_at) < MIGRATION_COST && state.class != SchedClass::Idle;
         let of = &self.domains.levels(core)[level];
-        !is_hot || of.balance.failed > of.cache_nice_tries
+        let may_leave = !is_hot || of.balance.failed > of.cache_nice_tries;
+        met.skipped.warm += u32::from(!may_leave);
+        may_leave
     }
 
     /// After some failures the stopper of the busiest queue pushes what runs there (`need_active_balance`,
@@ -284,12 +280,20 @@ impl Linux {
             return;
         }
         self.domains.balance_mut(core, level).failed = tries + 1;
-        let pushed = self.cores[from]
-            .running
-            .filter(|thread| self.threads[*thread].class.is_fair() && self.may_use(*thread, core));
-        if let Some(thread) = pushed {
-            self.migrate(thread, core, MoveCause::Active, now);
-        }
+        let mut notes = self.pass_notes();
+        let running = self.cores[from].running.filter(|at| self.threads[*at].class.is_fair());
+        let result = match running {
+            None => Err(PassOutcome::NoQueue),
+            Some(thread) if !self.may_use(thread, core) => {
+                notes.skipped.pinned = 1;
+                Err(PassOutcome::Pinned)
+            }
+            Some(thread) => {
+                self.migrate(thread, core, MoveCause::Active, now);
+                Ok(1)
+            }
+        };
+        self.note_pass((core, level), PassEntry::Active, result, notes);
     }
 
     pub(in super::super) fn compares_types(&self) -> bool {

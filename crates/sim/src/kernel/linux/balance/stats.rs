@@ -1,33 +1,19 @@
 //! What a pass knows of each group (`update_sd_lb_stats`, `update_sg_lb_stats`).
 
-use quell_model::{CoreSet, Nanos};
+use quell_model::{CoreSet, GroupKind, Nanos};
 
 use super::super::domains::{Level, LevelGroup};
 use super::super::model::Comparison;
+use super::super::record::PassNotes;
 use super::super::{CoreQueue, Linux};
 use super::Entry;
 
 /// The capacity of a core, and a load of one.
 pub(super) const ONE: u64 = 1_024;
 
-/// How much a group could take or give, the least first (`enum group_type`). Linux 4.1 has three of them: the first two are
-/// one there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum GroupType {
-    /// It has cores or capacity left.
-    #[default]
-    HasSpare,
-    /// All capacity is used, and no more is wanted.
-    FullyBusy,
-    /// A level below failed because threads may not run everywhere.
-    Imbalanced,
-    /// More is wanted than there is.
-    Overloaded,
-}
-
 /// A group in a pass. Loads and capacities are sums over its cores.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct GroupStats {
+pub(in super::super) struct GroupStats {
     pub cores: CoreSet,
     /// Its cores that are online.
     pub weight: u64,
@@ -40,7 +26,7 @@ pub(super) struct GroupStats {
     /// The load of its least and its most loaded core.
     pub least: u64,
     pub most: u64,
-    pub kind: GroupType,
+    pub kind: GroupKind,
 }
 
 impl GroupStats {
@@ -89,12 +75,14 @@ impl Linux {
         level: usize,
         among: &CoreSet,
         now: Nanos,
+        notes: &mut PassNotes,
     ) -> LevelStats {
         let of = &self.domains.levels(core)[level];
         let own = Linux::id(core);
         let mut stats = LevelStats::default();
         let mut is_overloaded = false;
         let mut has_local = false;
+        notes.begin_groups();
         for group in &of.groups {
             let mut seen = self.group_stats(group, of, among, now);
             is_overloaded |= group.cores.iter().any(|core| self.cores[core.index()].queued > 1);
@@ -102,6 +90,8 @@ impl Linux {
             stats.capacity += seen.capacity;
             // Of overlapping groups that hold the core the last one is local, as in the kernel's walk.
             if group.cores.contains(own) {
+                notes.note_group(&seen, false);
+                notes.last_is_local();
                 stats.local = seen;
                 has_local = true;
                 continue;
@@ -109,13 +99,14 @@ impl Linux {
             let local_has_room = has_local && stats.local.has_capacity(of.imbalance_pct);
             let by_types = self.model.compares() == Comparison::Types;
             if !by_types && of.prefers_siblings && local_has_room && seen.queued > 1 {
-                seen.kind = GroupType::Overloaded;
+                seen.kind = GroupKind::Overloaded;
             }
-            if stats.busiest.is_none_or(|busiest| self.is_busier(&seen, &busiest))
-                && seen.queued > 0
-            {
+            let is_busiest = stats.busiest.is_none_or(|busiest| self.is_busier(&seen, &busiest))
+                && seen.queued > 0;
+            if is_busiest {
                 stats.busiest = Some(seen);
             }
+            notes.note_group(&seen, is_busiest);
         }
         if level + 1 == self.domains.levels(core).len() {
             self.is_overloaded = is_overloaded;
@@ -154,17 +145,17 @@ impl Linux {
     }
 
     /// `group_classify`.
-    fn group_type(&self, stats: &GroupStats, group: &LevelGroup, level: &Level) -> GroupType {
+    fn group_type(&self, stats: &GroupStats, group: &LevelGroup, level: &Level) -> GroupKind {
         if stats.is_overloaded(level.imbalance_pct) {
-            GroupType::Overloaded
+            GroupKind::Overloaded
         } else if self.domains.is_imbalanced(group) {
-            GroupType::Imbalanced
+            GroupKind::Imbalanced
         } else if self.model.compares() != Comparison::Types
             || stats.has_capacity(level.imbalance_pct)
         {
-            GroupType::HasSpare
+            GroupKind::HasSpare
         } else {
-            GroupType::FullyBusy
+            GroupKind::FullyBusy
         }
     }
 
@@ -179,12 +170,12 @@ impl Linux {
             (Comparison::LeastLoads, _) => {
                 (group.least, group.average()) > (than.least, than.average())
             }
-            (Comparison::Types, GroupType::Imbalanced) => false,
-            (Comparison::Types, GroupType::HasSpare) => {
+            (Comparison::Types, GroupKind::Imbalanced) => false,
+            (Comparison::Types, GroupKind::HasSpare) => {
                 (than.idle, group.queued) > (group.idle, than.queued)
                     && (group.idle < than.idle || group.queued > than.queued)
             }
-            (Comparison::Types, GroupType::FullyBusy | GroupType::Overloaded) => {
+            (Comparison::Types, GroupKind::FullyBusy | GroupKind::Overloaded) => {
                 group.average() > than.average()
             }
         }

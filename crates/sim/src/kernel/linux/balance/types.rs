@@ -1,23 +1,25 @@
 //! The balancer since Linux 5.5: types of groups, and counts of threads and idle cores while there is capacity left.
 
+use quell_model::{GroupKind, PassOutcome};
+
 use super::super::domains::{Level, LevelKind};
 use super::Entry;
-use super::pass::{Amount, Verdict};
-use super::stats::{GroupStats, GroupType, LevelStats, ONE};
+use super::pass::Amount;
+use super::stats::{GroupStats, LevelStats, ONE};
 
 /// How much is to be moved from the busiest group (`find_busiest_group`, `calculate_imbalance`, Linux 6.1).
 pub(super) fn imbalance(
     stats: &LevelStats,
     level: &Level,
     entry: Entry,
-) -> Result<Amount, Verdict> {
+) -> Result<Amount, PassOutcome> {
     let local = stats.local;
-    let busiest = stats.busiest.ok_or(Verdict::NoBusiest)?;
-    if busiest.kind != GroupType::Imbalanced {
+    let busiest = stats.busiest.ok_or(PassOutcome::NoBusiest)?;
+    if busiest.kind != GroupKind::Imbalanced {
         is_balanced(&local, &busiest, stats, level, entry)?;
     }
     let amount = amount(&local, &busiest, stats, level, entry);
-    if amount.is_nothing() { Err(Verdict::NothingToMove) } else { Ok(amount) }
+    if amount.is_nothing() { Err(PassOutcome::NothingToMove) } else { Ok(amount) }
 }
 
 fn is_balanced(
@@ -26,36 +28,36 @@ fn is_balanced(
     stats: &LevelStats,
     level: &Level,
     entry: Entry,
-) -> Result<(), Verdict> {
+) -> Result<(), PassOutcome> {
     if local.kind > busiest.kind {
-        return Err(Verdict::LocalIsBusier);
+        return Err(PassOutcome::LocalIsBusier);
     }
-    if local.kind == GroupType::Overloaded {
+    if local.kind == GroupKind::Overloaded {
         if local.average() >= busiest.average() {
-            return Err(Verdict::LocalIsBusier);
+            return Err(PassOutcome::LocalIsBusier);
         }
         if local.average() >= stats.average() {
-            return Err(Verdict::LocalIsAboveAverage);
+            return Err(PassOutcome::LocalIsAboveAverage);
         }
         if 100 * busiest.average() <= level.imbalance_pct * local.average() {
-            return Err(Verdict::WithinMargin);
+            return Err(PassOutcome::WithinMargin);
         }
     }
     if level.prefers_siblings
-        && local.kind == GroupType::HasSpare
+        && local.kind == GroupKind::HasSpare
         && busiest.queued > local.queued + 1
     {
         return Ok(());
     }
-    if busiest.kind != GroupType::Overloaded {
+    if busiest.kind != GroupKind::Overloaded {
         if entry == Entry::Busy {
-            return Err(Verdict::NotIdle);
+            return Err(PassOutcome::NotIdle);
         }
         if busiest.weight > 1 && local.idle <= busiest.idle + 1 {
-            return Err(Verdict::AsManyIdle);
+            return Err(PassOutcome::AsManyIdle);
         }
         if busiest.queued == 1 {
-            return Err(Verdict::NothingToMove);
+            return Err(PassOutcome::NothingToMove);
         }
     }
     Ok(())
@@ -68,11 +70,11 @@ fn amount(
     level: &Level,
     entry: Entry,
 ) -> Amount {
-    if busiest.kind == GroupType::Imbalanced {
+    if busiest.kind == GroupKind::Imbalanced {
         return Amount::Threads(1);
     }
-    if local.kind == GroupType::HasSpare {
-        if busiest.kind > GroupType::FullyBusy && level.kind > LevelKind::Cache {
+    if local.kind == GroupKind::HasSpare {
+        if busiest.kind > GroupKind::FullyBusy && level.kind > LevelKind::Cache {
             let room = local.capacity.saturating_sub(local.used);
             // What is used decays slowly, so that an idle core may seem full.
             return match (room, entry) {
@@ -89,7 +91,7 @@ fn amount(
         return Amount::Threads(if is_tolerated { 0 } else { difference / 2 });
     }
     let average = stats.average();
-    if local.kind < GroupType::Overloaded
+    if local.kind < GroupKind::Overloaded
         && (local.average() >= busiest.average() || local.average() >= average)
     {
         return Amount::Load(0);
@@ -110,7 +112,7 @@ mod tests {
         linux.domains.levels(0).last().unwrap().clone()
     }
 
-    fn group(queued: u64, weight: u64, kind: GroupType) -> GroupStats {
+    fn group(queued: u64, weight: u64, kind: GroupKind) -> GroupStats {
         let busy = queued.min(weight);
         GroupStats {
             weight,
@@ -135,15 +137,15 @@ mod tests {
 
     #[test]
     fn an_idle_core_takes_a_thread_whatever_the_loads() {
-        let heavy = GroupStats { load: 90_000, ..group(1, 4, GroupType::HasSpare) };
-        let stats = stats(heavy, group(8, 4, GroupType::Overloaded));
+        let heavy = GroupStats { load: 90_000, ..group(1, 4, GroupKind::HasSpare) };
+        let stats = stats(heavy, group(8, 4, GroupKind::Overloaded));
         assert!(matches!(imbalance(&stats, &level(2), Entry::Idle), Ok(Amount::Used(_))));
     }
 
     #[test]
     fn one_idle_core_more_is_no_imbalance() {
         // kSTEP's "even idle CPU": the difference is halved to nothing.
-        let stats = stats(group(1, 2, GroupType::HasSpare), group(3, 2, GroupType::HasSpare));
+        let stats = stats(group(1, 2, GroupKind::HasSpare), group(3, 2, GroupKind::HasSpare));
         let level = Level { prefers_siblings: false, ..level(2) };
         assert!(imbalance(&stats, &level, Entry::Idle).is_err());
     }
@@ -151,7 +153,7 @@ mod tests {
     #[test]
     fn a_busy_core_takes_nothing_from_a_group_with_room() {
         let level = Level { prefers_siblings: false, ..level(2) };
-        let stats = stats(group(3, 4, GroupType::HasSpare), group(4, 4, GroupType::FullyBusy));
-        assert_eq!(imbalance(&stats, &level, Entry::Busy), Err(Verdict::NotIdle));
+        let stats = stats(group(3, 4, GroupKind::HasSpare), group(4, 4, GroupKind::FullyBusy));
+        assert_eq!(imbalance(&stats, &level, Entry::Busy), Err(PassOutcome::NotIdle));
     }
 }
