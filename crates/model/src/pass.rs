@@ -1,5 +1,7 @@
 //! What a pass of the load balancer saw and did.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{CoreId, CoreSet};
@@ -21,13 +23,122 @@ pub struct Pass {
     pub outcome: PassOutcome,
     /// Threads that it moved.
     pub moved: u32,
-    /// Threads of the busiest queue that it looked at and left there.
+    /// Threads of the busiest queues that it looked at and left there.
     pub skipped: Skipped,
 }
 
 impl Pass {
     /// Groups that are named.
     pub const GROUPS_MAX: usize = 64;
+}
+
+impl PassEntry {
+    /// All of them.
+    pub const ALL: [PassEntry; 4] =
+        [PassEntry::Periodic, PassEntry::Nohz, PassEntry::NewIdle, PassEntry::Active];
+
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            PassEntry::Periodic => "periodic",
+            PassEntry::Nohz => "nohz",
+            PassEntry::NewIdle => "new-idle",
+            PassEntry::Active => "active",
+        }
+    }
+}
+
+impl GroupKind {
+    /// All of them, in order.
+    pub const ALL: [GroupKind; 4] =
+        [GroupKind::HasSpare, GroupKind::FullyBusy, GroupKind::Imbalanced, GroupKind::Overloaded];
+
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            GroupKind::HasSpare => "has-spare",
+            GroupKind::FullyBusy => "fully-busy",
+            GroupKind::Imbalanced => "imbalanced",
+            GroupKind::Overloaded => "overloaded",
+        }
+    }
+}
+
+impl PassOutcome {
+    /// All of them.
+    pub const ALL: [PassOutcome; 12] = [
+        PassOutcome::Moved,
+        PassOutcome::NotDesignated,
+        PassOutcome::NoBusiest,
+        PassOutcome::LocalIsBusier,
+        PassOutcome::LocalIsAboveAverage,
+        PassOutcome::AsManyIdle,
+        PassOutcome::WithinMargin,
+        PassOutcome::NotIdle,
+        PassOutcome::NothingToMove,
+        PassOutcome::NoQueue,
+        PassOutcome::Pinned,
+        PassOutcome::Kept,
+    ];
+
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            PassOutcome::Moved => "moved",
+            PassOutcome::NotDesignated => "not-designated",
+            PassOutcome::NoBusiest => "no-busiest",
+            PassOutcome::LocalIsBusier => "local-is-busier",
+            PassOutcome::LocalIsAboveAverage => "local-is-above-average",
+            PassOutcome::AsManyIdle => "as-many-idle",
+            PassOutcome::WithinMargin => "within-margin",
+            PassOutcome::NotIdle => "not-idle",
+            PassOutcome::NothingToMove => "nothing-to-move",
+            PassOutcome::NoQueue => "no-queue",
+            PassOutcome::Pinned => "pinned",
+            PassOutcome::Kept => "kept",
+        }
+    }
+}
+
+/// In one line, without the groups: `core 5, level 2, nohz: local-is-busier`.
+impl fmt::Display for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Pass { core, level, entry, outcome, moved, skipped, .. } = self;
+        write!(f, "core {core}, level {level}, {}: {}", entry.name(), outcome.name())?;
+        if *moved > 0 {
+            write!(f, " {moved}")?;
+        }
+        if *skipped != Skipped::default() {
+            write!(f, " (skipped {skipped})")?;
+        }
+        Ok(())
+    }
+}
+
+/// As `{0-7}: sum 1024, mean 128, minimum 0, 1 queued, 7 idle, has-spare`.
+impl fmt::Display for PassGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PassGroup { cores, sum, mean, minimum, queued, idle, kind } = self;
+        let kind = kind.name();
+        write!(
+            f,
+            "{{{cores}}}: sum {sum}, mean {mean}, minimum {minimum}, {queued} queued, {idle} idle, {kind}"
+        )
+    }
+}
+
+/// As `3 running, 1 pinned`; those that are 0 are left out.
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Skipped { running, pinned, warm, heavy } = self;
+        let counts = [(running, "running"), (pinned, "pinned"), (warm, "warm"), (heavy, "heavy")];
+        let mut separator = "";
+        for (count, why) in counts.into_iter().filter(|(count, _)| **count > 0) {
+            write!(f, "{separator}{count} {why}")?;
+            separator = ", ";
+        }
+        Ok(())
+    }
 }
 
 /// Why a core balanced.
@@ -111,7 +222,7 @@ pub enum PassOutcome {
     Kept,
 }
 
-/// Why threads of the busiest queue were left there, as counts.
+/// Why threads of the busiest queues were left there, as counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
     /// They ran.
@@ -122,4 +233,43 @@ pub struct Skipped {
     pub warm: u32,
     /// Their load was more than was to be moved.
     pub heavy: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_json_and_each_is_listed_once() {
+        fn check<T: Serialize + Copy>(all: &[T], name: fn(T) -> &'static str) {
+            let mut seen = std::collections::BTreeSet::new();
+            for one in all {
+                assert_eq!(serde_json::to_string(one).unwrap(), format!("{:?}", name(*one)));
+                assert!(seen.insert(name(*one)));
+            }
+        }
+        check(&PassEntry::ALL, PassEntry::name);
+        check(&GroupKind::ALL, GroupKind::name);
+        check(&PassOutcome::ALL, PassOutcome::name);
+        assert!(GroupKind::ALL.is_sorted());
+    }
+
+    #[test]
+    fn pass_in_words_has_what_moved_and_what_was_skipped() {
+        let mut pass = Pass {
+            core: CoreId(5),
+            level: 2,
+            entry: PassEntry::NewIdle,
+            groups: Vec::new(),
+            outcome: PassOutcome::Kept,
+            moved: 0,
+            skipped: Skipped { running: 2, heavy: 1, ..Skipped::default() },
+        };
+        assert_eq!(
+            pass.to_string(),
+            "core 5, level 2, new-idle: kept (skipped 2 running, 1 heavy)"
+        );
+        (pass.outcome, pass.moved, pass.skipped) = (PassOutcome::Moved, 3, Skipped::default());
+        assert_eq!(pass.to_string(), "core 5, level 2, new-idle: moved 3");
+    }
 }

@@ -17,7 +17,7 @@ pub trait Sink {
     ///
     /// # Errors
     /// When what is beneath cannot be written; [`io::ErrorKind::InvalidInput`] where the event names a core
-    /// that the topology does not have.
+    /// that the topology does not have, or holds more than the format does.
     fn event(&mut self, event: &Event) -> io::Result<()>;
 
     /// Writes everything that is still held back. A trace that is not finished lacks its last events.
@@ -50,6 +50,8 @@ pub(crate) fn stranger(what: &What, topology: &Topology) -> Option<CoreId> {
         | What::Online { of: core, .. }
         | What::Considered { by: core, .. } => Some(*core).filter(unknown),
         What::Migrate { from, to, .. } => [*from, *to].into_iter().find(unknown),
+        What::Pass(pass) => Some(pass.core).filter(unknown),
+        What::Domains(trees) => trees.cores().iter().map(|tree| tree.core).find(unknown),
         What::Decision(decision) => Some(decision.core).filter(unknown),
         What::Violation(violation) => Some(violation.core).filter(unknown),
         What::Keyframe(keyframe) => {

@@ -101,6 +101,8 @@ fn queues_and_loads_are_counters_violations_slices_and_the_rest_instants_on_name
         ("Violations/core 1", Type::TYPE_SLICE_END, 0),
         ("Violations/core 2", Type::TYPE_SLICE_BEGIN, 0),
         ("Violations/core 2", Type::TYPE_SLICE_END, 0),
+        ("Balancer passes", Type::TYPE_INSTANT, 0),
+        ("Scheduling domains", Type::TYPE_INSTANT, 0),
     ];
     assert_eq!(told, expected.map(|(track, kind, value)| (track.to_owned(), kind, value)));
 }
@@ -137,6 +139,33 @@ fn violations_are_slices_with_their_waiters_and_cores_on_tracks_of_their_own() {
     assert_eq!(whole[0].2.name(), text);
     let expected =
         [("text", 0, text), ("core", 1, ""), ("waiters", 0, "41,42"), ("cores", 0, "0,3")];
+    assert_eq!(notes, expected);
+}
+
+#[test]
+fn pass_of_the_balancer_has_its_outcome_and_groups_as_arguments() {
+    let packets = packets();
+    let pass = packets.iter().find_map(|packet| match &packet.data {
+        Some(Data::TrackEvent(event)) if event.name().contains("local-is-busier") => Some(event),
+        _ => None,
+    });
+    let pass = pass.unwrap();
+    assert_eq!(pass.name(), "core 1, level 1, nohz: local-is-busier (skipped 1 running)");
+    let notes = pass.debug_annotations.iter();
+    let notes: Vec<(&str, i64, &str)> =
+        notes.map(|note| (note.name(), note.int_value(), note.string_value())).collect();
+    let groups = [
+        "{0-1}: sum 1200, mean 600, minimum 0, 1 queued, 1 idle, has-spare",
+        "{2-3}: sum 1200, mean 600, minimum 300, 4 queued, 0 idle, overloaded",
+    ];
+    let expected = [
+        ("level", 1, ""),
+        ("entry", 0, "nohz"),
+        ("outcome", 0, "local-is-busier"),
+        ("skipped", 0, "1 running"),
+        ("own group", 0, groups[0]),
+        ("group 1", 0, groups[1]),
+    ];
     assert_eq!(notes, expected);
 }
 

@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 
-use quell_model::{CoreState, Event, Nanos, ThreadState, What};
+use quell_model::{
+    CoreDomains, CoreState, Domain, DomainGroup, DomainTrees, Event, Nanos, PassGroup, ThreadState,
+    What,
+};
 
 /// Keeps the end of a stream, from a keyframe on, in bounded memory.
 #[derive(Clone, Debug)]
@@ -76,6 +79,8 @@ fn bytes_of(event: &Event) -> usize {
                 + size_of_val::<[ThreadState]>(&keyframe.threads)
         }
         What::Allowed { cores, .. } | What::Considered { cores, .. } => size_of_val(&**cores),
+        What::Pass(pass) => size_of_val(&**pass) + size_of_val::<[PassGroup]>(&pass.groups),
+        What::Domains(trees) => bytes_of_trees(trees),
         What::Annotation(text) => text.len(),
         What::Task(task) => {
             size_of_val(&**task) + task.name.len() + size_of_val::<[i32]>(&task.processes)
@@ -88,6 +93,15 @@ fn bytes_of(event: &Event) -> usize {
         _ => 0,
     };
     size_of::<Event>() + behind
+}
+
+fn bytes_of_trees(trees: &DomainTrees) -> usize {
+    let of_domain = |domain: &Domain| {
+        size_of_val(domain) + domain.name.len() + size_of_val::<[DomainGroup]>(&domain.groups)
+    };
+    let of_core =
+        |core: &CoreDomains| size_of_val(core) + core.domains.iter().map(of_domain).sum::<usize>();
+    size_of_val(trees) + trees.cores().iter().map(of_core).sum::<usize>()
 }
 
 #[cfg(test)]
@@ -129,6 +143,34 @@ mod tests {
         assert!(flight.is_cut());
         (3..9).for_each(|second| flight.push(event(second * 1_000)));
         assert!(!flight.is_cut());
+    }
+
+    #[test]
+    fn groups_of_passes_and_trees_are_counted() {
+        let cores = quell_model::CoreSet::of(CoreId(0));
+        let kind = quell_model::GroupKind::HasSpare;
+        let group = PassGroup { cores, sum: 0, mean: 0, minimum: 0, queued: 0, idle: 0, kind };
+        let pass = |groups| {
+            What::Pass(Box::new(quell_model::Pass {
+                core: CoreId(0),
+                level: 0,
+                entry: quell_model::PassEntry::Nohz,
+                groups,
+                outcome: quell_model::PassOutcome::Kept,
+                moved: 0,
+                skipped: quell_model::Skipped::default(),
+            }))
+        };
+        let trees = |topology: &quell_model::Topology| {
+            let rules = quell_model::DomainRules::LINUX_6_7;
+            What::Domains(Arc::new(DomainTrees::build(topology, &topology.all(), &rules)))
+        };
+        let bytes = |what| bytes_of(&Event { what, ..event(1) });
+        let more = bytes(pass(vec![group; 3])) - bytes(pass(Vec::new()));
+        assert_eq!(more, 3 * size_of::<PassGroup>());
+        let [few, many] =
+            [2, 4].map(|nodes| bytes(trees(&quell_model::Topology::regular(nodes, 2, 2).unwrap())));
+        assert!(few > 8 * size_of::<CoreDomains>() && many > 2 * few, "{few}, {many}");
     }
 
     #[test]

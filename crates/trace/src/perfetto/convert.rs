@@ -11,7 +11,7 @@ use quell_model::{
 };
 
 use super::wire::*;
-use super::{tasks, violation};
+use super::{balance, tasks, violation};
 use crate::kernel;
 
 /// Bytes of a decision's or a violation's text at most; a longer one is cut.
@@ -39,16 +39,20 @@ pub enum Track {
     Keyframes,
     Plans,
     Tasks,
+    Passes,
+    Domains,
 }
 
 impl Track {
     /// All, as they lie under each other, with their names.
-    pub const ALL: [(Track, &str); 11] = [
+    pub const ALL: [(Track, &str); 13] = [
         (Track::Violations, "Violations"),
         (Track::Decisions, "Decisions of Quell"),
         (Track::Queue, "Threads that want the core"),
         (Track::Load, "Load"),
         (Track::Considered, "Cores considered"),
+        (Track::Passes, "Balancer passes"),
+        (Track::Domains, "Scheduling domains"),
         (Track::Affinity, "Affinity"),
         (Track::Online, "Cores on and off line"),
         (Track::Lost, "Losses"),
@@ -310,6 +314,8 @@ fn track_event(what: &What, names: &TaskNames, private: &mut Private) -> Option<
         What::Annotation(words) => {
             instant(Track::Decisions, title(words), vec![text("text", cut(words))])
         }
+        What::Pass(pass) => balance::put_pass(pass, private),
+        What::Domains(trees) => balance::put_trees(trees, private),
         What::Task(task) => tasks::put_task(task, private),
         What::Decision(decision) => tasks::put_decision(decision, names, private),
         What::Planned(plan) => tasks::put_plan(plan, names, private),
@@ -392,6 +398,8 @@ pub fn track(event: Bytes, at: Nanos, private: &Private) -> Result<What, Malform
             // Recorded by an older version.
             _ => What::Annotation(Arc::from(texted(event, "text")?)),
         },
+        Track::Passes => What::Pass(Box::new(balance::take_pass(private)?)),
+        Track::Domains => What::Domains(Arc::new(balance::take_trees(private)?)),
         Track::Tasks => What::Task(Arc::new(tasks::take_task(private)?)),
         Track::Violations => What::Violation(Arc::new(violation::read(event, at, private)?)),
         Track::Plans => What::Planned(Arc::new(tasks::take_plan(event, private)?)),

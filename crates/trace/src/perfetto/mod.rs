@@ -11,6 +11,7 @@
 //! Perfetto wants the events of one core together; a number with each says where in the group it came. What
 //! Perfetto has no field for lies in a field of our own, which other programs skip.
 
+mod balance;
 mod convert;
 mod ftrace;
 mod keyframe;
@@ -31,5 +32,7 @@ const PACKET_MAX: u64 = 4 << 20;
 /// Threads of a keyframe at most: the kernel's PID_MAX_LIMIT.
 const THREADS_MAX: usize = 1 << 22;
 
+#[cfg(test)]
+mod any;
 #[cfg(test)]
 mod tests;

@@ -191,7 +191,7 @@ pub struct Private {
     /// Whether the keyframe goes on in the next packet.
     #[prost(bool, optional, tag = "23")]
     pub more: Option<bool>,
-    #[prost(oneof = "Content", tags = "13, 14, 15, 21, 22")]
+    #[prost(oneof = "Content", tags = "13, 14, 15, 16, 17, 21, 22")]
     pub content: Option<Content>,
 }
 
@@ -207,6 +207,12 @@ pub enum Content {
     /// [`PlanReason`].
     #[prost(bytes = "bytes", tag = "15")]
     PlanReason(Bytes),
+    /// [`quell_model::Pass`].
+    #[prost(bytes = "bytes", tag = "16")]
+    Pass(Bytes),
+    /// [`quell_model::DomainTrees`].
+    #[prost(bytes = "bytes", tag = "17")]
+    Domains(Bytes),
     /// [`quell_model::Meta`] as JSON.
     #[prost(bytes = "bytes", tag = "21")]
     Meta(Bytes),

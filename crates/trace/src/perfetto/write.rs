@@ -12,7 +12,7 @@ use quell_model::{
 
 use super::convert::{Shape, Track, shape, shown};
 use super::wire::{self, *};
-use super::{GROUP_EVENTS, keyframe, violation};
+use super::{GROUP_EVENTS, balance, keyframe, violation};
 use crate::stream::{Sink, stranger};
 
 /// Bytes of a group from which on it is closed: with the largest event more, it still fits into packets.
@@ -322,6 +322,9 @@ impl<W: Write> Sink for Writer<W> {
         let at = self.position(event.core)?;
         if let Some(core) = stranger(&event.what, &self.opening()?.meta.topology) {
             return Err(unknown(core));
+        }
+        if let What::Domains(trees) = &event.what {
+            balance::check_trees(trees)?;
         }
         let is_keyframe = matches!(event.what, What::Keyframe(_));
         if is_keyframe

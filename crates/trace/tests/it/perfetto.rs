@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use quell_model::{
-    Activity, Class, CoreDecision, CoreId, CoreMode, CoreSet, CoreState, Event, Keyframe, Left,
-    Meta, MoveCause, Nanos, Rank, Reason, Runner, Source, TaskId, TaskInfo, ThreadName,
-    ThreadState, Topology, Violation, What,
+    Activity, Class, CoreDecision, CoreId, CoreMode, CoreSet, CoreState, DomainRules, DomainTrees,
+    Event, GroupKind, Keyframe, Left, Meta, MoveCause, Nanos, Pass, PassEntry, PassGroup,
+    PassOutcome, Rank, Reason, Runner, Skipped, Source, TaskId, TaskInfo, ThreadName, ThreadState,
+    Topology, Violation, What,
 };
 use quell_trace::perfetto::{Reader, Writer};
 use quell_trace::stream::{Sink as _, Source as _};
@@ -55,6 +56,31 @@ fn violation(core: u16, from: u64, until: u64) -> Arc<Violation> {
     })
 }
 
+/// A pass that found the own group busier.
+fn pass() -> Pass {
+    let group = |cores: &str, minimum, queued, kind| PassGroup {
+        cores: cores.parse().unwrap(),
+        sum: 1200,
+        mean: 600,
+        minimum,
+        queued,
+        idle: u16::from(minimum == 0),
+        kind,
+    };
+    Pass {
+        core: CoreId(1),
+        level: 1,
+        entry: PassEntry::Nohz,
+        groups: vec![
+            group("0-1", 0, 1, GroupKind::HasSpare),
+            group("2-3", 300, 4, GroupKind::Overloaded),
+        ],
+        outcome: PassOutcome::LocalIsBusier,
+        moved: 0,
+        skipped: Skipped { running: 1, ..Skipped::default() },
+    }
+}
+
 /// One event of each kind, on core 1.
 fn events() -> Vec<Event> {
     let service = runner(42, Rank::realtime(10), "service");
@@ -92,6 +118,12 @@ fn events() -> Vec<Event> {
         What::Lost { count: 7 },
         What::Violation(violation(1, 1_004_000, 1_009_000)),
         What::Violation(violation(2, 1_006_000, 1_012_000)),
+        What::Pass(Box::new(pass())),
+        What::Domains(Arc::new(DomainTrees::build(
+            &meta().topology,
+            &meta().topology.all(),
+            &DomainRules::LINUX_6_7,
+        ))),
     ];
     let event = |(sequence, what)| {
         let at = Nanos(1_000_000 + sequence * 1000);
