@@ -50,5 +50,5 @@ pub use scenario::{Change, Costs, Faults, Kernel, Scenario};
 pub use trace::Sink;
 pub use workload::{
     Helper, Load, Phase, Program, ProgramStep, Service, Step, Style, Sync, SyncKind, Task,
-    ThreadKind, Turns, Waiting,
+    ThreadKind, Waiting,
 };

@@ -36,8 +36,6 @@ struct ThreadState {
     /// Its kind; `None`: it has ended, or was not forked yet.
     kind: Option<usize>,
     step: usize,
-    /// How often it posted to syncs that it uses in turn.
-    turn: u32,
     /// How often the repetitions that it is in were done, by their step.
     repeats: Vec<(usize, u32)>,
     /// What it polls, and the generation of the barrier that it waits for.
@@ -66,7 +64,6 @@ pub(crate) fn programs_of(scenario: &Scenario, groups: Vec<Vec<usize>>) -> Vec<P
         let thread = |stream: u64| ThreadState {
             kind: None,
             step: 0,
-            turn: 0,
             repeats: Vec::new(),
             polls: None,
             chance: Chance::new(scenario.seed, stream),
@@ -107,7 +104,7 @@ impl Engine<'_> {
             return;
         };
         let thread = &mut state.threads[free];
-        (thread.kind, thread.step, thread.turn, thread.polls) = (Some(kind), 0, 0, None);
+        (thread.kind, thread.step, thread.polls) = (Some(kind), 0, None);
         thread.repeats.clear();
         state.alive += 1;
         state.completed = None;
@@ -175,15 +172,6 @@ impl Engine<'_> {
             }
             Some(ProgramStep::PostOwn(sync)) => self.post(task, (sync + nth) as usize),
             Some(ProgramStep::PostNext(sync)) => self.post(task, (sync + nth + 1) as usize),
-            Some(ProgramStep::TakeTurn(turns)) => {
-                let turn = self.programs[task].threads[own].turn;
-                return self.take(thread, at, turns.sync(nth, turn));
-            }
-            Some(ProgramStep::PostTurn(turns)) => {
-                let turn = self.programs[task].threads[own].turn;
-                self.programs[task].threads[own].turn = turn.wrapping_add(1);
-                self.post(task, turns.sync(nth, turn));
-            }
             Some(ProgramStep::Fork(kind)) => self.start_thread(task, kind as usize, None),
             Some(ProgramStep::Exec) => return self.exec(thread, at),
             Some(ProgramStep::Yield) => return self.offer_core(thread, at),

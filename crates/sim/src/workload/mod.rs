@@ -7,7 +7,7 @@ pub mod tpch;
 
 use quell_model::{Class, Limits, Nanos, TaskScheduler, Topology};
 
-pub use program::{Program, ProgramStep, Sync, SyncKind, ThreadKind, Turns, Waiting};
+pub use program::{Program, ProgramStep, Sync, SyncKind, ThreadKind, Waiting};
 
 use crate::chance::Chance;
 use crate::machine::Profile;

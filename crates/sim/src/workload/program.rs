@@ -48,10 +48,6 @@ pub enum ProgramStep {
     PostOwn(u32),
     /// As [`ProgramStep::Post`], of the next thread's sync.
     PostNext(u32),
-    /// As [`ProgramStep::Take`], of one of several syncs in turn.
-    TakeTurn(Turns),
-    /// As [`ProgramStep::Post`], of one of several syncs in turn; the next turn is that of the next one.
-    PostTurn(Turns),
     /// Starts a thread of this kind, if the task has room for it.
     Fork(u32),
     /// Becomes another program, for which the kernel may choose another core.
@@ -65,25 +61,6 @@ pub enum ProgramStep {
         /// How often the steps in between are done.
         times: u32,
     },
-}
-
-/// Syncs that a thread uses one after the other and over again. Threads begin at different ones, so that they do not crowd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turns {
-    /// The first of the syncs.
-    pub first: u32,
-    /// How many there are.
-    pub count: u32,
-    /// From each to the next.
-    pub stride: u32,
-}
-
-impl Turns {
-    /// The sync for a thread of this number within its task, in its n-th turn.
-    pub(crate) fn sync(&self, thread: u32, turn: u32) -> usize {
-        let nth = thread.wrapping_add(turn) % self.count.max(1);
-        (self.first + nth * self.stride) as usize
-    }
 }
 
 /// Something that threads wait for.
@@ -165,12 +142,6 @@ impl Program {
                 if sync as usize >= self.syncs.len() =>
             {
                 Err(format!("there is no sync {sync}"))
-            }
-            ProgramStep::TakeTurn(turns) | ProgramStep::PostTurn(turns)
-                if turns.count == 0
-                    || (0..turns.count).any(|turn| turns.sync(0, turn) >= self.syncs.len()) =>
-            {
-                Err("it takes turns of syncs that are not there".to_owned())
             }
             ProgramStep::Fork(kind) if kind as usize >= self.kinds.len() => {
                 Err(format!("there is no kind {kind}"))
