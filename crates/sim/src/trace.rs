@@ -55,6 +55,12 @@ pub(crate) struct Trace<'a> {
 }
 
 impl<'a> Trace<'a> {
+    /// The kernel moved threads from queue to queue, looked at cores, and built domains.
+    pub fn note_linux(&mut self, migrations: &[Migration], records: Vec<Record>) {
+        self.moved.extend_from_slice(migrations);
+        self.records.extend(records);
+    }
+
     pub fn new(sink: &'a mut dyn Sink, cores: usize) -> Trace<'a> {
         Trace {
             sink,
@@ -141,14 +147,6 @@ impl Engine<'_> {
     pub(crate) fn tell_waking(&mut self, thread: usize) {
         if let Some(trace) = &mut self.trace {
             trace.woken.push(thread);
-        }
-    }
-
-    /// The kernel moved threads from queue to queue, looked at cores, and built domains.
-    pub(crate) fn note_linux(&mut self, migrations: &[Migration], records: Vec<Record>) {
-        if let Some(trace) = &mut self.trace {
-            trace.moved.extend_from_slice(migrations);
-            trace.records.extend(records);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::books::Books;
 use crate::chance::Chance;
 use crate::feed::Feed;
 use crate::host::{Backend, RtShare, room};
-use crate::kernel::linux::Linux;
+use crate::kernel::linux::{Linux, Migration};
 use crate::kernel::{
     BurstRecord, Core, HelperThread, ProgramState, Progress, State, TaskState, Thread, Work,
     linux_of, programs_of,
@@ -156,6 +156,8 @@ pub(crate) struct Engine<'a> {
     pub programs: Vec<ProgramState>,
     /// Where the thread that starts now does, if its program says so.
     pub start_core: Option<CoreId>,
+    /// What the kernel moved just now.
+    pub migrations: Vec<Migration>,
     pub backend: Backend,
     pub seen: Snapshot,
     pub went_idle: CoreSet,
@@ -240,6 +242,7 @@ impl<'a> Engine<'a> {
             acting: None,
             programs: programs_of(scenario, groups),
             start_core: None,
+            migrations: Vec::new(),
             backend: Backend::new(cores.len(), &tasks),
             seen: room(cores.len(), tasks.len()),
             went_idle: CoreSet::EMPTY,

@@ -105,13 +105,15 @@ impl Engine<'_> {
             self.reschedule(core);
         }
         let Some(linux) = &mut self.linux else { return };
-        let migrations = linux.take_migrations();
-        for migration in &migrations {
+        linux.take_migrations(&mut self.migrations);
+        for migration in &self.migrations {
             *self.report.migrations.entry(migration.cause).or_default() += 1;
             self.report.node_migrations += u64::from(linux.crosses_nodes(migration));
         }
         let records = linux.take_records();
-        self.note_linux(&migrations, records);
+        if let Some(trace) = &mut self.trace {
+            trace.note_linux(&self.migrations, records);
+        }
     }
 
     fn reschedule(&mut self, core: CoreId) {

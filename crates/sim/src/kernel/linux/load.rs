@@ -23,22 +23,30 @@ pub(super) fn decay(time: Nanos) -> u64 {
     }
     const STEP: u64 = HALF_LIFE / STEPS;
     let (at, within) = (rest / STEP, rest % STEP);
-    let from = power(at);
-    let to = power(at + 1);
+    let (from, to) = (POWERS[at as usize], POWERS[at as usize + 1]);
     (from - (from - to) * within / STEP) >> halvings
 }
 
 /// 2^(-step / 32) as a share of [`FULL`], by squaring: integers alone, so that every platform has the same.
-fn power(step: u64) -> u64 {
+const POWERS: [u64; STEPS as usize + 1] = {
     // 2^(-1/32), 2^(-1/16), 2^(-1/8), 2^(-1/4), 2^(-1/2) in 1/2^32nds.
     const ROOTS: [u64; 5] =
         [4_202_935_003, 4_112_874_773, 3_938_502_376, 3_611_622_603, 3_037_000_500];
-    if step >= STEPS {
-        return FULL / 2;
+    let mut powers = [FULL; STEPS as usize + 1];
+    let mut step = 1;
+    while step < STEPS as usize {
+        let mut bit = 0;
+        while bit < ROOTS.len() {
+            if step >> bit & 1 == 1 {
+                powers[step] = (powers[step] * ROOTS[bit]) >> 32;
+            }
+            bit += 1;
+        }
+        step += 1;
     }
-    let bits = ROOTS.iter().enumerate().filter(|(bit, _)| step >> bit & 1 == 1);
-    bits.fold(FULL, |product, (_, root)| (product * root) >> 32)
-}
+    powers[STEPS as usize] = FULL / 2;
+    powers
+};
 
 /// A sum that only decays.
 pub(super) fn decayed(sum: u64, time: Nanos) -> u64 {

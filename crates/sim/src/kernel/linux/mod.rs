@@ -160,6 +160,11 @@ pub(crate) struct Linux {
     idle: CoreSet,
     /// Cores that have idled since their last tick (`nohz.idle_cpus_mask`).
     tickless: CoreSet,
+    /// Cores with more than one thread in their queue.
+    crowded: CoreSet,
+    /// What passes see of each core, but for those that have changed since.
+    views: Vec<balance::CoreView>,
+    stale: CoreSet,
     /// Cores that have to look for what they run next.
     resched: CoreSet,
     /// Some core had two threads when this was looked at last (`rd->overload`).
@@ -207,6 +212,9 @@ impl Linux {
             domains: Domains::build(topology, &online, &model, false),
             idle: online,
             tickless: online,
+            crowded: CoreSet::EMPTY,
+            views: vec![balance::CoreView::default(); cores],
+            stale: online,
             resched: CoreSet::EMPTY,
             is_overloaded: false,
             nohz_next: Nanos::ZERO,
@@ -281,9 +289,10 @@ impl Linux {
         Linux::id(self.threads[thread].core)
     }
 
-    /// What was moved since the last time.
-    pub fn take_migrations(&mut self) -> Vec<Migration> {
-        std::mem::take(&mut self.migrations)
+    /// What was moved since the last time, in place of what is in the list.
+    pub fn take_migrations(&mut self, into: &mut Vec<Migration>) {
+        into.clear();
+        std::mem::swap(&mut self.migrations, into);
     }
 
     /// The weight of all fair threads of a core, and its load as the balancer sees it.

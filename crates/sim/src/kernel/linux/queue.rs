@@ -41,10 +41,19 @@ impl Linux {
             self.realtime_queued += 1;
             self.sort_realtime(core);
         }
-        self.cores[core].queued += 1;
+        self.set_queued(core, self.cores[core].queued + 1);
         if self.cores[core].queued >= 2 {
             self.is_overloaded = true;
         }
+    }
+
+    fn set_queued(&mut self, core: usize, queued: u32) {
+        self.cores[core].queued = queued;
+        self.stale.insert(Linux::id(core));
+        match queued > 1 {
+            true => self.crowded.insert(Linux::id(core)),
+            false => self.crowded.remove(Linux::id(core)),
+        };
     }
 
     /// The entity of a group comes into the root queue with its first thread.
@@ -83,12 +92,12 @@ impl Linux {
                 self.leave_root(group, core);
             }
             // A delayed sleeper stays in the queue and counts there.
-            self.cores[core].queued -= u32::from(place.is_some());
+            self.set_queued(core, self.cores[core].queued - u32::from(place.is_some()));
             self.reweigh_group(group, core, now);
         } else {
             self.cores[core].realtime.retain(|other| *other != thread);
             self.realtime_queued -= 1;
-            self.cores[core].queued -= 1;
+            self.set_queued(core, self.cores[core].queued - 1);
         }
         if runs {
             self.cores[core].running = None;
@@ -134,6 +143,7 @@ impl Linux {
 
     /// Charges the running thread with the time that passed (`update_curr`).
     pub(super) fn charge(&mut self, core: usize, now: Nanos) {
+        self.stale.insert(Linux::id(core));
         let queue = &mut self.cores[core];
         let ran = now.since(queue.charged);
         queue.charged = queue.charged.max(now);
@@ -197,6 +207,7 @@ impl Linux {
         }
         self.resched.remove(Linux::id(core));
         self.cores[core].running = next;
+        self.stale.insert(Linux::id(core));
         if let Some(thread) = next {
             // From here on it is neither blocked nor waiting; the moment is that of `exec_start`.
             self.threads[thread].ran_at = now;
@@ -274,7 +285,7 @@ impl Linux {
     fn left_late(&mut self, entity: Entity, core: usize, place: i64) {
         if let Entity::Thread(thread) = entity {
             self.threads[thread as usize].place = place;
-            self.cores[core].queued -= 1;
+            self.set_queued(core, self.cores[core].queued - 1);
         }
     }
 
@@ -436,7 +447,7 @@ impl Linux {
         let place = self.fair_queue_mut(group, core).remove(Entity::Thread(thread as u32));
         if let Some(place) = place {
             self.threads[thread].place = place;
-            self.cores[core].queued -= 1;
+            self.set_queued(core, self.cores[core].queued - 1);
             self.leave_root(group, core);
         }
     }
@@ -479,6 +490,7 @@ impl Linux {
             for sums in self.groups[group].sums_of(core) {
                 sums.unblock(&counted, share.updated(), now);
             }
+            self.stale.insert(Linux::id(core));
         }
         let state = &mut self.threads[thread];
         debug_assert!(!state.is_queued, "thread {thread} is in a queue");

@@ -78,6 +78,7 @@ impl Linux {
             for sums in self.groups[group].sums_of(core) {
                 sums.unblock(&counted, slept, now);
             }
+            self.stale.insert(Linux::id(core));
         }
         self.refresh(thread, now, false);
     }

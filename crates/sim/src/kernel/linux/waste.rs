@@ -1,6 +1,6 @@
 //! Idle cores that could run what waits in other queues: what the paper's invariant forbids for long (section 4.1).
 
-use quell_model::{CoreSet, Topology};
+use quell_model::{CoreId, CoreSet, Topology};
 
 use super::{CoreQueue, Linux, Migration};
 
@@ -21,8 +21,8 @@ impl Linux {
             return waste;
         }
         let mut usable = CoreSet::EMPTY;
-        for (core, queue) in self.cores.iter().enumerate().filter(|(_, queue)| queue.queued > 1) {
-            for thread in waiting(queue) {
+        for core in self.crowded.iter().map(CoreId::index) {
+            for thread in waiting(&self.cores[core]) {
                 let idle = self.threads[*thread].allowed.intersection(&self.idle);
                 if !idle.is_empty() {
                     waste.threads[self.distance(core, &idle)] += 1;

@@ -7,6 +7,8 @@ mod types;
 
 use quell_model::{CoreId, Nanos, PassEntry};
 
+pub(super) use stats::CoreView;
+
 use super::Linux;
 pub(super) use stats::GroupStats;
 

@@ -178,6 +178,19 @@ impl Linux {
         best.map(|(_, core)| core)
     }
 
+    /// Threads of a queue that a pass looks at, and how many: those that came last; since Linux 4.15 those that ran longest ago.
+    fn first_to_move(&self, from: usize) -> ([usize; LOOKS_AT], usize) {
+        let fair = &self.cores[from].fair;
+        let mut found = [0; LOOKS_AT];
+        let count = fair.len().min(LOOKS_AT);
+        let places = found.iter_mut();
+        match self.model.moves_least_recent {
+            true => places.zip(fair).for_each(|(place, thread)| *place = *thread),
+            false => places.zip(fair.iter().rev()).for_each(|(place, thread)| *place = *thread),
+        }
+        (found, count)
+    }
+
     /// Moves waiting threads of a queue up to the amount (`detach_tasks`). The level is that of the core that balances.
     fn detach(
         &mut self,
@@ -190,12 +203,8 @@ impl Linux {
         let takes_others = entry != Entry::NewIdle;
         let mut met = DetachResult { all_pinned: true, takes_others, ..DetachResult::default() };
         let mut left = amount;
-        // The list is looked through from the threads that came last; since Linux 4.15 from those that ran longest ago.
-        let mut threads = self.cores[from].fair.clone();
-        if !self.model.moves_least_recent {
-            threads.reverse();
-        }
-        for thread in threads.into_iter().take(LOOKS_AT) {
+        let (threads, count) = self.first_to_move(from);
+        for thread in threads.into_iter().take(count) {
             if entry != Entry::Busy && self.compares_types() && self.cores[from].queued <= 1 {
                 break;
             }

@@ -1,6 +1,6 @@
 //! What a pass knows of each group (`update_sd_lb_stats`, `update_sg_lb_stats`).
 
-use quell_model::{CoreSet, GroupKind, Nanos};
+use quell_model::{CoreId, CoreSet, GroupKind, Nanos};
 
 use super::super::domains::{Level, LevelGroup};
 use super::super::model::Comparison;
@@ -10,6 +10,16 @@ use super::Entry;
 
 /// The capacity of a core, and a load of one.
 pub(super) const ONE: u64 = 1_024;
+
+/// A core as passes see it: as of the last event there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CoreView {
+    load: u64,
+    capacity: u64,
+    queued: u32,
+    /// Time that fair threads ran, in 1/1,024ths; of a core that runs something.
+    used: u64,
+}
 
 /// A group in a pass. Loads and capacities are sums over its cores.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,6 +87,8 @@ impl Linux {
         now: Nanos,
         notes: &mut PassNotes,
     ) -> LevelStats {
+        let span = self.domains.levels(core)[level].span;
+        self.look_at_stale(&span, now);
         let of = &self.domains.levels(core)[level];
         let own = Linux::id(core);
         let mut stats = LevelStats::default();
@@ -85,7 +97,7 @@ impl Linux {
         notes.begin_groups();
         for group in &of.groups {
             let mut seen = self.group_stats(group, of, among, now);
-            is_overloaded |= group.cores.iter().any(|core| self.cores[core.index()].queued > 1);
+            is_overloaded |= !group.cores.is_disjoint(&self.crowded);
             stats.load += seen.load;
             stats.capacity += seen.capacity;
             // Of overlapping groups that hold the core the last one is local, as in the kernel's walk.
@@ -124,19 +136,44 @@ impl Linux {
         let cores = group.cores.intersection(among);
         let mut stats = GroupStats { cores, least: u64::MAX, ..GroupStats::default() };
         for core in cores.iter() {
-            let queue = &self.cores[core.index()];
-            let load = self.core_load(core.index(), now);
+            let CoreView { load, capacity, queued, used } = self.views[core.index()];
+            let is_idle = self.idle.contains(core);
+            let used = if is_idle { self.used(core.index(), now) } else { used };
             stats.weight += 1;
             stats.load += load;
-            stats.capacity += capacity(queue, now);
-            stats.used += queue.fair_share.at(now, self.runs_fair(core.index())).of(ONE);
-            stats.queued += u64::from(queue.queued);
-            stats.idle += u64::from(self.idle.contains(core));
+            stats.capacity += capacity;
+            stats.used += used;
+            stats.queued += u64::from(queued);
+            stats.idle += u64::from(is_idle);
             (stats.least, stats.most) = (stats.least.min(load), stats.most.max(load));
         }
         stats.least = if stats.weight == 0 { 0 } else { stats.least };
         stats.kind = self.group_type(&stats, group, level);
         stats
+    }
+
+    /// Brings what is seen of these cores up to date, where something happened there. Between two events of a core the kernel
+    /// updates its averages no more than this does.
+    fn look_at_stale(&mut self, cores: &CoreSet, now: Nanos) {
+        let stale = self.stale.intersection(cores);
+        if stale.is_empty() {
+            return;
+        }
+        for core in stale.iter().map(CoreId::index) {
+            let queue = &self.cores[core];
+            self.views[core] = CoreView {
+                load: self.core_load(core, now),
+                capacity: capacity(queue, now),
+                queued: queue.queued,
+                used: self.used(core, now),
+            };
+        }
+        self.stale = self.stale.difference(&stale);
+    }
+
+    /// For how much of the past fair threads ran on a core.
+    fn used(&self, core: usize, now: Nanos) -> u64 {
+        self.cores[core].fair_share.at(now, self.runs_fair(core)).of(ONE)
     }
 
     /// A fair thread runs on the core.

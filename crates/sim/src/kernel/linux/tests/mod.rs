@@ -79,7 +79,9 @@ impl TestHost {
         while let Some(core) = self.linux.next_resched() {
             self.running[core.index()] = self.linux.schedule(core, self.now);
         }
-        for migration in self.linux.take_migrations() {
+        let mut moved = Vec::new();
+        self.linux.take_migrations(&mut moved);
+        for migration in moved {
             assert_ne!(migration.from, migration.to);
             self.migrations.push((migration.thread, migration.cause));
         }

@@ -127,7 +127,7 @@ impl Life {
             rounds += 1;
             assert!(rounds < 1_000, "cores reschedule without end");
         }
-        self.linux.take_migrations();
+        self.linux.take_migrations(&mut Vec::new());
         self.check();
     }
 
