@@ -10,7 +10,7 @@ use crate::picture::Picture;
 const HTML: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 /// The program, in the order in which its parts need each other.
-const SCRIPT: [&str; 13] = [
+const SCRIPT: [&str; 14] = [
     include_str!("page/units.js"),
     include_str!("page/decode.js"),
     include_str!("page/source.js"),
@@ -19,6 +19,7 @@ const SCRIPT: [&str; 13] = [
     include_str!("page/view.js"),
     include_str!("page/strips.js"),
     include_str!("page/heat.js"),
+    include_str!("page/passes.js"),
     include_str!("page/overlays.js"),
     include_str!("page/threads.js"),
     include_str!("page/side.js"),
@@ -90,4 +91,25 @@ impl Picture {
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_model::{GroupKind, PassEntry, PassOutcome};
+
+    /// The page numbers them as tiles do.
+    #[test]
+    fn names_of_passes_in_the_page_are_those_of_the_model() {
+        let passes = include_str!("page/passes.js");
+        let is_there = |constant: &str, names: Vec<&str>| {
+            let list = names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+            assert!(
+                passes.contains(&format!("const {constant} = [{list}];")),
+                "{constant}: {list}"
+            );
+        };
+        is_there("PASS_ENTRIES", PassEntry::ALL.iter().map(|one| one.name()).collect());
+        is_there("PASS_OUTCOMES", PassOutcome::ALL.iter().map(|one| one.name()).collect());
+        is_there("GROUP_KINDS", GroupKind::ALL.iter().map(|one| one.name()).collect());
+    }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use quell_model::{CoreId, CoreSet, Event, Meta, MoveCause, Nanos, Runner, Search};
+use quell_model::{CoreId, CoreSet, Event, Meta, MoveCause, Nanos, Pass, Runner, Search};
 use serde::Serialize;
 
 use crate::findings::{Findings, IdleEpisode};
@@ -416,6 +416,12 @@ impl Watch for Collector {
     fn considered(&mut self, at: u64, by: usize, search: Search, observed: bool, cores: &CoreSet) {
         if let Some(at) = self.inside(at) {
             self.tile.considered(at, by, search, observed, *cores);
+        }
+    }
+
+    fn passed(&mut self, at: u64, core: usize, pass: &Pass) {
+        if let Some(at) = self.inside(at) {
+            self.tile.passed(at, core, pass);
         }
     }
 

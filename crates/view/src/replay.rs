@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use quell_model::{Certainty, CoreId, CoreSet, Event, Meta, MoveCause, Nanos, Runner, Search};
+use quell_model::{
+    Certainty, CoreId, CoreSet, Event, Meta, MoveCause, Nanos, Pass, Runner, Search,
+};
 use quell_model::{TaskNames, Topology, What};
 use quell_trace::host::{HostCore, HostState, HostThread, HostVisitor, Occupant, ThreadState};
 use quell_trace::host::{WastedCores, WastedTime};
@@ -61,6 +63,8 @@ pub trait Watch {
         _cores: &CoreSet,
     ) {
     }
+    /// A pass of the load balancer on behalf of a core ended.
+    fn passed(&mut self, _at: u64, _core: usize, _pass: &Pass) {}
     /// The recording says something in words, of a span or of an instant.
     fn note(&mut self, _span: (u64, u64), _core: usize, _kind: Note, _text: &Arc<str>) {}
     /// A thread appeared, or has a new name.
@@ -203,6 +207,11 @@ impl Replay {
                 if let Some(by) = position(by) {
                     let observed = *certainty == Certainty::Observed;
                     watch.considered(now, by, *search, observed, cores);
+                }
+            }
+            What::Pass(pass) => {
+                if let Some(core) = position(&pass.core) {
+                    watch.passed(now, core, pass);
                 }
             }
             What::Task(_) => self.tasks.take(what),

@@ -11,9 +11,11 @@
 //! moves:      count × (Δt, thread, from, to, cause)
 //! bad wakes:  count × (Δt, thread, core, idle core)
 //! considered: count × (Δt, by, search | observed << 3, ranges, ranges × (gap, length))
+//! passes:     count × (Δt, core, level, entry, outcome, moved, skipped: running, pinned, warm, heavy,
+//!             groups × (ranges, ranges × (gap, length), sum, mean, minimum, queued, idle, kind))
 //! ```
 
-use quell_model::{CoreSet, MoveCause, Search};
+use quell_model::{CoreSet, GroupKind, MoveCause, Pass, PassEntry, PassOutcome, Search};
 
 use crate::replay::{ThreadIndex, Wait};
 
@@ -58,6 +60,7 @@ pub(crate) struct Tile {
     moves: Vec<(u64, ThreadIndex, usize, usize, MoveCause)>,
     bad: Vec<(u64, ThreadIndex, usize, usize)>,
     considered: Vec<(u64, usize, u8, CoreSet)>,
+    passes: Vec<(u64, usize, Box<Pass>)>,
 }
 
 impl Tile {
@@ -71,6 +74,7 @@ impl Tile {
             moves: Vec::new(),
             bad: Vec::new(),
             considered: Vec::new(),
+            passes: Vec::new(),
         }
     }
 
@@ -144,6 +148,12 @@ impl Tile {
         self.events += 1;
     }
 
+    /// A pass on behalf of the core at this position. Each group counts as a change: it is as long as one.
+    pub fn passed(&mut self, at: u64, core: usize, pass: &Pass) {
+        self.passes.push((at, core, Box::new(pass.clone())));
+        self.events += 1 + pass.groups.len();
+    }
+
     /// The tile up to `to`, packed; an empty one that begins there takes its place.
     pub fn close(&mut self, to: u64) -> Vec<u8> {
         let mut out = Pack(Vec::with_capacity(self.events * 6));
@@ -196,11 +206,36 @@ impl Tile {
         let mut since = |at: u64| at - std::mem::replace(&mut last, at);
         out.number(self.considered.len() as u64);
         for (at, by, kind, cores) in self.considered.drain(..) {
-            let ranges = ranges(&cores);
-            out.numbers(&[since(at), by as u64, u64::from(kind), ranges.len() as u64]);
-            ranges.iter().for_each(|range| out.numbers(&[range.0, range.1]));
+            out.numbers(&[since(at), by as u64, u64::from(kind)]);
+            out.cores(&cores);
+        }
+        self.pack_passes(out);
+    }
+
+    fn pack_passes(&mut self, out: &mut Pack) {
+        let mut last = self.from;
+        out.number(self.passes.len() as u64);
+        for (at, core, pass) in self.passes.drain(..) {
+            let Pass { level, entry, groups, outcome, moved, skipped, .. } = *pass;
+            let since = at - std::mem::replace(&mut last, at);
+            let entry = place(&PassEntry::ALL, &entry);
+            let outcome = place(&PassOutcome::ALL, &outcome);
+            out.numbers(&[since, core as u64, level.into(), entry, outcome, moved.into()]);
+            let counts = [skipped.running, skipped.pinned, skipped.warm, skipped.heavy];
+            out.numbers(&counts.map(u64::from));
+            out.number(groups.len() as u64);
+            for group in &groups {
+                out.cores(&group.cores);
+                out.numbers(&[group.sum, group.mean, group.minimum, group.queued.into()]);
+                out.numbers(&[group.idle.into(), place(&GroupKind::ALL, &group.kind)]);
+            }
         }
     }
+}
+
+/// The place of an item in a table that has every value.
+fn place<T: PartialEq>(table: &[T], of: &T) -> u64 {
+    table.iter().position(|known| known == of).unwrap_or_default() as u64
 }
 
 /// A set as gaps and lengths of its ranges of core numbers.
@@ -228,6 +263,13 @@ impl Pack {
             number >>= 7;
         }
         self.0.push(number as u8);
+    }
+
+    /// A set: how many ranges, and these.
+    fn cores(&mut self, cores: &CoreSet) {
+        let ranges = ranges(cores);
+        self.number(ranges.len() as u64);
+        ranges.iter().for_each(|range| self.numbers(&[range.0, range.1]));
     }
 
     fn numbers(&mut self, numbers: &[u64]) {
@@ -270,10 +312,10 @@ mod tests {
         tile.step(Series::Marks, 0, 5, 1);
         tile.step(Series::Load, 0, 9, 77);
         let steps = [0, 0, 0, 0, 2, 5, 0b1001, 3, 1, 4, 0b10, 77];
-        assert_eq!(unpack(&tile.close(10)), [&[0, 10][..], &steps, &[0; 5]].concat());
+        assert_eq!(unpack(&tile.close(10)), [&[0, 10][..], &steps, &[0; 6]].concat());
         tile.wait(&Wait { thread: 7, core: 0, from: 4, to: 16 });
         let (steps, waits) = ([3, 77, 0, 1, 0], [1, 7, 0, 6, 6]);
-        assert_eq!(unpack(&tile.close(20)), [&[10, 20][..], &steps, &waits, &[0; 4]].concat());
+        assert_eq!(unpack(&tile.close(20)), [&[10, 20][..], &steps, &waits, &[0; 5]].concat());
     }
 
     #[test]

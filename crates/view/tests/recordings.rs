@@ -9,7 +9,9 @@ mod tiles;
 
 use std::collections::BTreeMap;
 
-use quell_model::{CoreId, Event, Meta, Nanos, What};
+use quell_model::{
+    CoreId, Event, GroupKind, Meta, Nanos, Pass, PassEntry, PassGroup, PassOutcome, Skipped, What,
+};
 use quell_trace::host::{HostState, WastedSplit, WastedTime};
 use quell_trace::perfetto::Writer;
 use quell_trace::stream::Sink as _;
@@ -18,7 +20,7 @@ use quell_view::{ALLOWED, Builder, IdleEpisode, LOST, OFFLINE, Picture, Range, W
 use serde::Serialize;
 
 use crate::recorded::Recording;
-use crate::tiles::{Content, Series, Threads};
+use crate::tiles::{Content, Series, Threads, TilePass};
 
 /// Spans of wasted time that are listed.
 const LISTED: usize = 10;
@@ -242,6 +244,48 @@ fn thread_sums(threads: &Threads) -> ThreadSums {
         latency_max_ns: max("latency_max_ns").unwrap_or(0),
         digest: threads.digest(),
     }
+}
+
+#[test]
+fn tile_holds_passes_of_the_balancer_with_their_groups() {
+    let group = |cores: &str, sum, kind| PassGroup {
+        cores: cores.parse().unwrap(),
+        sum,
+        mean: sum / 2,
+        minimum: 3,
+        queued: 4,
+        idle: 1,
+        kind,
+    };
+    let pass = |core, entry, outcome, moved, groups| Pass {
+        core: CoreId(core),
+        level: 2,
+        entry,
+        groups,
+        outcome,
+        moved,
+        skipped: Skipped { running: 5, pinned: 6, warm: 7, heavy: 8 },
+    };
+    let meta = Synthetic { nodes: 2, cores_per_node: 2, threads: 1, events: 0, seed: 1 };
+    let groups =
+        vec![group("0-1,3", 1 << 40, GroupKind::HasSpare), group("2", 10, GroupKind::Overloaded)];
+    let passes = [
+        pass(1, PassEntry::Nohz, PassOutcome::LocalIsBusier, 0, groups),
+        pass(3, PassEntry::Active, PassOutcome::Moved, 1, Vec::new()),
+    ];
+    let mut builder = Builder::new(meta.meta().unwrap(), Range::ALL).unwrap();
+    for (at, pass) in (0..).zip(passes) {
+        let (core, what) = (pass.core, What::Pass(Box::new(pass)));
+        builder.push(&Event { at: Nanos(100 + 7 * at), core, sequence: 0, what }).unwrap();
+    }
+    let content = Content::of(&builder.finish().unwrap());
+    let groups =
+        vec![(vec![0, 2, 1, 1], [1 << 40, 1 << 39, 3, 4, 1, 0]), (vec![2, 1], [10, 5, 3, 4, 1, 3])];
+    let expected = [
+        TilePass { at: 0, numbers: [1, 2, 1, 3, 0, 5, 6, 7, 8], groups },
+        TilePass { at: 7, numbers: [3, 2, 3, 0, 1, 5, 6, 7, 8], groups: Vec::new() },
+    ];
+    assert_eq!(content.passes, expected);
 }
 
 /// Traces with violations and considered cores, which no recorder here makes so many of. The one of six cores has no

@@ -81,6 +81,7 @@ function decodeTile(bytes, cores, events) {
   tile.moves = decodeTable(input, ['at', 'thread', 'from', 'to', 'cause'], from);
   tile.bad = decodeTable(input, ['at', 'thread', 'core', 'idle'], from);
   tile.considered = decodeConsidered(input, from);
+  tile.passes = decodePasses(input, from);
   return tile;
 }
 
@@ -90,16 +91,23 @@ function decodeConsidered(input, from) {
   let at = from;
   for (let left = input.number(); left > 0; left--) {
     at += input.number();
-    const entry = { at, by: input.number(), kind: input.number(), ranges: [] };
-    let core = 0;
-    for (let ranges = input.number(); ranges > 0; ranges--) {
-      const first = core + input.number();
-      core = first + input.number();
-      entry.ranges.push([first, core - 1]);
-    }
+    const entry = { at, by: input.number(), kind: input.number() };
+    entry.ranges = decodeRanges(input);
     considered.push(entry);
   }
   return considered;
+}
+
+/** The ranges of a set of cores. */
+function decodeRanges(input) {
+  const ranges = [];
+  let core = 0;
+  for (let left = input.number(); left > 0; left--) {
+    const first = core + input.number();
+    core = first + input.number();
+    ranges.push([first, core - 1]);
+  }
+  return ranges;
 }
 
 /** When the threads that waited longest ran and waited: sparse buckets with shares in 255ths. */

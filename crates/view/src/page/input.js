@@ -20,6 +20,7 @@ const KEYS = [
   [['g'], 'G', 'migrations', (app) => app.toggle('moves')],
   [['b'], 'B', 'bad wake-ups', (app) => app.toggle('bad')],
   [['o'], 'O', 'considered cores', (app) => app.toggle('considered')],
+  [['l'], 'L', 'passes of the load balancer', (app) => app.toggle('passes')],
   [['c'], 'C', 'other colours', (app) => app.nextPalette()],
   [['t'], 'T', 'light or dark', (app) => app.nextTheme()],
   [['?', 'h'], '?', 'this help', (app) => app.help()],

@@ -8,7 +8,7 @@ class App {
     this.view = new View(model.span, () => this.redraw());
     this.palette = 'safe';
     this.theme = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
-    this.options = { max: false, wasted: true, moves: true, bad: true, considered: false, cause: null };
+    this.options = { max: false, wasted: true, moves: true, bad: true, considered: false, passes: false, cause: null };
     this.selectedCore = null;
     this.selectedThread = null;
     this.markers = [];
@@ -169,6 +169,7 @@ class App {
     const short = (edge) => (edge >= 1024 && edge % 1024 === 0 ? `${edge / 1024}k` : String(edge));
     const loads = colours.load.map((_, at) => (at < colours.loadEdges.length ? short(colours.loadEdges[at]) : 'more'));
     legend('queue', toggle('moves', 'migrations') + toggle('bad', 'bad wake-ups') + toggle('considered', 'considered cores')
+      + toggle('passes', 'balancer passes')
       + toggle('wasted', `<i style="background:${colours.wasted}"></i>idle while overloaded`) + toggle('max', 'maximum')
       + `<span>threads that want the core</span>${scale(colours.queue, sizes)}`);
     legend('load', `<span>sum of weights, up to</span>${scale(colours.load, loads)}`);
@@ -297,6 +298,7 @@ class App {
       ['Idle while overloaded', 'The lower part of an idle core’s row is marked while a thread that may run on it waits behind another one elsewhere. Affinity is taken into account.'],
       ['Migrations', 'An arrow from the old core to the new one; colour and dashes tell who moved the thread. Drawn once at most 500 are in view.'],
       ['Bad wake-up', 'A black box: a thread was woken onto a busy core while an allowed one idled.'],
+      ['Balancer pass', 'A triangle on the core that balanced, filled if threads were moved. Point at it for the level, the rule that ended the pass and the groups as it saw them.'],
       ['Hatched', 'Events were lost or the core was off line: nothing can be said.'],
       ['Zoomed out', 'A pixel shows the time-weighted mean or, with X, the maximum of what lies under it. Zoomed in, every change is exact.'],
     ].map(([name, words]) => `<h3>${name}</h3>${words}`).join('');

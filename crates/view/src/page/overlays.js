@@ -1,4 +1,4 @@
-// What is drawn over the run queues: moves, bad wake-ups, considered cores; and the lines over all panels.
+// What is drawn over the run queues: moves, bad wake-ups, considered cores, passes of the balancer; and the lines over all panels.
 
 /** More arrows than this hide each other. */
 const ARROWS = 500;
@@ -30,6 +30,7 @@ class Overlays {
     context.rect(GUTTER, 0, app.view.width, queue.height);
     context.clip();
     if (app.options.considered) this.drawConsidered(context);
+    if (app.options.passes) drawPasses(context, app, queue, (core) => this.middle(core));
     if (app.options.moves) this.drawMoves(context);
     if (app.options.bad) this.drawBad(context);
     context.restore();

@@ -177,6 +177,7 @@ class Side {
       rows.push(['Running', escapeHtml(model.name(state.running))], ['Waiting', waiting || 'nobody']);
       if (state.marks & WASTED) rows.push(['Wasted', 'idle while a thread that may run here waits']);
       if (state.marks & UNKNOWN) rows.push(['State', 'not known: events lost or core off line']);
+      if (this.app.options.passes) rows.push(...passesAt(frame, view, core, time).flatMap(passRows));
       return rows;
     }
     rows.push(['Run queue', `mean ${mean(frame.sizeMean[at])}, at most ${count(frame.sizeMax[at])}`]);

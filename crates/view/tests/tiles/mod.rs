@@ -48,6 +48,18 @@ pub struct Content {
     bad_wakeups: Vec<[u64; 4]>,
     /// (time, core, search, ranges of cores)
     considered: Vec<(u64, u64, u64, Vec<u64>)>,
+    /// Passes of the balancer.
+    pub passes: Vec<TilePass>,
+}
+
+/// A pass of the balancer, as a tile has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TilePass {
+    pub at: u64,
+    /// Core, level, entry, outcome, moved, and the four counts of skipped threads.
+    pub numbers: [u64; 9],
+    /// Of each group the ranges of its cores; sum, mean, minimum, queued, idle and kind.
+    pub groups: Vec<(Vec<u64>, [u64; 6])>,
 }
 
 impl Content {
@@ -59,6 +71,7 @@ impl Content {
             moves: Vec::new(),
             bad_wakeups: Vec::new(),
             considered: Vec::new(),
+            passes: Vec::new(),
         };
         content.series.resize_with(picture.index.meta.topology.len(), Default::default);
         for tile in &picture.index.tiles {
@@ -119,6 +132,10 @@ impl Content {
         }
         digests.insert("bad_wakeups", digest.finish());
         digests.insert("considered", Digest::of(&self.considered));
+        // No recorder of a host makes them.
+        if !self.passes.is_empty() {
+            digests.insert("passes", Digest::of(&self.passes));
+        }
         digests
     }
 
@@ -165,6 +182,17 @@ impl Content {
             let (core, search) = (numbers.next(), numbers.next());
             let ranges = (0..2 * numbers.next()).map(|_| numbers.next()).collect();
             self.considered.push((at, core, search, ranges));
+        }
+        at = from;
+        for _ in 0..numbers.next() {
+            at += numbers.next();
+            let of_pass = std::array::from_fn(|_| numbers.next());
+            let group = |numbers: &mut Numbers| {
+                let ranges = (0..2 * numbers.next()).map(|_| numbers.next()).collect();
+                (ranges, std::array::from_fn(|_| numbers.next()))
+            };
+            let groups = (0..numbers.next()).map(|_| group(numbers)).collect();
+            self.passes.push(TilePass { at, numbers: of_pass, groups });
         }
     }
 
