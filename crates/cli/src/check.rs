@@ -32,7 +32,8 @@ use quell_terminal::quantity::seconds;
 pub struct Args {
     /// A recorded trace instead of this host: of `quell record`, or a text of ftrace, `trace-cmd report`, `perf
     /// sched script` or the Wasted Cores recorder; `-` for standard input. With --lint: dumps of scheduling
-    /// domains, what --save wrote or a kernel log with `sched_verbose`; each is also compared with the one before
+    /// domains, what --save wrote or a kernel log with `sched_verbose`, each also compared with the one before; or a
+    /// trace of `quell sim`, whose domains are judged at the start and after each rebuild
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Judge the scheduling domains instead, by the rules L1 to L5; needs no load

@@ -1,22 +1,26 @@
 //! `quell check --lint`: the static lint of scheduling domains.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use quell_model::DomainTrees;
 use quell_observe::domains;
-use quell_trace::lint::{Inspection, Verdict, dump};
+use quell_trace::lint::{Dump, Inspection, Verdict, dump, traced};
+use quell_trace::perfetto::{self, Reader};
 
-/// Judges dumps of scheduling domains, or this host's, which are then saved as well where that is wanted.
+/// Judges dumps of scheduling domains and those in traces, or this host's, which are then saved as well where that is wanted.
 pub fn run(dumps: &[PathBuf], save: Option<&Path>, json: bool) -> Result<ExitCode> {
     if !dumps.is_empty() && save.is_some() {
         bail!("--save saves the domains of this host: give no dumps with it");
     }
     let dumps = match dumps {
-        [] => vec![("this host".to_owned(), this_host(save)?)],
-        paths => paths.iter().map(|path| read(path)).collect::<Result<_>>()?,
+        [] => {
+            vec![Dump { name: "this host".to_owned(), trees: this_host(save)?, is_traced: false }]
+        }
+        paths => paths.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?.concat(),
     };
     let inspection = Inspection::new(&dumps);
     match json {
@@ -39,9 +43,16 @@ fn this_host(save: Option<&Path>) -> Result<DomainTrees> {
     Ok(trees)
 }
 
-fn read(path: &Path) -> Result<(String, DomainTrees)> {
+/// The domains in a file: one dump, or as many as a trace has.
+fn read(path: &Path) -> Result<Vec<Dump>> {
     let name = path.display().to_string();
-    let file = File::open(path).with_context(|| name.clone())?;
-    let trees = dump::read(file).with_context(|| name.clone())?;
-    Ok((name, trees))
+    read_named(path, &name).context(name)
+}
+
+fn read_named(path: &Path, name: &str) -> Result<Vec<Dump>> {
+    let mut file = BufReader::new(File::open(path)?);
+    if perfetto::is_perfetto(file.fill_buf()?) {
+        return Ok(traced::read(&mut Reader::new(file)?, name)?);
+    }
+    Ok(vec![Dump { name: name.to_owned(), trees: dump::read(file)?, is_traced: false }])
 }

@@ -2,13 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::Arc;
 
 use crate::common::QUELL;
-use quell_model::{CoreDomains, CoreId, CoreSet, Domain, DomainGroup, DomainTrees};
+use quell_model::{
+    CoreDomains, CoreId, CoreSet, Domain, DomainGroup, DomainRules, DomainTrees, Event, Meta,
+    Nanos, Source, Topology, What,
+};
 use quell_testkit::{Unbalanced, host_lock, skipped};
+use quell_trace::perfetto::Writer;
+use quell_trace::stream::Sink as _;
 use serde_json::Value;
 
 fn lint(args: &[&str]) -> Output {
@@ -94,6 +101,64 @@ fn dumps_without_domains_violate_l1_and_a_loss_of_them_l5() {
     let changed = lint(&[&before, &during]);
     assert_eq!(changed.status.code(), Some(1), "{}", text(&changed));
     assert!(text(&changed).contains("L5 on cores"), "{}", text(&changed));
+}
+
+/// A trace of four cores on two nodes: core 3 goes offline and comes back, with or without the level between nodes.
+fn trace(directory: &tempfile::TempDir, name: &str, has_nodes: bool) -> String {
+    let topology = Topology::regular(2, 2, 1).unwrap();
+    let trees = |online: &CoreSet, between_nodes| {
+        let rules = DomainRules { between_nodes, ..DomainRules::LINUX_4_1 };
+        What::Domains(Arc::new(DomainTrees::build(&topology, online, &rules)))
+    };
+    let all = topology.all();
+    let events = [trees(&all, true), trees(&"0-2".parse().unwrap(), true), trees(&all, has_nodes)];
+    let mut writer = Writer::new(Vec::new());
+    let meta = Meta {
+        source: Source::Simulator,
+        topology: topology.clone(),
+        kernel: "linux-4.1".to_owned(),
+        host: "hotplug".to_owned(),
+        hooks: vec![],
+        absent: vec![],
+        wall_offset_ns: 0,
+    };
+    writer.meta(&meta).unwrap();
+    for (sequence, what) in (0..).zip(events) {
+        let at = Nanos::from_millis(sequence);
+        writer.event(&Event { at, core: CoreId(0), sequence, what }).unwrap();
+    }
+    writer.finish().unwrap();
+    let path = path(directory, name);
+    fs::write(&path, writer.into_inner()).unwrap();
+    path
+}
+
+#[test]
+fn trace_is_judged_at_its_start_and_after_each_rebuild() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixed = trace(&directory, "fixed", true);
+    let clean = lint(&[&fixed]);
+    assert_eq!(clean.status.code(), Some(0), "{}", text(&clean));
+    for time in ["0.000000", "0.001000", "0.002000"] {
+        let verdict = format!("{fixed} at {time} s: clean: ");
+        assert!(text(&clean).contains(&verdict), "{}", text(&clean));
+    }
+    let lost = trace(&directory, "lost", false);
+    let violated = lint(&["--json", &lost]);
+    assert_eq!(violated.status.code(), Some(1), "{}", text(&violated));
+    let report: Value = serde_json::from_slice(&violated.stdout).unwrap();
+    let rules = |report: &Value| {
+        let findings = report["findings"].as_array().unwrap().iter();
+        findings.map(|one| one["rule"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
+    };
+    let dumps = report["dumps"].as_array().unwrap().iter().map(rules);
+    let l1 = BTreeSet::from(["L1".to_owned()]);
+    assert_eq!(dumps.collect::<Vec<_>>(), [BTreeSet::new(), BTreeSet::new(), l1]);
+    assert_eq!(report["changes"].as_array().unwrap().len(), 1);
+    let change = &report["changes"][0];
+    assert_eq!(rules(change), BTreeSet::from(["L5".to_owned()]));
+    assert_eq!(change["name"], format!("{lost} at 0.002000 s"));
+    assert_eq!(change["against"], format!("{lost} at 0.000000 s"));
 }
 
 #[test]

@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot build its scene fails")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_model::{
     CoreId, DomainTrees, Event, MoveCause, Nanos, Pass, PassEntry, PassOutcome, What,
 };
 use quell_policy::by_name;
 use quell_sim::{Change, Fix, Kernel, KernelModel, Report, Scenario, run_traced};
+use quell_trace::lint::{self, Inspection, Rule, Verdict};
+use quell_trace::perfetto::{Reader, Writer};
+use quell_trace::stream::Sink as _;
 
 use crate::common::under;
 use crate::linux::example;
@@ -149,4 +152,48 @@ fn domains_are_in_the_trace_at_the_start_and_after_hotplug() {
         );
         assert_eq!((top(first) == "NUMA", top(last) == "NUMA"), (true, has_nodes), "{fix:?}");
     }
+}
+
+/// What a trace of the scenario holds once it was written and read.
+fn written(scenario: &Scenario) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new());
+    writer.meta(&scenario.meta("linux-default")).unwrap();
+    let mut events = Vec::new();
+    traced(scenario, |event| {
+        writer.event(event).unwrap();
+        events.push(event.clone());
+    });
+    writer.finish().unwrap();
+    let bytes = writer.into_inner();
+    let back: Vec<Event> = Reader::new(&bytes[..]).unwrap().map(Result::unwrap).collect();
+    assert_eq!(back, events);
+    bytes
+}
+
+/// Sections 3.2 and 3.4 of the paper: no thread runs, and the domains alone show it.
+#[test]
+fn lint_of_a_trace_finds_bugs_of_domains_without_load() {
+    let rules = |name: &str, change: fn(&mut KernelModel)| {
+        let bytes = written(&example_with(name, 2, change));
+        let mut reader = Reader::new(&bytes[..]).unwrap();
+        let inspection = Inspection::new(&lint::traced::read(&mut reader, "trace").unwrap());
+        let reports = inspection.dumps.iter().chain(&inspection.changes);
+        let findings = reports.flat_map(|one| &one.report.findings);
+        let rules: BTreeSet<Rule> = findings.map(|finding| finding.rule).collect();
+        (inspection.verdict, rules.into_iter().collect::<Vec<_>>(), inspection.dumps.len())
+    };
+    let lu = "wasted-cores-lu.toml";
+    let groups = vec![Rule::OwnGroup, Rule::Separable];
+    assert_eq!(rules(lu, |_| {}), (Verdict::Violated, groups, 1));
+    let fixed = rules(lu, |model| model.fixes.group_construction = Fix::Paper);
+    assert_eq!(fixed, (Verdict::Clean, vec![], 1));
+
+    // The other bug would be found as well.
+    let hotplug = |fix: fn(&mut KernelModel)| rules("wasted-cores-hotplug.toml", fix);
+    let lost = hotplug(|model| model.fixes.group_construction = Fix::Paper);
+    assert_eq!(lost, (Verdict::Violated, vec![Rule::Reach, Rule::Unchanged], 3));
+    let fixed = hotplug(|model| {
+        (model.fixes.group_construction, model.fixes.missing_domains) = (Fix::Paper, Fix::Mainline);
+    });
+    assert_eq!(fixed, (Verdict::Clean, vec![], 3));
 }

@@ -48,8 +48,8 @@ pub enum DumpError {
     },
     /// There is no domain in it.
     #[error(
-        "no scheduling domains in it; a dump is what `quell check --lint --save FILE` wrote, or the kernel log of \
-         a host booted with `sched_verbose loglevel=8`"
+        "no scheduling domains in it; a dump is what `quell check --lint --save FILE` wrote, the kernel log of a host \
+         booted with `sched_verbose loglevel=8`, or a trace of `quell sim`"
     )]
     Empty,
     /// The cores in it make no host.

@@ -7,14 +7,26 @@ use serde::Serialize;
 
 use super::{Report, Verdict, compare, lint};
 
-/// Each dump judged alone, and each against the one before.
+/// The domains of a host at one instant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dump {
+    /// The file, of a trace with the time.
+    pub name: String,
+    /// What it holds.
+    pub trees: DomainTrees,
+    /// It is of a trace, which has one after each rebuild: cores that it lacks are offline.
+    pub is_traced: bool,
+}
+
+/// Each dump judged alone, and against an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Inspection {
     /// The answer.
     pub verdict: Verdict,
     /// Rules L1 to L4 on each dump.
     pub dumps: Vec<Inspected>,
-    /// Rule L5 on each dump but the first.
+    /// Rule L5 on each dump but the first. In a trace the domains while cores were offline are not compared, and those after that
+    /// with the last ones of the same cores.
     pub changes: Vec<Inspected>,
 }
 
@@ -23,23 +35,41 @@ pub struct Inspection {
 pub struct Inspected {
     /// The name of the dump.
     pub name: String,
+    /// The name of the dump with which it was compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
     /// What was found.
     #[serde(flatten)]
     pub report: Report,
 }
 
 impl Inspection {
-    /// Judges the dumps, each with its name.
-    pub fn new(dumps: &[(String, DomainTrees)]) -> Inspection {
-        let named = |name: &String, report| Inspected { name: name.clone(), report };
-        let alone: Vec<_> = dumps.iter().map(|(name, trees)| named(name, lint(trees))).collect();
-        let pairs = dumps.windows(2);
-        let changes: Vec<_> =
-            pairs.map(|pair| named(&pair[1].0, compare(&pair[0].1, &pair[1].1))).collect();
+    /// Judges the dumps.
+    pub fn new(dumps: &[Dump]) -> Inspection {
+        let alone = dumps.iter().map(|dump| Inspected {
+            name: dump.name.clone(),
+            against: None,
+            report: lint(&dump.trees),
+        });
+        let alone: Vec<_> = alone.collect();
+        let changes: Vec<_> = (1..dumps.len()).filter_map(|at| changed(dumps, at)).collect();
         let verdicts = alone.iter().chain(&changes).map(|one| one.report.verdict());
         let verdict = verdicts.max().unwrap_or(Verdict::CouldNotTell);
         Inspection { verdict, dumps: alone, changes }
     }
+}
+
+/// A dump against the last one of the same cores; against the one before where there is none, unless a trace says that the others
+/// are offline.
+fn changed(dumps: &[Dump], at: usize) -> Option<Inspected> {
+    let (earlier, dump) = (&dumps[..at], &dumps[at]);
+    let alike = earlier.iter().rfind(|one| one.trees.all() == dump.trees.all());
+    let before = alike.or_else(|| earlier.last().filter(|_| !dump.is_traced))?;
+    Some(Inspected {
+        name: dump.name.clone(),
+        against: Some(before.name.clone()),
+        report: compare(&before.trees, &dump.trees),
+    })
 }
 
 impl fmt::Display for Inspection {
@@ -50,7 +80,8 @@ impl fmt::Display for Inspection {
             separator = "\n";
         }
         self.changes.iter().try_for_each(|one| {
-            write!(f, "\n{}, against the dump before: {}", one.name, one.report)
+            let against = one.against.as_deref().unwrap_or("the dump before");
+            write!(f, "\n{}, against {against}: {}", one.name, one.report)
         })
     }
 }

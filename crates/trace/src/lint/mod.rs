@@ -6,7 +6,8 @@
 //! [`Rule::Unchanged`]). So are `sched_load_balance=0`, cpuset partitions and `isolcpus=`, whoever set them.
 //!
 //! [`lint`] judges one host at one instant, [`compare`] the same host before and after a core went away and
-//! came back, [`Inspection`] does both for several dumps, [`dump`] reads what a host said of itself.
+//! came back, [`Inspection`] does both for several dumps, [`dump`] reads what a host said of itself, and [`traced`] what
+//! a trace has.
 
 pub mod dump;
 mod inspection;
@@ -16,7 +17,8 @@ mod report;
 mod rules;
 #[cfg(test)]
 mod tests;
+pub mod traced;
 
-pub use inspection::{Inspected, Inspection};
+pub use inspection::{Dump, Inspected, Inspection};
 pub use report::{LintFinding, Report, Rule, Undecided, Verdict};
 pub use rules::{compare, lint};

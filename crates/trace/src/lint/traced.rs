@@ -1,0 +1,163 @@
+//! The domains that a trace has: those at its start, and those after each rebuild.
+
+use quell_model::{DomainTrees, What};
+
+use super::Dump;
+use crate::stream::{ReadError, Source};
+
+/// Rebuilds of a trace at most, and groups of all of them together: each is held until all are judged.
+const DUMPS_MAX: usize = 1024;
+const GROUPS_MAX: usize = 1 << 20;
+
+/// Why a trace could not be linted.
+#[derive(Debug, thiserror::Error)]
+pub enum TracedError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It has none.
+    #[error(
+        "no scheduling domains in this trace; `quell sim --trace` with a model of Linux writes them, for a host save a dump with \
+         `quell check --lint --save`"
+    )]
+    Empty,
+    /// It has too many.
+    #[error(
+        "more than {DUMPS_MAX} rebuilds of scheduling domains, or {GROUPS_MAX} groups, in this trace; record a shorter one"
+    )]
+    TooMany,
+}
+
+/// Reads the domains of a trace. Each has the name, and the time since the first event.
+///
+/// # Errors
+/// When the trace cannot be read, has no domains, or has too many.
+pub fn read(source: &mut dyn Source, name: &str) -> Result<Vec<Dump>, TracedError> {
+    let (mut first, mut groups, mut dumps) = (None, 0, Vec::new());
+    for event in source {
+        let event = event?;
+        let first = *first.get_or_insert(event.at);
+        let What::Domains(trees) = event.what else { continue };
+        groups += groups_of(&trees);
+        if dumps.len() >= DUMPS_MAX || groups > GROUPS_MAX {
+            return Err(TracedError::TooMany);
+        }
+        let seconds = event.at.since(first).0 as f64 / 1e9;
+        let name = format!("{name} at {seconds:.6} s");
+        dumps.push(Dump { name, trees: (*trees).clone(), is_traced: true });
+    }
+    match dumps.is_empty() {
+        true => Err(TracedError::Empty),
+        false => Ok(dumps),
+    }
+}
+
+fn groups_of(trees: &DomainTrees) -> usize {
+    let domains = trees.cores().iter().flat_map(|core| &core.domains);
+    domains.map(|domain| domain.groups.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use quell_model::{
+        CoreId, CoreSet, DomainRules, Event, Meta, Nanos, Source as Origin, Topology,
+    };
+
+    use super::super::{Inspection, Verdict};
+    use super::*;
+    use crate::perfetto::{Reader, Writer};
+    use crate::stream::Sink;
+
+    fn topology() -> Topology {
+        Topology::regular(2, 2, 1).unwrap()
+    }
+
+    fn trees(online: &CoreSet, has_nodes: bool) -> What {
+        let rules = DomainRules { between_nodes: has_nodes, ..DomainRules::LINUX_4_1 };
+        What::Domains(Arc::new(DomainTrees::build(&topology(), online, &rules)))
+    }
+
+    /// A trace of these events, one a millisecond from the fifth second on.
+    fn traced(events: Vec<What>) -> Result<Vec<Dump>, TracedError> {
+        let mut writer = Writer::new(Vec::new());
+        let meta = Meta {
+            source: Origin::Simulator,
+            topology: topology(),
+            kernel: String::new(),
+            host: String::new(),
+            hooks: vec![],
+            absent: vec![],
+            wall_offset_ns: 0,
+        };
+        writer.meta(&meta).unwrap();
+        for (sequence, what) in (0..).zip(events) {
+            let at = Nanos::from_millis(5_000 + sequence);
+            writer.event(&Event { at, core: CoreId(0), sequence, what }).unwrap();
+        }
+        writer.finish().unwrap();
+        let bytes = writer.into_inner();
+        read(&mut Reader::new(&bytes[..]).unwrap(), "t")
+    }
+
+    fn all_but(core: u16) -> CoreSet {
+        let mut cores = topology().all();
+        cores.remove(CoreId(core));
+        cores
+    }
+
+    #[test]
+    fn levels_lost_at_a_hotplug_are_found_against_those_of_the_same_cores() {
+        let all = topology().all();
+        let begin = What::Exit { thread: 1 };
+        for (has_nodes, verdict) in [(true, Verdict::Clean), (false, Verdict::Violated)] {
+            let events = vec![
+                begin.clone(),
+                trees(&all, true),
+                trees(&all_but(3), true),
+                trees(&all_but(2), true),
+                trees(&all, has_nodes),
+            ];
+            let dumps = traced(events).unwrap();
+            let inspection = Inspection::new(&dumps);
+            assert_eq!(inspection.verdict, verdict, "{inspection}");
+            assert_eq!((inspection.dumps.len(), inspection.changes.len()), (4, 1));
+            let text = inspection.to_string();
+            assert!(text.contains("\nt at 0.004000 s, against t at 0.001000 s: "), "{text}");
+            assert_eq!(text.contains("L5 on cores"), !has_nodes, "{text}");
+        }
+    }
+
+    #[test]
+    fn trace_without_domains_and_one_with_too_many_are_refused() {
+        let none = traced(vec![What::Exit { thread: 1 }]).unwrap_err();
+        assert!(none.to_string().contains("quell sim --trace"), "{none}");
+        let all = topology().all();
+        assert_eq!(traced(vec![trees(&all, true); DUMPS_MAX]).unwrap().len(), DUMPS_MAX);
+        let many = traced(vec![trees(&all, true); DUMPS_MAX + 1]).unwrap_err();
+        assert!(matches!(many, TracedError::TooMany), "{many}");
+    }
+
+    #[test]
+    fn damaged_trace_is_an_error() {
+        let mut writer = Writer::new(Vec::new());
+        let meta = Meta {
+            source: Origin::Simulator,
+            topology: topology(),
+            kernel: String::new(),
+            host: String::new(),
+            hooks: vec![],
+            absent: vec![],
+            wall_offset_ns: 0,
+        };
+        writer.meta(&meta).unwrap();
+        let what = trees(&topology().all(), true);
+        writer.event(&Event { at: Nanos(1), core: CoreId(0), sequence: 0, what }).unwrap();
+        writer.finish().unwrap();
+        let bytes = writer.into_inner();
+        let cut = &bytes[..bytes.len() - 9];
+        let err = read(&mut Reader::new(cut).unwrap(), "t").unwrap_err();
+        assert!(matches!(err, TracedError::Read(_)), "{err}");
+    }
+}
