@@ -177,6 +177,6 @@ impl Engine<'_> {
             Work::Request(request) => Some(request),
             _ => None,
         });
-        state.backlog.iter().copied().chain(on_threads)
+        state.waiting_requests().copied().chain(on_threads)
     }
 }

@@ -506,6 +506,10 @@ fn task_state(scenario: &Scenario, at: usize, first: usize) -> TaskState {
         sleepers: (first..first + task.threads as usize).rev().collect(),
         waiting: std::collections::VecDeque::new(),
         backlog: std::collections::VecDeque::new(),
+        inboxes: match task.own_connections {
+            true => vec![std::collections::VecDeque::new(); task.threads as usize],
+            false => Vec::new(),
+        },
         running: 0,
         running_on: CoreSet::EMPTY,
         polling_on: CoreSet::EMPTY,

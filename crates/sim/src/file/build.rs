@@ -219,11 +219,27 @@ fn task(typed: &Spanned<RawTask>, host: &Host, place: &Place) -> Result<Task, Fi
         style,
         nice: nice(&raw.nice, place)?,
         session: raw.session,
+        own_connections: own_connections(raw, style, place)?,
         helpers: helpers(raw, style, place)?,
         slice: slice.unwrap_or(SLICE_DEFAULT),
         load,
         phases: phases(raw, model, place)?,
     })
+}
+
+fn own_connections(raw: &RawTask, style: Style, place: &Place) -> Result<bool, FileError> {
+    let own = raw.own_connections.unwrap_or(false);
+    match style {
+        Style::Runtime { .. } if own => {
+            let what = format!("`own_connections` of `{}`, which is a runtime", raw.name.get_ref());
+            Err(place.error(
+                &raw.name,
+                what,
+                "any thread of a runtime takes any request: leave it out",
+            ))
+        }
+        _ => Ok(own),
+    }
 }
 
 /// The program of a task that has one, and the threads that it needs room for.

@@ -115,6 +115,7 @@ with_time_limits! {
         pub style: Option<RawStyle>,
         pub nice: Option<Spanned<i64>>,
         pub session: Option<u32>,
+        pub own_connections: Option<bool>,
         pub start_core: Option<u16>,
         pub length_permille: Option<Spanned<u64>>,
         #[serde(default)]

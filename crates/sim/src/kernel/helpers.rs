@@ -77,7 +77,9 @@ impl Engine<'_> {
             }
             if let Work::Request(request) = self.threads[thread].work {
                 self.threads[thread].work = Work::Nothing;
-                self.tasks[task].backlog.push_front(request);
+                let state = &mut self.tasks[task];
+                let own = state.inboxes.get_mut(thread - state.first);
+                own.unwrap_or(&mut state.backlog).push_front(request);
                 self.sleep(thread);
             }
         }
@@ -87,6 +89,9 @@ impl Engine<'_> {
 
     fn release_requests(&mut self, task: usize) {
         self.tasks[task].held -= 1;
+        for nth in 0..self.tasks[task].inboxes.len() {
+            self.wake_for_own(task, nth);
+        }
         while self.tasks[task].held == 0 && !self.tasks[task].backlog.is_empty() {
             let Some(thread) = self.tasks[task].sleepers.pop() else { return };
             let Some(request) = self.tasks[task].backlog.pop_front() else { return };

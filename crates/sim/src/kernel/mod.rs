@@ -116,6 +116,8 @@ pub(crate) struct TaskState {
     pub waiting: VecDeque<usize>,
     /// Requests that wait for a thread, the oldest first.
     pub backlog: VecDeque<Request>,
+    /// By thread, where each has connections of its own: requests that wait for it.
+    pub inboxes: Vec<VecDeque<Request>>,
     pub running: u32,
     pub running_on: CoreSet,
     /// Cores on which its threads look for work.
@@ -139,6 +141,19 @@ pub(crate) struct Progress {
 }
 
 impl TaskState {
+    /// The next request for one of its threads.
+    pub fn next_request(&mut self, thread: usize) -> Option<Request> {
+        match self.inboxes.get_mut(thread - self.first) {
+            Some(inbox) => inbox.pop_front(),
+            None => self.backlog.pop_front(),
+        }
+    }
+
+    /// Requests that wait for a thread.
+    pub fn waiting_requests(&self) -> impl Iterator<Item = &Request> {
+        self.backlog.iter().chain(self.inboxes.iter().flatten())
+    }
+
     /// Whether a core could start something of it at once.
     pub fn is_hungry(&self) -> bool {
         !self.waiting.is_empty() || self.could_begin()

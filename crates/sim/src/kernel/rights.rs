@@ -176,7 +176,9 @@ impl Engine<'_> {
         }
         self.silence(task);
         self.end_program(task);
-        for request in std::mem::take(&mut self.tasks[task].backlog) {
+        let state = &mut self.tasks[task];
+        let on_connections = state.inboxes.iter_mut().flat_map(|inbox| inbox.drain(..));
+        for request in state.backlog.drain(..).chain(on_connections) {
             self.books.tasks[task].drop_request(&request);
         }
         for thread in self.threads_of(task) {

@@ -15,6 +15,9 @@ impl Engine<'_> {
         if self.scenario.tasks[task].is_runtime() {
             return self.enqueue(task, request);
         }
+        if self.scenario.tasks[task].own_connections {
+            return self.accept_on_connection(task, request);
+        }
         if self.tasks[task].held > 0 {
             return self.tasks[task].backlog.push_back(request);
         }
@@ -22,6 +25,27 @@ impl Engine<'_> {
             Some(thread) => self.wake(thread, Work::Request(request)),
             None => self.tasks[task].backlog.push_back(request),
         }
+    }
+
+    /// The request is for one thread, and no other takes it.
+    fn accept_on_connection(&mut self, task: usize, request: Request) {
+        let state = &mut self.tasks[task];
+        let nth = state.chance.below(state.inboxes.len() as u64) as usize;
+        state.inboxes[nth].push_back(request);
+        self.wake_for_own(task, nth);
+    }
+
+    /// A thread that sleeps wakes for what waits on its connections.
+    pub(super) fn wake_for_own(&mut self, task: usize, nth: usize) {
+        let state = &mut self.tasks[task];
+        let thread = state.first + nth;
+        let Some(at) = state.sleepers.iter().position(|other| *other == thread) else { return };
+        if state.held > 0 {
+            return;
+        }
+        let Some(request) = state.inboxes[nth].pop_front() else { return };
+        state.sleepers.remove(at);
+        self.wake(thread, Work::Request(request));
     }
 
     /// A runtime's thread that looks for work takes it; else it waits for one, and wakes one where a core is free.
@@ -269,7 +293,7 @@ impl Engine<'_> {
             Work::Spin(_) => return self.has_polled_enough(thread, at),
             Work::Endless | Work::Polling(_) | Work::Nothing => {}
         }
-        let next = self.tasks[task].backlog.pop_front();
+        let next = self.tasks[task].next_request(thread);
         match (next, self.scenario.tasks[task].style) {
             (Some(request), _) => self.take_up(at, request),
             (None, Style::Runtime { polls }) if polls > Nanos::ZERO && !self.has_polled(thread) => {

@@ -30,6 +30,9 @@ pub struct Task {
     pub nice: i8,
     /// Its session, which is a task group where the kernel model has autogroup; `None`: one of its own.
     pub session: Option<u32>,
+    /// Requests come on connections that belong to one thread each, as in memcached: one waits for its own thread even if others
+    /// sleep. Not of a runtime.
+    pub own_connections: bool,
     /// Of a lane: how long a member runs before the next one.
     pub slice: Nanos,
     /// What arrives.
@@ -175,6 +178,7 @@ impl Task {
             style: Style::Threads,
             nice: 0,
             session: None,
+            own_connections: false,
             slice: SLICE_DEFAULT,
             load,
             helpers: Vec::new(),

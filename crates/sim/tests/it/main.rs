@@ -3,6 +3,7 @@
 mod backend;
 mod closed_loop;
 mod common;
+mod connections;
 mod controllers;
 mod digests;
 mod hunt;
