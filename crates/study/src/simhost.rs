@@ -75,7 +75,7 @@ impl Parameters {
         };
         let Measured { services, mechanism, overhead } = measured;
         let service_ns = 1e9 / median(services, LOAD_CASE, SERVICE, "peak_rps")?;
-        let switch_ns = median(overhead, "switch", "futex", "switch_us")? * 1e3 / 2.0;
+        let switch_ns = median(overhead, "switch", "no programs", "switch_us")? * 1e3 / 2.0;
         let woken = median(mechanism, "wake over SCHED_IDLE", "futex", "delay_ns_p50")?;
         Ok(Parameters {
             rate: measured.base(CASES[0].0, "offered_rps")?,
@@ -149,7 +149,8 @@ pub fn run(
     let mut report = BenchReport::new("sim-host", command);
     let parameters = Parameters::new(measured)?;
     report.notes = parameters.notes();
-    for (at, (case, threads)) in CASES.iter().enumerate() {
+    let was_measured = |(case, _): &&(&str, u32)| measured.row(case, BASE, "service_cpu").is_some();
+    for (at, (case, threads)) in CASES.iter().filter(was_measured).enumerate() {
         let costly = parameters.with_costly_wakes(measured, case)?;
         report.notes.push(format!(
             "{COSTLY}, {case}: a switch of {:.0} ns, so that a wake-up costs the core what it does where the service is alone (alone-idle-poll)",

@@ -26,6 +26,9 @@ pub struct Args {
     /// Simulate one file and print what it cost
     #[arg(long, value_name = "FILE", hide = true)]
     measure: Option<PathBuf>,
+    /// With a trace that the checker reads
+    #[arg(long, requires = "measure", hide = true)]
+    checked: bool,
 }
 
 /// Where `make setup` puts a Python with the packages.
@@ -33,7 +36,7 @@ const PYTHON: &str = "target/python/bin/python";
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if let Some(file) = args.measure {
-        println!("{}", serde_json::to_string(&simspeed::measure(&file)?)?);
+        println!("{}", serde_json::to_string(&simspeed::measure(&file, args.checked)?)?);
         return Ok(ExitCode::SUCCESS);
     }
     let ready = || Some(PathBuf::from(PYTHON)).filter(|python| python.exists());
@@ -44,6 +47,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         cores: vec![24, 64, 256, 1_000],
         toy_ms: if quick { 100 } else { 2_000 },
         host_ms: if quick { 2 } else { 50 },
+        database_ms: if quick { 200 } else { 60_000 },
         python: args.python.or_else(ready).unwrap_or_else(|| "python3".into()),
         quell: std::env::current_exe().context("the path of this program")?,
     };

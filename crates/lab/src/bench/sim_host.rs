@@ -18,7 +18,7 @@ use super::{Common, command_line};
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// The directory with services.json, mechanism.json and overhead.json
+    /// The directory with services-memcached.json, mechanism.json and overhead.json
     #[arg(long, value_name = "DIRECTORY", default_value = "bench/results")]
     results: PathBuf,
 }
@@ -26,7 +26,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode> {
     let read = |name: &str| BenchReport::read(&args.results.join(name));
     let measured = simhost::Measured {
-        services: read("services.json")?,
+        services: read("services-memcached.json")?,
         mechanism: read("mechanism.json")?,
         overhead: read("overhead.json")?,
     };

@@ -6,7 +6,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
+use quell_model::Event;
 use quell_sim::file::Simulation;
+use quell_trace::check::{Checker, Options};
 use serde::{Deserialize, Serialize};
 
 use crate::simulate;
@@ -32,17 +34,25 @@ pub struct Cost {
     pub before_mb: f64,
 }
 
-/// Simulates a scenario file in this process.
+/// Simulates a scenario file in this process; `is_checked`: with a trace that the checker reads.
 ///
 /// # Errors
 /// When it cannot be simulated.
-pub fn measure(file: &Path) -> Result<Cost> {
+pub fn measure(file: &Path, is_checked: bool) -> Result<Cost> {
     let simulation = Simulation::load(file)?;
     let mut policy = simulate::policy(&simulation)?;
     let scenario = &simulation.scenario;
     let before_mb = resident_mb("VmRSS:");
     let began = Instant::now();
-    let report = quell_sim::run(scenario, policy.as_mut());
+    let report = match is_checked {
+        true => {
+            let meta = scenario.meta(policy.name());
+            let mut checker = Checker::new(&meta, Options::default());
+            let mut sink = |event: Event| checker.event(&event);
+            quell_sim::run_traced(scenario, policy.as_mut(), &mut sink)
+        }
+        false => quell_sim::run(scenario, policy.as_mut()),
+    };
     let took_s = began.elapsed().as_secs_f64();
     let peak_mb = resident_mb("VmHWM:");
     let first = report.tasks.first().context("a scenario without a task")?;
@@ -62,11 +72,13 @@ pub fn measure(file: &Path) -> Result<Cost> {
 ///
 /// # Errors
 /// When the process fails, or what it prints is no cost.
-pub(super) fn apart(quell: &Path, scenario: &str) -> Result<Cost> {
+pub(super) fn apart(quell: &Path, scenario: &str, is_checked: bool) -> Result<Cost> {
     let folder = tempfile::tempdir().context("a scratch directory")?;
     let file = folder.path().join("scenario.toml");
     std::fs::write(&file, scenario).context("write the scenario")?;
-    let output = Command::new(quell).args(["bench", "sim", "--measure"]).arg(&file).output();
+    let checked = is_checked.then_some("--checked");
+    let output =
+        Command::new(quell).args(["bench", "sim", "--measure"]).arg(&file).args(checked).output();
     let output = output.with_context(|| quell.display().to_string())?;
     let error = String::from_utf8_lossy(&output.stderr);
     let cost = serde_json::from_slice(&output.stdout);

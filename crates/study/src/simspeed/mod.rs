@@ -29,6 +29,8 @@ pub struct SimSpeedSpec {
     pub toy_ms: u64,
     /// As `toy_ms`.
     pub host_ms: u64,
+    /// As `toy_ms`, of the paper's database.
+    pub database_ms: u64,
     /// The Python that has the other simulators.
     pub python: PathBuf,
 }
@@ -36,9 +38,19 @@ pub struct SimSpeedSpec {
 /// The toy model: servers, mean time between requests and mean service time in microseconds.
 const TOY: (usize, f64, f64) = (10, 1.25, 10.0);
 
+/// The workload whose speed is a target: 64 cores of Linux 4.1, and workers that wait for each other.
+const TPCH: &str = include_str!("../../../../examples/sim/wasted-cores-tpch.toml");
+
+/// The rows of the simulator with one queue for all cores, with Linux's queues, and with a trace that the checker reads.
+const GLOBAL: &str = "quell";
+const LINUX: &str = "quell, linux-6.12";
+const CHECKED: &str = "quell, traced and checked";
+
 /// A scenario to measure.
 struct Case {
     name: String,
+    /// The name of its rows.
+    system: &'static str,
     scenario: String,
     /// Two events a request, as others count them, instead of the simulator's own.
     counts_requests: bool,
@@ -61,20 +73,28 @@ pub fn run(spec: &SimSpeedSpec, progress: &mut dyn Progress, stop: &Stop) -> Res
     let mut report = BenchReport::new("sim", &spec.command);
     let hosts =
         Load::ALL.iter().flat_map(|load| spec.cores.iter().map(|cores| host(spec, *cores, *load)));
-    let cases: Vec<Case> = [toy(spec)].into_iter().chain(hosts).collect();
+    let cases: Vec<Case> = [toy(spec)].into_iter().chain(database(spec)).chain(hosts).collect();
     let steps = spec.rounds * cases.len();
     let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); cases.len()];
     for round in 0..spec.rounds {
         for (at, case) in cases.iter().enumerate() {
             stop.check()?;
             progress.step(round * cases.len() + at, steps, &case.name);
-            let cost = measure::apart(&spec.quell, &case.scenario);
+            let cost = measure::apart(&spec.quell, &case.scenario, case.system == CHECKED);
             costs[at].push(cost.with_context(|| case.name.clone())?);
         }
     }
     progress.step(steps, steps, "done");
-    for (case, costs) in cases.iter().zip(&costs) {
+    let costs_of = &costs;
+    for (case, costs) in cases.iter().zip(costs_of) {
         put(&mut report, case, costs);
+        // The same requests take so many times as long as with one queue.
+        let global = cases.iter().position(|it| it.name == case.name && it.system == GLOBAL);
+        if let Some(global) = global.filter(|_| case.system != GLOBAL) {
+            let took = |costs: &[Cost]| costs.iter().map(|cost| cost.took_s).collect::<Vec<f64>>();
+            let (ours, theirs) = (took(costs), took(&costs_of[global]));
+            report.compare(&case.name, (case.system, &ours), (GLOBAL, &theirs), "took_s");
+        }
     }
     if let (Some(case), Some(costs)) = (cases.first(), costs.first()) {
         peers::compare(spec, &mut report, case, costs, stop)?;
@@ -84,10 +104,11 @@ pub fn run(spec: &SimSpeedSpec, progress: &mut dyn Progress, stop: &Stop) -> Res
 
 fn put(report: &mut BenchReport, case: &Case, costs: &[Cost]) {
     let mut push = |metric: &str, value: &dyn Fn(&Cost) -> f64| {
-        report.push(&case.name, "quell", metric, costs.iter().map(value).collect());
+        report.push(&case.name, case.system, metric, costs.iter().map(value).collect());
     };
     push("events_per_s", &|cost| case.events(cost) / cost.took_s);
     push("simulated_s_per_s", &|cost| cost.simulated_s / cost.took_s);
+    push("took_s", &|cost| cost.took_s);
     push("decisions_per_s", &|cost| cost.decisions as f64 / cost.took_s);
     push("peak_memory_mb", &|cost| cost.peak_mb);
     push("simulation_memory_mb", &|cost| cost.peak_mb - cost.before_mb);
@@ -106,7 +127,21 @@ fn toy(spec: &SimSpeedSpec) -> Case {
         (1e6 / gap) as u64,
         (service * 1e3) as u64,
     );
-    Case { name: "toy queue, 10 servers".to_owned(), scenario, counts_requests: true }
+    let name = "toy queue, 10 servers".to_owned();
+    Case { name, system: GLOBAL, scenario, counts_requests: true }
+}
+
+/// The database of the paper, alone, and with a trace that the checker reads.
+fn database(spec: &SimSpeedSpec) -> [Case; 2] {
+    let scenario = TPCH
+        .replace("length_ms = 20000", &format!("length_ms = {}", spec.database_ms))
+        .replace("length_permille = 50", "length_permille = 2000");
+    [GLOBAL, CHECKED].map(|system| Case {
+        name: "64 cores of Linux 4.1, TPC-H".to_owned(),
+        system,
+        scenario: scenario.clone(),
+        counts_requests: false,
+    })
 }
 
 /// What the simulated hosts serve, beside streams on all cores that are left, with decisions every 10 us.
@@ -120,16 +155,18 @@ enum Load {
     /// The same requests on a stock kernel that shares cores, under a policy that asks for no tick: it is asked when tasks or
     /// cores change.
     OnChange,
+    /// The same on Linux 6.12 with a queue for each core.
+    OnLinux,
 }
 
 impl Load {
-    const ALL: [Load; 3] = [Load::Short, Load::Long, Load::OnChange];
+    const ALL: [Load; 4] = [Load::Short, Load::Long, Load::OnChange, Load::OnLinux];
 
     fn case(self, cores: usize) -> String {
         match self {
             Load::Short => format!("{cores} cores, 66,000 requests/s a core"),
             Load::Long => format!("{cores} cores, 10,000 requests/s a core"),
-            Load::OnChange => {
+            Load::OnChange | Load::OnLinux => {
                 format!("{cores} cores, 10,000 requests/s a core, decisions on change")
             }
         }
@@ -150,7 +187,7 @@ impl Load {
                 cores / 4,
                 silo(6_000, cores / 4)
             ),
-            Load::Long | Load::OnChange => silo(10_000, cores / 2),
+            Load::Long | Load::OnChange | Load::OnLinux => silo(10_000, cores / 2),
         }
     }
 
@@ -159,6 +196,9 @@ impl Load {
         match self {
             Load::Short | Load::Long => "policy = \"caladan\"\ntick_us = 10",
             Load::OnChange => "policy = \"static\"\ncores = \"shared\"\ntick_us = 10",
+            Load::OnLinux => {
+                "policy = \"static\"\ncores = \"shared\"\ntick_us = 10\n[kernel]\nmodel = \"linux-6.12\""
+            }
         }
     }
 }
@@ -175,7 +215,8 @@ fn host(spec: &SimSpeedSpec, cores: usize, load: Load) -> Case {
         load.host(),
         load.services(cores),
     );
-    Case { name: load.case(cores), scenario, counts_requests: false }
+    let system = if matches!(load, Load::OnLinux) { LINUX } else { GLOBAL };
+    Case { name: load.case(cores), system, scenario, counts_requests: false }
 }
 
 #[cfg(test)]
@@ -193,6 +234,7 @@ mod tests {
             cores: Vec::new(),
             toy_ms: 1,
             host_ms: 2,
+            database_ms: 2,
             python: PathBuf::new(),
         };
         let mut decisions = Vec::new();
@@ -210,7 +252,7 @@ mod tests {
         for (load, made) in decisions {
             match load {
                 Load::Short | Load::Long => assert_eq!(made, ticks + 1),
-                Load::OnChange => assert!(made < ticks, "{made} of {ticks}"),
+                Load::OnChange | Load::OnLinux => assert!(made < ticks, "{made} of {ticks}"),
             }
         }
     }
