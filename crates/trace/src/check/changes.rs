@@ -17,7 +17,8 @@ pub(super) struct Loss {
 /// A wake-up onto a busy core although others were idle and allowed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BusyWakeup {
-    pub(super) onto: CoreId,
+    /// Index into the topology.
+    pub(super) onto: usize,
     pub(super) idle: CoreSet,
 }
 
@@ -75,7 +76,7 @@ impl HostVisitor for Changes {
         idle: &CoreSet,
         _at: Nanos,
     ) {
-        self.busy_wakeup = Some(BusyWakeup { onto: onto.id, idle: *idle });
+        self.busy_wakeup = Some(BusyWakeup { onto: onto.index, idle: *idle });
     }
 
     fn core_lost(&mut self, core: &HostCore, from: Nanos, _at: Nanos, count: u64) {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use quell_model::{CoreSet, Nanos};
 
+use super::cause::{Cause, Charges};
 use super::evidence::{Evidence, Totals};
-use super::waiters::WaiterTotals;
+use super::waiters::{Waited, WaiterTotals};
 use super::window::Window;
 use super::{Grade, Label, Options, label};
 use crate::host::PolicyReason;
@@ -41,8 +42,10 @@ pub(super) struct Episode {
     quell: Nanos,
     /// By policy, where one explains it.
     policies: BTreeMap<PolicyReason, Nanos>,
-    /// Who waited and does no more, and how long.
-    waiters: BTreeMap<i32, Nanos>,
+    /// Threads that waited and do no more: how long, by how they came to wait.
+    waiters: BTreeMap<i32, Charges>,
+    /// The time of all waiters, by why they waited.
+    pub(super) charges: Charges,
     /// Whose own account says more.
     included: BTreeMap<i32, Nanos>,
     /// The cores that they could have used.
@@ -64,6 +67,7 @@ impl Episode {
             quell: Nanos::ZERO,
             policies: BTreeMap::new(),
             waiters: BTreeMap::new(),
+            charges: Charges::default(),
             included: BTreeMap::new(),
             idle: CoreSet::EMPTY,
             before: Totals::default(),
@@ -100,11 +104,8 @@ impl Episode {
     }
 
     /// A waiter waited in the queue for so long.
-    pub(super) fn credit(&mut self, waiter: i32, time: Nanos) {
-        let is_known = self.waiters.contains_key(&waiter);
-        if time > Nanos::ZERO && (is_known || self.waiters.len() < WAITERS_MAX) {
-            *self.waiters.entry(waiter).or_default() += time;
-        }
+    pub(super) fn credit(&mut self, waited: &Waited) {
+        credit(&mut self.waiters, waited);
     }
 
     /// A waiter's own account says more than the queue's, which another thread's move has cut short.
@@ -114,17 +115,17 @@ impl Episode {
         self.included.insert(waiter, wait.wasted);
     }
 
-    /// Who waited, and how long, with those who do so still.
-    pub(super) fn all_waiters(&self, present: &[(i32, Nanos)]) -> BTreeMap<i32, Nanos> {
+    /// The threads that waited, with those that do so still: how long, and how they came to wait for most of it.
+    pub(super) fn all_waiters(&self, present: &[Waited]) -> BTreeMap<i32, (Nanos, Cause)> {
         let mut all = self.waiters.clone();
-        for (waiter, time) in present {
-            if all.len() < WAITERS_MAX || all.contains_key(waiter) {
-                *all.entry(*waiter).or_default() += *time;
-            }
-        }
+        present.iter().for_each(|waited| credit(&mut all, waited));
+        let summed = |(tid, charges): (i32, Charges)| {
+            (tid, (charges.total(), charges.most().unwrap_or(Cause::Seen)))
+        };
+        let mut all: BTreeMap<i32, (Nanos, Cause)> = all.into_iter().map(summed).collect();
         for (waiter, time) in &self.included {
-            let known = all.entry(*waiter).or_default();
-            *known = (*known).max(*time);
+            let known = all.entry(*waiter).or_insert((Nanos::ZERO, Cause::Seen));
+            known.0 = known.0.max(*time);
         }
         all
     }
@@ -149,6 +150,7 @@ impl Episode {
         self.quell = Nanos::ZERO;
         self.policies.clear();
         self.waiters.clear();
+        self.charges.clear();
         self.included.clear();
         self.idle = CoreSet::EMPTY;
         self.found = None;
@@ -159,13 +161,13 @@ impl Episode {
         &self,
         kind: Kind,
         evidence: &Evidence,
-        waiters: &BTreeMap<i32, Nanos>,
+        waiters: &BTreeMap<i32, (Nanos, Cause)>,
     ) -> (Option<Grade>, Label) {
         match kind {
             Kind::Wasted => {
                 let grade = if self.by_grade[0] >= self.by_grade[1] { Grade::A } else { Grade::B };
                 let quell = self.quell.0 > self.wasted.0 / 2;
-                (Some(grade), label::of_waste(grade, quell, evidence, self.wasted))
+                (Some(grade), label::of_waste(quell, evidence, self.wasted, &self.charges))
             }
             Kind::AllowedByPolicy => {
                 let longest = self.policies.iter().max_by_key(|(_, time)| **time);
@@ -175,6 +177,14 @@ impl Episode {
             Kind::Unknown if waiters.contains_key(&NOBODY_KNOWN) => (None, Label::ThreadsUnknown),
             Kind::Unknown => (None, Label::AffinityUnknown),
         }
+    }
+}
+
+fn credit(waiters: &mut BTreeMap<i32, Charges>, waited: &Waited) {
+    let Waited { tid, time, came } = *waited;
+    let is_known = waiters.contains_key(&tid);
+    if time > Nanos::ZERO && (is_known || waiters.len() < WAITERS_MAX) {
+        waiters.entry(tid).or_default().add(came, time, 1);
     }
 }
 

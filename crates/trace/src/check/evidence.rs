@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use quell_model::{Core, CoreId, CoreSet, Event, MoveCause, Nanos, ThreadName, Topology, What};
 use serde::{Deserialize, Serialize};
 
+use super::cause::Cause;
 use super::changes::BusyWakeup;
+use super::domains::Domains;
+use super::passes;
 use crate::host::{HostCore, HostState, Occupant};
 
 /// Moves that are remembered one by one.
@@ -31,10 +34,12 @@ const CAUSES: [MoveCause; 11] = [
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     moves: [u64; CAUSES.len()],
-    busy_wakeups_inside: u64,
-    busy_wakeups_outside: u64,
-    passes_on_idle: u64,
-    passes_elsewhere: u64,
+    /// Passes of the balancer on idle cores, and on others.
+    passes: [u64; 2],
+    /// The same as softirqs.
+    softirqs: [u64; 2],
+    /// Wake-ups onto this queue's core while another one of the same cache idled, or only others.
+    pub(super) busy_wakeups: [u64; 2],
     forks: u64,
     execs: u64,
     exits: u64,
@@ -78,9 +83,9 @@ pub struct Evidence {
     /// The last migrations to or from the queue of the violation.
     #[serde(rename = "migrations_here")]
     pub moves_here: Vec<Move>,
-    /// Wake-ups onto busy cores although a core in the same last-level cache was idle and allowed.
+    /// Wake-ups onto this core while it was busy, although a core in the same last-level cache was idle and allowed.
     pub busy_wakeups_inside_llc: u64,
-    /// Wake-ups onto busy cores although a core was idle and allowed, and only outside that cache.
+    /// Wake-ups onto this core while it was busy, although a core was idle and allowed, and only outside that cache.
     pub busy_wakeups_outside_llc: u64,
     /// Passes of the load balancer on idle cores; null when the source does not tell passes.
     pub balance_passes_on_idle: Option<u64>,
@@ -98,7 +103,8 @@ pub struct Evidence {
     pub queues: BTreeMap<CoreId, u32>,
     /// The cores that balance with the violation's core: the span of its top domain; null when not known.
     pub domain: Option<CoreSet>,
-    /// The group (node, or last-level cache) of an idle core, where it is another than the waiter's.
+    /// The scheduling group of an idle core at the lowest level that it shares with the waiter's core, where it is another
+    /// than the waiter's. Its node or last-level cache where groups are not known.
     pub idle_group: Option<GroupLoad>,
     /// The waiter's group then.
     pub busy_group: Option<GroupLoad>,
@@ -121,6 +127,9 @@ pub(super) struct Log {
     totals: Totals,
     moves: VecDeque<LoggedMove>,
     passes_told: bool,
+    softirqs_told: bool,
+    /// By core index: wake-ups onto it while it was busy, as in [`Totals`].
+    busy_wakeups: Vec<[u64; 2]>,
     /// The cores that share a last-level cache with each core, by its index.
     llc: Vec<CoreSet>,
 }
@@ -136,12 +145,21 @@ impl Log {
             totals: Totals::default(),
             moves: VecDeque::new(),
             passes_told: false,
+            softirqs_told: false,
+            busy_wakeups: vec![[0; 2]; cores.len()],
             llc: cores.iter().map(llc).collect(),
         }
     }
 
-    pub(super) fn totals(&self) -> Totals {
-        self.totals
+    /// What has happened so far, seen from one core's queue.
+    pub(super) fn totals(&self, on: Option<usize>) -> Totals {
+        let busy_wakeups = on.map(|on| self.busy_wakeups[on]).unwrap_or_default();
+        Totals { busy_wakeups, ..self.totals }
+    }
+
+    /// What has happened so far, of the whole host.
+    pub(super) fn host_totals(&self) -> &Totals {
+        &self.totals
     }
 
     /// Takes an event before the host does.
@@ -164,12 +182,13 @@ impl Log {
                 });
             }
             What::Softirq { vector: What::BALANCER, begins } => {
+                self.softirqs_told = true;
+                let is_elsewhere = !host.idle().contains(event.core);
+                self.totals.softirqs[usize::from(is_elsewhere)] += u64::from(*begins);
+            }
+            What::Pass(pass) => {
                 self.passes_told = true;
-                match (begins, host.idle().contains(event.core)) {
-                    (false, _) => {}
-                    (true, true) => self.totals.passes_on_idle += 1,
-                    (true, false) => self.totals.passes_elsewhere += 1,
-                }
+                self.totals.passes[usize::from(!passes::is_of_idle_core(pass))] += 1;
             }
             What::Fork { .. } => self.totals.forks += 1,
             What::Exec { .. } => self.totals.execs += 1,
@@ -179,29 +198,43 @@ impl Log {
     }
 
     /// Counts a wake-up onto a busy core although others were idle and allowed.
-    pub(super) fn busy_wakeup(&mut self, wakeup: &BusyWakeup, topology: &Topology) {
-        let Some(onto) = topology.position(wakeup.onto) else { return };
-        match wakeup.idle.intersection(&self.llc[onto]).is_empty() {
-            false => self.totals.busy_wakeups_inside += 1,
-            true => self.totals.busy_wakeups_outside += 1,
+    pub(super) fn busy_wakeup(&mut self, wakeup: &BusyWakeup) {
+        let is_outside = self.cause_of(wakeup) == Cause::WokenOutsideLlc;
+        if let Some(counts) = self.busy_wakeups.get_mut(wakeup.onto) {
+            counts[usize::from(is_outside)] += 1;
+        }
+    }
+
+    /// Where the idle cores of such a wake-up are.
+    pub(super) fn cause_of(&self, wakeup: &BusyWakeup) -> Cause {
+        let shared = self.llc.get(wakeup.onto).copied().unwrap_or_default();
+        match wakeup.idle.is_disjoint(&shared) {
+            true => Cause::WokenOutsideLlc,
+            false => Cause::WokenInsideLlc,
         }
     }
 
     /// What happened since `before`, seen from one core's queue.
-    pub(super) fn since(&self, before: &Totals, from: Nanos, on: CoreId) -> Evidence {
-        let now = &self.totals;
+    pub(super) fn since(&self, before: &Totals, from: Nanos, on: &HostCore) -> Evidence {
+        let (now, on) = (&self.totals(Some(on.index)), on.id);
         let here = |moved: &&LoggedMove| moved.at >= from && (moved.from == on || moved.to == on);
         let latest = self.moves.iter().rev().filter(here).take(MOVES_LISTED);
         let mut moves_here: Vec<Move> = latest.map(LoggedMove::listed).collect();
         moves_here.reverse();
-        let passes = |count: u64| self.passes_told.then_some(count);
+        let [inside, outside] =
+            std::array::from_fn(|at| now.busy_wakeups[at] - before.busy_wakeups[at]);
+        let passes = |at: usize| match (self.passes_told, self.softirqs_told) {
+            (true, _) => Some(now.passes[at] - before.passes[at]),
+            (_, true) => Some(now.softirqs[at] - before.softirqs[at]),
+            _ => None,
+        };
         Evidence {
-            moves: self.moves_since(before),
+            moves: self.moves_since(now, before),
             moves_here,
-            busy_wakeups_inside_llc: now.busy_wakeups_inside - before.busy_wakeups_inside,
-            busy_wakeups_outside_llc: now.busy_wakeups_outside - before.busy_wakeups_outside,
-            balance_passes_on_idle: passes(now.passes_on_idle - before.passes_on_idle),
-            balance_passes_elsewhere: passes(now.passes_elsewhere - before.passes_elsewhere),
+            busy_wakeups_inside_llc: inside,
+            busy_wakeups_outside_llc: outside,
+            balance_passes_on_idle: passes(0),
+            balance_passes_elsewhere: passes(1),
             forks: now.forks - before.forks,
             execs: now.execs - before.execs,
             exits: now.exits - before.exits,
@@ -210,14 +243,20 @@ impl Log {
         }
     }
 
-    /// Moves since `before`, by cause.
-    pub(super) fn moves_since(&self, before: &Totals) -> BTreeMap<MoveCause, u64> {
-        let counts = self.totals.moves.iter().zip(before.moves).map(|(now, before)| now - before);
+    /// Moves between two instants, by cause.
+    pub(super) fn moves_since(&self, now: &Totals, before: &Totals) -> BTreeMap<MoveCause, u64> {
+        let counts = now.moves.iter().zip(before.moves).map(|(now, before)| now - before);
         CAUSES.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
     }
 
     /// Adds how the host looks now: queues, and the loads of the groups of an idle core and of the waiter's.
-    pub(super) fn look(&self, evidence: &mut Evidence, host: &HostState, idle: CoreId, on: CoreId) {
+    pub(super) fn look(
+        &self,
+        evidence: &mut Evidence,
+        (host, domains): (&HostState, &Domains),
+        idle: CoreId,
+        on: CoreId,
+    ) {
         let queue = |core: &HostCore| {
             let running = match host.occupant(core.index) {
                 Occupant::Unknown => return None,
@@ -227,8 +266,10 @@ impl Log {
             Some((core.id, core.waiting + running))
         };
         evidence.queues = host.cores().iter().filter_map(queue).collect();
-        evidence.domain = host.core(on).and_then(|core| core.domain);
-        let (idle, busy) = (self.group(host.topology(), idle), self.group(host.topology(), on));
+        let shown = host.core(on).and_then(|core| core.domain);
+        evidence.domain = domains.reach(on).copied().or(shown);
+        let own = || (self.group(host.topology(), idle), self.group(host.topology(), on));
+        let (idle, busy) = domains.groups(idle, on).unwrap_or_else(own);
         if idle != busy {
             evidence.idle_group = group_load(host, idle);
             evidence.busy_group = group_load(host, busy);

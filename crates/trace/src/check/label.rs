@@ -1,15 +1,14 @@
-//! The label of a violation: the first cause that its evidence supports.
+//! The label of a violation: the cause of most of its wasted time.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use quell_model::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::{Evidence, Grade};
+use super::Evidence;
+use super::cause::{Cause, Charges};
 use crate::host::PolicyReason;
-
-/// Wake-ups onto busy cores that are no accident: so many in a second of waste.
-const BUSY_WAKEUPS_PER_S: u64 = 20;
 
 /// Why threads wait beside an idle core, as far as the evidence says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -20,12 +19,18 @@ pub enum Label {
     /// No scheduling domain joins the cores.
     #[serde(rename = "no-common-domain")]
     Domains,
+    /// At every level of the idle cores' domains the waiters' core is in their own group: Scheduling Group Construction.
+    Groups,
     /// Threads are woken onto busy cores although one in the same last-level cache is idle: the search for an
     /// idle core gave up.
     WakeupInsideLlc,
     /// Threads are woken onto busy cores, and the idle cores lie outside their last-level cache, where no wake-up
     /// looks: Overload-on-Wakeup.
     WakeupOutsideLlc,
+    /// Threads are placed onto busy cores when they are created, although others idle.
+    Fork,
+    /// Migrations bring threads onto busy cores although others idle.
+    Migration,
     /// A heavy thread makes the idle core's group look loaded on average: Group Imbalance.
     GroupImbalance,
     /// The hypervisor took more than half of the time: cores that look busy were not running.
@@ -46,22 +51,59 @@ pub enum Label {
     Unknown,
 }
 
-/// Labels waste that no policy explains.
-pub(super) fn of_waste(grade: Grade, quell: bool, evidence: &Evidence, wasted: Nanos) -> Label {
-    let at_least = (wasted.0 / (1_000_000_000 / BUSY_WAKEUPS_PER_S)).max(2);
+/// Labels waste that no policy explains: by the cause of most of its time. Time that no cause explains counts for what
+/// the evidence says.
+///
+/// Labels with the same time are in the order of [`Label`]. Threads that Quell manages have their own label where they
+/// waited for most of the time, and a hypervisor that took more than half of the time comes before the balancer.
+pub(super) fn of_waste(
+    quell: bool,
+    evidence: &Evidence,
+    wasted: Nanos,
+    charges: &Charges,
+) -> Label {
+    if quell {
+        return Label::Quell;
+    }
+    let unexplained = of_evidence(evidence, wasted);
+    let mut times: BTreeMap<Label, Nanos> = BTreeMap::new();
+    for (cause, time) in charges.iter() {
+        let label = of_cause(cause).unwrap_or(unexplained);
+        let sum = times.entry(label).or_default();
+        sum.0 = sum.0.saturating_add(time.0);
+    }
+    let most = times.into_iter().rev().max_by_key(|(_, time)| *time);
+    match most.map_or(unexplained, |(label, _)| label) {
+        Label::BalancedInVain if unexplained == Label::Hypervisor => unexplained,
+        label => label,
+    }
+}
+
+/// The label of a cause; `None` where it explains nothing.
+fn of_cause(cause: Cause) -> Option<Label> {
+    match cause {
+        Cause::NoCommonDomain => Some(Label::Domains),
+        Cause::Groups => Some(Label::Groups),
+        Cause::WokenOutsideLlc => Some(Label::WakeupOutsideLlc),
+        Cause::WokenInsideLlc => Some(Label::WakeupInsideLlc),
+        Cause::Forked => Some(Label::Fork),
+        Cause::Migrated(_) => Some(Label::Migration),
+        Cause::GroupImbalance => Some(Label::GroupImbalance),
+        Cause::Left(_) => Some(Label::BalancedInVain),
+        cause => {
+            debug_assert!(cause.is_unexplained(), "{cause:?} has a label");
+            None
+        }
+    }
+}
+
+/// What the loads of groups, the hypervisor and counts of passes say.
+fn of_evidence(evidence: &Evidence, wasted: Nanos) -> Label {
     let hidden = |evidence: &Evidence| {
         let (idle, busy) = (evidence.idle_group.as_ref()?, evidence.busy_group.as_ref()?);
         Some(idle.mean >= busy.mean && idle.minimum < busy.minimum)
     };
-    if quell {
-        Label::Quell
-    } else if grade == Grade::B {
-        Label::Domains
-    } else if evidence.busy_wakeups_outside_llc >= at_least {
-        Label::WakeupOutsideLlc
-    } else if evidence.busy_wakeups_inside_llc >= at_least {
-        Label::WakeupInsideLlc
-    } else if hidden(evidence).unwrap_or(false) {
+    if hidden(evidence).unwrap_or(false) {
         Label::GroupImbalance
     } else if evidence.stolen_ms * 2e6 > wasted.0 as f64 {
         Label::Hypervisor
@@ -85,6 +127,13 @@ impl fmt::Display for Label {
             Label::WakeupOutsideLlc => {
                 "wakeup-outside-llc: woken onto busy cores, idle ones lie outside the cache (Overload-on-Wakeup)"
             }
+            Label::Groups => {
+                "groups: idle cores count this core's load as their own group's (Scheduling Group Construction)"
+            }
+            Label::Fork => {
+                "fork: placed onto busy cores when they were created, while others idled"
+            }
+            Label::Migration => "migration: brought onto busy cores while others idled",
             Label::GroupImbalance => {
                 "group-imbalance: a heavy thread hides idle cores in its group's average"
             }

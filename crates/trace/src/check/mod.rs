@@ -11,19 +11,26 @@
 //!    wait some milliseconds each, so a waiter alone would never show that they share it needlessly: the queue
 //!    does. It starts again when a waiting thread is moved out of it, as in the paper. A waiter's own account
 //!    starts again when it runs or is moved.
-//! 4. Where an account fills its window, the queue's episode is a finding; the evidence of what happened
-//!    meanwhile gets it a label.
+//! 4. The time of each waiter is charged to a [`Cause`]: how it came to wait there, later the passes of the balancer
+//!    that left it there.
+//! 5. Where an account fills its window, the queue's episode is a finding. The cause of most of its time is its label.
 //!
 //! After a loss of events, or while cores come and go, nothing is concluded until the next keyframe.
 
+mod arrival;
+mod cause;
 mod changes;
+mod domains;
 mod episode;
 mod evidence;
 mod facts;
+mod finding;
 mod flight;
 mod label;
 mod managed;
 mod options;
+mod passes;
+mod phases;
 mod placement;
 mod report;
 mod sampler;
@@ -35,20 +42,22 @@ mod window;
 
 use std::sync::Arc;
 
-use quell_model::{CoreId, CoreSet, Event, Keyframe, Meta, Nanos, Permille, TaskNames, What};
+use quell_model::{CoreId, CoreSet, Event, Keyframe, Left, Meta, Nanos, Pass, TaskNames, What};
 
+use arrival::Arrivals;
 use changes::{Changes, Loss};
-use episode::{Episode, Kind, WAITERS_MAX};
+use domains::Domains;
+use episode::{Episode, Kind};
 use evidence::{Log, Totals};
 use report::Basis;
 use verdict::judge;
-use waiters::{WaiterTotals, Waiters};
+use waiters::{WaiterId, WaiterTotals, Waiters};
 
-use crate::host::{HostState, HostThread, Queues, ThreadState, WastedTime};
-use crate::import::NOBODY_KNOWN;
+use crate::host::{HostState, Queues, ThreadState, WastedTime};
 
 pub use crate::host::PolicyReason;
 
+pub use cause::{Cause, CauseShare};
 pub use evidence::{Evidence, GroupLoad, Move};
 pub use facts::facts;
 pub use flight::Flight;
@@ -90,6 +99,9 @@ pub struct Checker {
     /// What the host state has reported and is not taken yet.
     changes: Changes,
     log: Log,
+    domains: Domains,
+    /// How each thread came to its core.
+    arrivals: Arrivals,
     managed: Managed,
     tasks: TaskNames,
     /// By the core's number.
@@ -125,6 +137,8 @@ impl Checker {
             wasted: WastedTime::default(),
             changes: Changes::default(),
             log: Log::new(&meta.topology),
+            domains: Domains::new(cores),
+            arrivals: Arrivals::default(),
             managed: Managed::default(),
             tasks: TaskNames::default(),
             queues: (0..cores).map(|_| queue()).collect(),
@@ -178,17 +192,16 @@ impl Checker {
             false => drop(self.wasted.advance(&self.host, at)),
         }
         self.log.event(at, event, &self.host);
-        self.before(at, &event.what);
+        self.before(at, event);
         self.host.push(event, &mut self.changes);
         self.now = at;
         self.take_losses(at, event);
         self.take_word(at, &event.what);
         if let Some(wakeup) = &self.changes.busy_wakeup {
-            self.log.busy_wakeup(wakeup, self.host.topology());
+            self.log.busy_wakeup(wakeup);
         }
-        let is_keyframe = matches!(event.what, What::Keyframe(_));
-        self.place_waiters(at, is_keyframe);
-        if is_keyframe {
+        self.place_waiters(at, &event.what);
+        if matches!(event.what, What::Keyframe(_)) {
             self.report.samples += 1;
             self.end_blind(at);
             self.judging.get_or_insert(at);
@@ -201,8 +214,9 @@ impl Checker {
     }
 
     /// Notes what shows only while the host is as it was before the event.
-    fn before(&mut self, at: Nanos, what: &What) {
-        match what {
+    fn before(&mut self, at: Nanos, event: &Event) {
+        match &event.what {
+            What::Switch { left, how, .. } => self.before_switch(at, event.core, *left, *how),
             What::Migrate { thread, from, .. } => {
                 let waits = self.host.thread_by_tid(*thread).filter(|thread| {
                     let is_here = self.host.cores()[thread.core].id == *from;
@@ -223,6 +237,19 @@ impl Checker {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A thread leaves its core: whether it ran there matters to what it waits for.
+    fn before_switch(&mut self, at: Nanos, on: CoreId, left: i32, how: Left) {
+        let Some(thread) = self.host.thread_by_tid(left) else { return };
+        let is_here = self.host.cores()[thread.core].id == on;
+        match how {
+            Left::Preempted if is_here && thread.state == ThreadState::Running => {
+                self.arrivals.ran(WaiterId::of(thread), on, thread.since, at);
+            }
+            Left::Preempted => {}
+            _ => self.arrivals.left(thread.index.index()),
         }
     }
 
@@ -255,8 +282,18 @@ impl Checker {
         match what {
             What::Online { of, online } => {
                 let way = if *online { "on" } else { "off" };
+                self.domains.forget_passes();
                 self.go_blind(at, format!("core {of} went {way} line"));
             }
+            What::Domains(trees) => {
+                if self.domains.take_trees(trees) && self.judging.is_some() {
+                    // The kernel has rebuilt them: what was seen before does not count.
+                    self.pause(at);
+                    self.judging = Some(at);
+                }
+                self.changes.has_shifted = true;
+            }
+            What::Pass(pass) => self.take_pass(at, pass),
             What::Task(_) => self.tasks.take(what),
             What::Planned(plan) => {
                 let managed = ManagedThread {
@@ -267,6 +304,25 @@ impl Checker {
                 self.managed.processes.insert(plan.process, managed);
             }
             _ => {}
+        }
+    }
+
+    /// A pass of the balancer on an idle core left what waits in the queues that it compared.
+    fn take_pass(&mut self, at: Nanos, pass: &Pass) {
+        self.domains.take_pass(pass);
+        if !passes::is_of_idle_core(pass) {
+            return;
+        }
+        let queues = self.host.contended().union(&self.concerned);
+        for on in queues.iter().filter(|on| *on != pass.core) {
+            let Some(cause) = passes::left_by(pass, on, &self.domains) else { continue };
+            self.settle(on, at);
+            let host = &self.host;
+            self.waiters.pass_left(on, at, cause, |class| {
+                let key = host.class(class);
+                let allowed = key.allowed.or(host.assumed_affinity());
+                !key.is_pinned && allowed.is_some_and(|allowed| allowed.contains(pass.core))
+            });
         }
     }
 
@@ -321,7 +377,7 @@ impl Checker {
         let mut report = self.report;
         report.judged_s = self.judged.0 as f64 / 1e9;
         report.waste = (&self.wasted.total()).into();
-        report.migrations = self.log.moves_since(&Totals::default());
+        report.migrations = self.log.moves_since(self.log.host_totals(), &Totals::default());
         report.conclude(&basis);
         report
     }
@@ -367,8 +423,8 @@ impl Checker {
         }
         match self.host.core(on).filter(|_| is_concerned) {
             Some(core) => {
-                let host = &self.host;
-                self.waiters.judge(on, at, |class| judge(host, class, core));
+                let (host, domains) = (&self.host, &self.domains);
+                self.waiters.judge(on, at, |class| judge(host, domains, class, core));
             }
             None => self.waiters.clear(on, None),
         }
@@ -390,7 +446,8 @@ impl Checker {
         }
         for part in queue.parts.iter_mut().filter(|part| part.totals.is_any()) {
             if part.episode.from.is_none() {
-                part.episode.begin(at, self.log.totals());
+                let position = self.host.topology().position(on);
+                part.episode.begin(at, self.log.totals(position));
                 self.begun.insert(on);
             }
         }
@@ -421,7 +478,9 @@ impl Checker {
                 part.episode.add(from, at, &part.totals);
             }
         }
-        self.waiters.add(on, from, at);
+        let charges = &mut queue.parts[Kind::Wasted as usize].episode.charges;
+        self.waiters.add(on, from, at, charges);
+        self.waiters.expire(on, at);
         self.evaluate(on);
     }
 
@@ -446,35 +505,6 @@ impl Checker {
         }
     }
 
-    /// Makes findings of the episodes that fill their window.
-    fn evaluate(&mut self, on: CoreId) {
-        for kind in Kind::ALL {
-            let Some(queue) = self.queues.get_mut(on.index()) else { return };
-            let Part { episode, .. } = &mut queue.parts[kind as usize];
-            if episode.found.is_some() {
-                continue;
-            }
-            let mut over = episode.is_over(&self.options);
-            if kind == Kind::Wasted {
-                for (waiter, wait) in self.waiters.overdue(on, &self.options) {
-                    episode.include(waiter, wait);
-                    over = true;
-                }
-            }
-            if over {
-                let mut looks = Box::default();
-                if let Some(idle) = episode.idle.first() {
-                    self.log.look(&mut looks, &self.host, idle, on);
-                }
-                episode.found = Some(looks);
-                let finding = self.finding(on, kind);
-                if self.alerts.len() < ALERTS_MAX {
-                    self.alerts.extend(finding);
-                }
-            }
-        }
-    }
-
     /// A waiting thread was moved out of a queue: what was wrong is repaired, unless another waits there for longer
     /// than the window.
     fn repaired(&mut self, on: CoreId, at: Nanos) {
@@ -489,7 +519,8 @@ impl Checker {
         self.close(on, kind);
         let part = &mut self.queues[on.index()].parts[kind as usize];
         if part.totals.is_any() {
-            part.episode.begin(at, self.log.totals());
+            let position = self.host.topology().position(on);
+            part.episode.begin(at, self.log.totals(position));
             self.begun.insert(on);
         }
     }
@@ -504,55 +535,6 @@ impl Checker {
         self.waiters.begin_episode(on, kind);
         if queue.parts.iter().all(|part| part.episode.from.is_none()) {
             self.begun.remove(on);
-        }
-    }
-
-    /// The finding that an episode is, if it is one.
-    fn finding(&self, on: CoreId, kind: Kind) -> Option<WastedWait> {
-        let episode = &self.queues.get(on.index())?.parts[kind as usize].episode;
-        let (from, looks) = (episode.from?, episode.found.as_ref()?);
-        let meanwhile = self.log.since(&episode.before, from, on);
-        let evidence = Evidence {
-            queues: looks.queues.clone(),
-            domain: looks.domain,
-            idle_group: looks.idle_group.clone(),
-            busy_group: looks.busy_group.clone(),
-            ..meanwhile
-        };
-        let present = self.waiters.names(on, kind, WAITERS_MAX);
-        let waiters = episode.all_waiters(&present);
-        let (grade, label) = episode.verdict(kind, &evidence, &waiters);
-        let named = waiters.iter().filter(|(thread, _)| **thread != NOBODY_KNOWN);
-        let mut waiters: Vec<Waiter> =
-            named.map(|(thread, wasted)| self.waiter(*thread, *wasted)).collect();
-        waiters.sort_by(|a, b| b.wasted_ms.total_cmp(&a.wasted_ms));
-        let span = episode.until.since(from);
-        Some(WastedWait {
-            core: on,
-            from_ns: from.0,
-            until_ns: episode.until.0,
-            wasted_ms: episode.wasted.0 as f64 / 1e6,
-            share_percent: f64::from(Permille::of(episode.wasted, span).0) / 10.0,
-            waiters,
-            idle: episode.idle,
-            reach: grade,
-            label,
-            evidence,
-        })
-    }
-
-    fn waiter(&self, tid: i32, wasted: Nanos) -> Waiter {
-        let thread = self.host.thread_by_tid(tid);
-        let tgid = thread.map_or(0, HostThread::tgid);
-        let plan = self.managed.of(tid, tgid);
-        let affinity = thread.and_then(|thread| self.host.allowed(thread));
-        Waiter {
-            thread: tid,
-            process: tgid,
-            name: thread.map(|thread| thread.comm().to_string()).unwrap_or_default(),
-            wasted_ms: wasted.0 as f64 / 1e6,
-            allowed: plan.map(|plan| plan.original).or(affinity),
-            plan: plan.map(|plan| plan.reason.clone()),
         }
     }
 

@@ -1,8 +1,9 @@
 //! Which threads wait where, kept up with what the host state reports.
 
-use quell_model::{CoreId, Nanos};
+use quell_model::{CoreId, Nanos, What};
 
 use super::Checker;
+use super::cause::Cause;
 use super::changes::WaiterChange;
 use super::waiters::WaiterId;
 use crate::host::{ClassIndex, Queues, ThreadState};
@@ -10,7 +11,8 @@ use crate::host::{ClassIndex, Queues, ThreadState};
 impl Checker {
     /// Has each thread that changed wait where it does now. One that gets a core, is moved or ends begins anew when it
     /// waits again; so does one that may use other cores than before.
-    pub(super) fn place_waiters(&mut self, at: Nanos, is_keyframe: bool) {
+    pub(super) fn place_waiters(&mut self, at: Nanos, what: &What) {
+        let is_keyframe = matches!(what, What::Keyframe(_));
         if self.host.queues() == Queues::SizesOnly {
             return self.place_unnamed(at);
         }
@@ -27,6 +29,7 @@ impl Checker {
                 self.changes.relieved.push(was_on);
             }
             let place = (state == ThreadState::Waiting).then_some((on, class));
+            self.note_arrival(waiter, place, at, what);
             self.place_waiter(waiter, place, at);
         }
         self.changes.waiters = changes;
@@ -55,18 +58,58 @@ impl Checker {
         }
         if let Some((on, class)) = place {
             self.settle(on, at);
-            self.waiters.put(waiter, on, class);
+            let came = self.arrivals.wait(waiter, on, at);
+            self.waiters.put(waiter, (on, class), came, at);
         }
+    }
+
+    /// Notes how a thread came to the core on which it begins to wait.
+    fn note_arrival(
+        &mut self,
+        waiter: WaiterId,
+        place: Option<(CoreId, ClassIndex)>,
+        at: Nanos,
+        what: &What,
+    ) {
+        let Some((on, _)) =
+            place.filter(|(on, _)| self.waiters.at(waiter.slot) != Some((waiter, *on)))
+        else {
+            return;
+        };
+        let beside_idle = self.changes.busy_wakeup.as_ref();
+        let woken = beside_idle.map_or(Cause::Placed, |wakeup| self.log.cause_of(wakeup));
+        let cause = match what {
+            What::Woken { thread, is_new: true, .. } if thread.thread == waiter.tid => {
+                if beside_idle.is_some() {
+                    Cause::Forked
+                } else {
+                    Cause::Placed
+                }
+            }
+            // In a stream without `sched_wakeup` its waiting begins at `sched_waking`.
+            What::Woken { thread, .. } | What::Waking { thread, .. }
+                if thread.thread == waiter.tid =>
+            {
+                woken
+            }
+            What::Migrate { thread, to, cause, .. } if (*thread, *to) == (waiter.tid, on) => {
+                Cause::Migrated(*cause)
+            }
+            What::Keyframe(_) => Cause::Seen,
+            _ if self.arrivals.is_known(waiter, on) => return,
+            What::Switch { .. } => Cause::Preempted,
+            _ => Cause::Seen,
+        };
+        self.arrivals.came(waiter, on, at, cause);
     }
 
     /// The thread's part in the episodes of its queue is known.
     fn remove_waiter(&mut self, slot: usize, on: CoreId) {
-        let Some((waiter, _)) = self.waiters.at(slot) else { return };
-        let Some(lasted) = self.waiters.take(slot) else { return };
+        let Some(waited) = self.waiters.take(slot) else { return };
         let Some(queue) = self.queues.get_mut(on.index()) else { return };
-        for (part, time) in queue.parts.iter_mut().zip(lasted) {
+        for (part, waited) in queue.parts.iter_mut().zip(&waited) {
             if part.episode.from.is_some() {
-                part.episode.credit(waiter.tid, time);
+                part.episode.credit(waited);
             }
         }
     }

@@ -7,7 +7,7 @@ use quell_model::{CoreId, CoreSet, Meta, MoveCause, Nanos, Violation};
 use serde::{Deserialize, Serialize};
 
 use super::episode::Kind;
-use super::{Evidence, Grade, LISTED_MAX, Label, facts};
+use super::{Cause, CauseShare, Evidence, Grade, LISTED_MAX, Label, facts};
 use crate::host::{CoreTimes, WastedSplit};
 
 /// A stream of which more than one part in so many is blind is not called clean.
@@ -48,6 +48,8 @@ pub struct Waiter {
     pub name: String,
     /// How long it waited beside an idle core in this queue, in milliseconds.
     pub wasted_ms: f64,
+    /// How it came to wait here for most of that time.
+    pub came: Cause,
     /// The cores that it may use, or might before Quell; null when not known.
     pub allowed: Option<CoreSet>,
     /// Why Quell's plan keeps it off some; null when it is not managed.
@@ -73,8 +75,11 @@ pub struct WastedWait {
     pub idle: CoreSet,
     /// Who could have repaired it; null when affinities are not known.
     pub reach: Option<Grade>,
-    /// Why, as far as the evidence says.
+    /// The cause of most of it, as far as the evidence says.
     pub label: Label,
+    /// Time of waiting threads beside idle cores by its cause, the most time first; empty where a policy explains it or
+    /// affinities are not known.
+    pub causes: Vec<CauseShare>,
     /// The evidence.
     pub evidence: Evidence,
 }
@@ -260,6 +265,7 @@ impl Report {
         for finding in &mut self.violations {
             if let Some(seen) = closer.violations.iter().find(|seen| seen.core == finding.core) {
                 (finding.label, finding.evidence) = (seen.label, seen.evidence.clone());
+                finding.causes.clone_from(&seen.causes);
             }
         }
     }
@@ -394,6 +400,10 @@ fn write_details(f: &mut fmt::Formatter<'_>, finding: &WastedWait) -> fmt::Resul
             None => writeln!(f)?,
         }
     }
+    if !finding.causes.is_empty() {
+        let causes: Vec<String> = finding.causes.iter().map(CauseShare::to_string).collect();
+        writeln!(f, "  causes   {}", causes.join("; "))?;
+    }
     let evidence = &finding.evidence;
     let queues: Vec<String> =
         evidence.queues.iter().map(|(core, threads)| format!("{core}:{threads}")).collect();
@@ -426,7 +436,7 @@ fn write_details(f: &mut fmt::Formatter<'_>, finding: &WastedWait) -> fmt::Resul
     )?;
     writeln!(
         f,
-        "  wake-ups onto busy cores: {} with an idle core in the cache, {} with one outside only",
+        "  wake-ups onto this core while busy: {} with an idle core in the cache, {} with one outside only",
         evidence.busy_wakeups_inside_llc, evidence.busy_wakeups_outside_llc
     )?;
     writeln!(

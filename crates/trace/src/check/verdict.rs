@@ -3,6 +3,8 @@
 use quell_model::{CoreId, CoreSet, Rank};
 use serde::{Deserialize, Serialize};
 
+use super::cause::Cause;
+use super::domains::Domains;
 use super::episode::Kind;
 use crate::host::{ClassIndex, HostCore, HostState, PolicyReason, Queues};
 
@@ -34,8 +36,8 @@ impl Grade {
 /// What is to be said of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaiterVerdict {
-    /// It should have one of these cores.
-    Wasted { grade: Grade, cores: CoreSet, quell: bool },
+    /// It should have one of these cores. `barred`: why no balancing could bring it to any of them.
+    Wasted { grade: Grade, cores: CoreSet, quell: bool, barred: Option<Cause> },
     /// It might have one of these cores, and a policy says no.
     Allowed { reason: PolicyReason, cores: CoreSet },
     /// These cores are idle, and whether it may use them is not reported.
@@ -61,15 +63,21 @@ impl WaiterVerdict {
 }
 
 /// The verdict on threads of a class that wait on a core; `None` when no idle core concerns them.
-pub(super) fn judge(host: &HostState, class: ClassIndex, on: &HostCore) -> Option<WaiterVerdict> {
+pub(super) fn judge(
+    host: &HostState,
+    domains: &Domains,
+    class: ClassIndex,
+    on: &HostCore,
+) -> Option<WaiterVerdict> {
     if host.queues() == Queues::SizesOnly {
         return some(*host.idle()).map(|cores| WaiterVerdict::Unknown { cores });
     }
     let usable = host.usable_cores(class, on.index);
     let key = host.class(class);
     if let Some(cores) = some(usable.wasted) {
-        let (grade, quell) = (grade(host, on.id, &cores), key.plan.is_some());
-        return Some(WaiterVerdict::Wasted { grade, cores, quell });
+        let (grade, barred) = grade(host, domains, on.id, &cores);
+        let quell = key.plan.is_some();
+        return Some(WaiterVerdict::Wasted { grade, cores, quell, barred });
     }
     if let Some((reason, cores)) = usable.allowed_by_policy {
         return Some(WaiterVerdict::Allowed { reason, cores });
@@ -84,14 +92,25 @@ pub(super) fn judge(host: &HostState, class: ClassIndex, on: &HostCore) -> Optio
     Some(WaiterVerdict::Allowed { reason: PolicyReason::BesideSchedIdle, cores })
 }
 
-/// Whether a balancer joins one of the idle cores with the waiter's. A host of which no domains are known is
-/// taken for whole, as nearly all are.
-fn grade(host: &HostState, on: CoreId, idle: &CoreSet) -> Grade {
-    let joined = |core: CoreId| {
-        let domain = host.core(core).and_then(|core| core.domain.as_ref());
-        domain.is_none_or(|domain| domain.contains(on))
+/// Whether a balancer joins one of the idle cores with the waiter's, and why none can take from it. A host of which no
+/// domains are known is taken for whole, as nearly all are.
+fn grade(
+    host: &HostState,
+    domains: &Domains,
+    on: CoreId,
+    idle: &CoreSet,
+) -> (Grade, Option<Cause>) {
+    let is_joined = |core: &CoreId| {
+        let shown = || host.core(*core).and_then(|core| core.domain.as_ref());
+        let reach = domains.reach(*core).or_else(shown);
+        reach.is_none_or(|reach| reach.contains(on))
     };
-    if idle.iter().any(joined) { Grade::A } else { Grade::B }
+    let mut joined = idle.iter().filter(is_joined).peekable();
+    if joined.peek().is_none() {
+        return (Grade::B, Some(Cause::NoCommonDomain));
+    }
+    let is_stuck = joined.all(|core| domains.are_inseparable(core, on));
+    (Grade::A, is_stuck.then_some(Cause::Groups))
 }
 
 fn some(cores: CoreSet) -> Option<CoreSet> {

@@ -6,7 +6,9 @@ use std::collections::{BTreeSet, VecDeque};
 use quell_model::{CoreId, CoreSet, Nanos};
 
 use super::Options;
+use super::cause::{Cause, Charges};
 use super::episode::{Kind, Wait};
+use super::phases::{Phase, Phases};
 use super::verdict::{Grade, WaiterVerdict};
 use super::window::Window;
 use crate::host::{ClassIndex, HostThread, PolicyReason};
@@ -53,6 +55,8 @@ struct Group {
     anew: (Nanos, Nanos),
     /// It is forgotten from the next waste on.
     begins_anew: bool,
+    /// Why its members wait.
+    phases: Phases,
 }
 
 /// Where a waiter waits.
@@ -67,11 +71,29 @@ struct Place {
     from: Option<Nanos>,
     /// The group's clocks when it came.
     clocks: [Nanos; 3],
+    /// Why it waits.
+    phase: Phase,
+}
+
+/// A waiter and the time that it waited with a verdict of one kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Waited {
+    pub(super) tid: i32,
+    pub(super) time: Nanos,
+    /// How it came to wait.
+    pub(super) came: Cause,
 }
 
 impl Place {
-    const NONE: Place =
-        Place { serial: 0, tid: 0, on: CoreId(0), group: 0, from: None, clocks: [Nanos::ZERO; 3] };
+    const NONE: Place = Place {
+        serial: 0,
+        tid: 0,
+        on: CoreId(0),
+        group: 0,
+        from: None,
+        clocks: [Nanos::ZERO; 3],
+        phase: Phase::NONE,
+    };
 
     fn is_in(&self, place: (CoreId, usize)) -> bool {
         self.serial != 0 && (self.on, self.group) == place
@@ -124,17 +146,27 @@ impl Waiters {
         })
     }
 
-    /// A thread in whose slot nobody waits begins to; the queue's accounts are settled.
-    pub(super) fn put(&mut self, waiter: WaiterId, on: CoreId, class: ClassIndex) {
+    /// A thread in whose slot no thread waits begins to, because of `cause`, `now`; it came to this core at `since`. The
+    /// queue's accounts are settled.
+    pub(super) fn put(
+        &mut self,
+        waiter: WaiterId,
+        (on, class): (CoreId, ClassIndex),
+        (cause, since): (Cause, Nanos),
+        now: Nanos,
+    ) {
         let Some(queue) = self.queues.get_mut(on.index()) else { return };
-        let same = queue.iter().position(|group| group.members > 0 && group.class == class);
+        let same = queue.iter().position(|group| group.class == class);
         let free = || queue.iter().position(|group| group.members == 0);
         let at = same.or_else(free).unwrap_or(queue.len());
         if at == queue.len() {
             queue.push(Group::new(class, self.window));
         }
         let group = &mut queue[at];
-        group.class = class;
+        if group.class != class {
+            group.class = class;
+            group.phases = Phases::default();
+        }
         group.members += 1;
         group.fresh.push(waiter.slot);
         if self.places.len() <= waiter.slot {
@@ -143,17 +175,19 @@ impl Waiters {
         let place = &mut self.places[waiter.slot];
         debug_assert_eq!(place.serial, 0, "two threads wait in one slot");
         let (WaiterId { serial, tid, .. }, clocks) = (waiter, group.clocks);
-        *place = Place { serial, tid, on, group: at, from: None, clocks };
+        let phase = group.phases.join(waiter.slot, cause, since, now + self.window);
+        *place = Place { serial, tid, on, group: at, from: None, clocks, phase };
     }
 
     /// A waiter waits no more; the queue's accounts are settled. Returns how long each verdict on it lasted since
     /// the queue's episodes began.
-    pub(super) fn take(&mut self, slot: usize) -> Option<[Nanos; 3]> {
+    pub(super) fn take(&mut self, slot: usize) -> Option<[Waited; 3]> {
         let place = self.places.get_mut(slot).filter(|place| place.serial != 0)?;
         let place = std::mem::replace(place, Place::NONE);
         let group = self.queues.get_mut(place.on.index())?.get_mut(place.group)?;
         debug_assert!(group.members > 0, "a waiter is in an empty group");
         group.members -= 1;
+        group.phases.leave(&place.phase);
         if group.members == 0 {
             group.verdict = None;
             group.fresh.clear();
@@ -161,7 +195,8 @@ impl Waiters {
         } else {
             group.tidy(place.from.is_none(), slot, &self.places, (place.on, place.group));
         }
-        Some(group.lasted(&place))
+        let (tid, came) = (place.tid, place.phase.cause);
+        Some(group.lasted(&place).map(|time| Waited { tid, time, came }))
     }
 
     /// Judges each group of a queue: its verdict from `at` on.
@@ -188,15 +223,51 @@ impl Waiters {
         }
     }
 
-    /// The verdicts held from `from` to `to`.
-    pub(super) fn add(&mut self, on: CoreId, from: Nanos, to: Nanos) {
+    /// The verdicts held from `from` to `to`. Time of waste is charged to its causes.
+    pub(super) fn add(&mut self, on: CoreId, from: Nanos, to: Nanos, charges: &mut Charges) {
         for group in self.queues.get_mut(on.index()).into_iter().flatten() {
             let Some(verdict) = &group.verdict else { continue };
             let kind = verdict.kind();
             group.clocks[kind as usize] += to.since(from);
-            if kind == Kind::Wasted {
+            if let WaiterVerdict::Wasted { barred, .. } = verdict {
                 group.window.add(from, to);
                 group.until = to;
+                match barred {
+                    Some(barred) => charges.add(*barred, to.since(from), group.members as u64),
+                    None => group.phases.charge(to.since(from), charges),
+                }
+            }
+        }
+    }
+
+    /// Those that wait in a queue for a window are not there because of how they came any more.
+    pub(super) fn expire(&mut self, on: CoreId, now: Nanos) {
+        for (at, group) in self.queues.get_mut(on.index()).into_iter().flatten().enumerate() {
+            while let Some((until, slot)) = group.phases.next_expired(now) {
+                let place = self.places.get_mut(slot).filter(|place| place.is_in((on, at)));
+                if let Some(place) = place {
+                    group.phases.expire(&mut place.phase, until);
+                }
+            }
+            group.phases.tidy(group.members, |until, slot| {
+                let place = self.places.get(slot);
+                place.is_some_and(|it| it.is_in((on, at)) && it.phase.is_arrival_until(until))
+            });
+        }
+    }
+
+    /// A pass of the balancer left the waiters of those classes that it might have taken; the queue's accounts are
+    /// settled.
+    pub(super) fn pass_left(
+        &mut self,
+        on: CoreId,
+        at: Nanos,
+        cause: Cause,
+        might_take: impl Fn(ClassIndex) -> bool,
+    ) {
+        for group in self.queues.get_mut(on.index()).into_iter().flatten() {
+            if might_take(group.class) {
+                group.phases.pass_left(at, cause);
             }
         }
     }
@@ -231,9 +302,9 @@ impl Waiters {
         }
     }
 
-    /// The tids of those with a verdict of a kind now, and how long it lasted within the queue's episode: the longest
-    /// first, so many at most.
-    pub(super) fn names(&self, on: CoreId, kind: Kind, most: usize) -> Vec<(i32, Nanos)> {
+    /// Those with a verdict of a kind now, and how long it lasted within the queue's episode: the longest first, so
+    /// many at most.
+    pub(super) fn names(&self, on: CoreId, kind: Kind, most: usize) -> Vec<Waited> {
         let mut names = Vec::new();
         for (index, group) in self.queues.get(on.index()).into_iter().flatten().enumerate() {
             if group.verdict.as_ref().is_none_or(|verdict| verdict.kind() != kind) {
@@ -245,10 +316,11 @@ impl Waiters {
             names.extend(members.into_iter().filter_map(|slot| {
                 let place = self.places.get(slot).filter(|place| place.is_in((on, index)))?;
                 let time = group.lasted(place)[kind as usize];
-                (time > Nanos::ZERO).then_some((place.tid, time))
+                let waited = Waited { tid: place.tid, time, came: place.phase.cause };
+                (time > Nanos::ZERO).then_some(waited)
             }));
         }
-        names.sort_by_key(|(tid, time)| (std::cmp::Reverse(*time), *tid));
+        names.sort_by_key(|waited| (std::cmp::Reverse(waited.time), waited.tid));
         names.truncate(most);
         names
     }
@@ -275,6 +347,7 @@ impl Group {
             episodes: [Nanos::ZERO; 3],
             anew: (Nanos::ZERO, Nanos::ZERO),
             begins_anew: false,
+            phases: Phases::default(),
         }
     }
 

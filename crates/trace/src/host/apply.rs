@@ -281,6 +281,9 @@ impl HostState {
             // It is runnable: the wake-up changes nothing.
             ThreadState::Waiting | ThreadState::Waking => {}
             _ => {
+                if V::TRACKS_PLACEMENT && !self.has_wakeups {
+                    self.judge_placement(index, target, visitor);
+                }
                 self.note_wakeup(index, self.now);
                 self.set_state(index, self.woken_state(), target, self.now, visitor);
                 if !self.has_wakeups {

@@ -21,4 +21,5 @@ pub mod traced;
 
 pub use inspection::{Dump, Inspected, Inspection};
 pub use report::{LintFinding, Report, Rule, Undecided, Verdict};
+pub(crate) use rules::separable_cores;
 pub use rules::{compare, lint};

@@ -118,7 +118,8 @@ fn own_group(core: &CoreDomains, report: &mut Report) {
     }
 }
 
-fn separable(core: &CoreDomains, report: &mut Report) {
+/// The core itself, and those that some level of its domains has in another group than the core's own (rule L4).
+pub(crate) fn separable_cores(core: &CoreDomains) -> CoreSet {
     let own = CoreSet::of(core.core);
     let separated = |domain: &Domain| {
         let (local, others): (Vec<&DomainGroup>, Vec<&DomainGroup>) =
@@ -126,9 +127,12 @@ fn separable(core: &CoreDomains, report: &mut Report) {
         let local = local.first().map_or(own, |group| group.cores);
         others.iter().fold(CoreSet::EMPTY, |sum, group| sum.union(&group.cores)).difference(&local)
     };
-    let levels = core.domains.iter();
-    let apart = levels.fold(own, |sum, domain| sum.union(&separated(domain)));
-    let stuck = core.reach().difference(&apart);
+    core.domains.iter().fold(own, |sum, domain| sum.union(&separated(domain)))
+}
+
+fn separable(core: &CoreDomains, report: &mut Report) {
+    let own = CoreSet::of(core.core);
+    let stuck = core.reach().difference(&separable_cores(core));
     if !stuck.is_empty() {
         report.add(LintFinding {
             rule: Rule::Separable,

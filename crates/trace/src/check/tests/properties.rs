@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use quell_model::{
-    Activity, CoreId, CoreSet, CoreState, Event, Keyframe, Left, MoveCause, Nanos, Rank,
+    Activity, CoreId, CoreSet, CoreState, Event, Keyframe, Left, MoveCause, Nanos, Permille, Rank,
     ThreadState, What,
 };
 
