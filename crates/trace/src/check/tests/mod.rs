@@ -1,5 +1,6 @@
 //! The checker against streams in which it is known who waits where.
 
+mod causes;
 mod false_positives;
 mod grades;
 mod properties;
