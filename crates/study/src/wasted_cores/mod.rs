@@ -5,6 +5,7 @@
 //! shows itself by how the model of that kernel balances. [`TARGETS`] has what the paper reports, the bounds, and the verdict.
 
 mod arms;
+mod checked;
 mod targets;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,9 @@ pub use targets::{TARGETS, Target, Verdict, verdicts};
 
 /// The name of the report.
 pub const BENCH: &str = "wasted-cores";
+
+/// Seeds of a checked trace for each one of an arm.
+const CHECKED_SEEDS: u64 = 2;
 
 /// How the arms are run.
 pub struct WastedCoresSpec {
@@ -44,7 +48,8 @@ pub fn run(
 ) -> Result<BenchReport> {
     let chosen = |arm: &Arm| arm.case.starts_with(&spec.only);
     let arms: Vec<Arm> = arms()?.into_iter().filter(chosen).collect();
-    anyhow::ensure!(!arms.is_empty(), "no case begins with `{}`", spec.only);
+    let is_any = !arms.is_empty() || checked::is_chosen(&spec.only);
+    anyhow::ensure!(is_any, "no case begins with `{}`", spec.only);
     let mut report = BenchReport::new(BENCH, &spec.command);
     // By case, system and metric: the values of the seeds.
     let mut values: BTreeMap<(usize, &'static str), Vec<f64>> = BTreeMap::new();
@@ -69,6 +74,8 @@ pub fn run(
             report.compare(case, (system, raw), (against, other), metric);
         }
     }
+    let seeds = spec.seeds.saturating_mul(CHECKED_SEEDS);
+    checked::measure(&mut report, (seeds, spec.threads, &spec.only), progress, stop)?;
     report.notes.extend(verdicts(&report).iter().map(Verdict::to_string));
     Ok(report)
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use quell_report::{BenchReport, Row};
 
+use super::checked;
+
 /// A figure of the paper.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
@@ -13,7 +15,7 @@ pub struct Target {
     pub paper: &'static str,
     /// From here to there the model's figure is accepted.
     pub accepted: (f64, f64),
-    value: fn(&BenchReport) -> Option<f64>,
+    pub(super) value: fn(&BenchReport) -> Option<f64>,
 }
 
 /// A target, and the figure of the model.
@@ -266,7 +268,7 @@ pub fn verdicts(report: &BenchReport) -> Vec<Verdict> {
         let is_met = here >= target.accepted.0 && here <= target.accepted.1;
         Some(Verdict { target, here, is_met })
     };
-    TARGETS.iter().filter_map(verdict).collect()
+    TARGETS.iter().chain(&checked::TARGETS).filter_map(verdict).collect()
 }
 
 /// By how much the time of a case changes, in percent.

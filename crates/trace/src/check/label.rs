@@ -1,6 +1,5 @@
 //! The label of a violation: the cause of most of its wasted time.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use quell_model::Nanos;
@@ -51,11 +50,11 @@ pub enum Label {
     Unknown,
 }
 
-/// Labels waste that no policy explains: by the cause of most of its time. Time that no cause explains counts for what
-/// the evidence says.
+/// Labels waste that no policy explains: by the cause of most of its time, of equal ones by the first in the order of
+/// [`Cause`]. A cause that explains nothing stands for what the evidence says.
 ///
-/// Labels with the same time are in the order of [`Label`]. Threads that Quell manages have their own label where they
-/// waited for most of the time, and a hypervisor that took more than half of the time comes before the balancer.
+/// Before that come threads that Quell keeps off cores which the plan allows, where they waited for most of the time.
+/// A hypervisor that took more than half of the time comes before passes that failed for another reason than loads.
 pub(super) fn of_waste(
     quell: bool,
     evidence: &Evidence,
@@ -66,16 +65,10 @@ pub(super) fn of_waste(
         return Label::Quell;
     }
     let unexplained = of_evidence(evidence, wasted);
-    let mut times: BTreeMap<Label, Nanos> = BTreeMap::new();
-    for (cause, time) in charges.iter() {
-        let label = of_cause(cause).unwrap_or(unexplained);
-        let sum = times.entry(label).or_default();
-        sum.0 = sum.0.saturating_add(time.0);
-    }
-    let most = times.into_iter().rev().max_by_key(|(_, time)| *time);
-    match most.map_or(unexplained, |(label, _)| label) {
-        Label::BalancedInVain if unexplained == Label::Hypervisor => unexplained,
-        label => label,
+    match charges.most().and_then(of_cause) {
+        Some(Label::BalancedInVain) if unexplained == Label::Hypervisor => unexplained,
+        Some(label) => label,
+        None => unexplained,
     }
 }
 

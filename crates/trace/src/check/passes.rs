@@ -1,6 +1,6 @@
 //! What a pass of the balancer says about the threads that it left in a queue.
 
-use quell_model::{CoreId, Pass, PassEntry, PassOutcome};
+use quell_model::{CoreId, Pass, PassEntry, PassGroup, PassOutcome};
 
 use super::cause::Cause;
 use super::domains::Domains;
@@ -16,30 +16,55 @@ pub(super) fn is_of_idle_core(pass: &Pass) -> bool {
 /// One that moved threads has done what it is for, and the core idles no more. One on behalf of a group that another
 /// core balances compared nothing.
 pub(super) fn left_by(pass: &Pass, busy: CoreId, domains: &Domains) -> Option<Cause> {
-    use PassOutcome::{
-        AsManyIdle, Kept, LocalIsAboveAverage, LocalIsBusier, Moved, NoBusiest, NoQueue,
-        NotDesignated, NotIdle, NothingToMove, Pinned, WithinMargin,
-    };
-    let compares_loads = match pass.outcome {
-        Moved | NotDesignated | NotIdle => return None,
-        AsManyIdle | Pinned => false,
-        NoBusiest | LocalIsBusier | LocalIsAboveAverage | WithinMargin | NothingToMove
-        | NoQueue | Kept => true,
-    };
-    let left = Some(Cause::Left(pass.outcome));
+    use PassOutcome::{Moved, NotDesignated, NotIdle};
+    if matches!(pass.outcome, Moved | NotDesignated | NotIdle) {
+        return None;
+    }
+    let left = Cause::Left(pass.outcome);
     let Some(local) = pass.groups.iter().find(|group| group.cores.contains(pass.core)) else {
-        return left.filter(|_| domains.spans(pass.core, pass.level, busy) == Some(true));
+        return (domains.spans(pass.core, pass.level, busy) == Some(true)).then_some(left);
     };
-    let mut others = pass.groups.iter().filter(|group| !group.cores.contains(pass.core));
-    let other = others.find(|group| group.cores.contains(busy))?;
-    // The remedy of the paper (section 3.1) compares the minima.
-    let is_hidden = local.mean >= other.mean && local.minimum < other.minimum;
-    if compares_loads && is_hidden { Some(Cause::GroupImbalance) } else { left }
+    // Groups between nodes may overlap.
+    let others = || {
+        let others = pass.groups.iter().filter(|group| !group.cores.contains(pass.core));
+        others.filter(|group| group.cores.contains(busy))
+    };
+    others().next()?;
+    let is_hidden = compares_loads(pass) && others().any(|other| hides_idle_core(local, other));
+    Some(if is_hidden { Cause::GroupImbalance } else { left })
+}
+
+/// Whether a pass ended because of the mean loads of groups.
+fn compares_loads(pass: &Pass) -> bool {
+    use PassOutcome::{
+        Kept, LocalIsAboveAverage, LocalIsBusier, NoBusiest, NoQueue, NothingToMove, WithinMargin,
+    };
+    match pass.outcome {
+        NoBusiest | LocalIsBusier | LocalIsAboveAverage | WithinMargin | NothingToMove
+        | NoQueue => true,
+        // It looked into a queue that has one heavy thread, or for less load than a thread has.
+        Kept => pass.skipped.warm == 0 && pass.skipped.pinned == 0,
+        _ => false,
+    }
+}
+
+/// Whether heavy threads hide idle cores of a group (section 3.1 of the paper): by the minimum or by threads a core it
+/// has less load than the other one, and by the mean it has not, or only because its few threads are heavier.
+fn hides_idle_core(local: &PassGroup, other: &PassGroup) -> bool {
+    /// A thread is heavy that has so many times the load of others.
+    const HEAVY: u64 = 2;
+    let threads =
+        |group: &PassGroup, cores: &PassGroup| u64::from(group.queued) * cores.cores.len() as u64;
+    let per_thread = |group: &PassGroup| group.sum / u64::from(group.queued.max(1));
+    let is_less = local.minimum < other.minimum || threads(local, other) < threads(other, local);
+    let is_heavier =
+        local.queued > 0 && per_thread(local) >= per_thread(other).saturating_mul(HEAVY);
+    is_less && (local.mean >= other.mean || is_heavier)
 }
 
 #[cfg(test)]
 mod tests {
-    use quell_model::{CoreSet, GroupKind, PassGroup, Skipped};
+    use quell_model::{CoreSet, GroupKind, Skipped};
 
     use super::*;
 

@@ -76,7 +76,9 @@ pub(super) fn judge(
     let key = host.class(class);
     if let Some(cores) = some(usable.wasted) {
         let (grade, barred) = grade(host, domains, on.id, &cores);
-        let quell = key.plan.is_some();
+        // What the kernel would allow is not up to the plan.
+        let is_held = key.allowed.is_some_and(|allowed| allowed.is_disjoint(&cores));
+        let quell = key.plan.is_some() && is_held;
         return Some(WaiterVerdict::Wasted { grade, cores, quell, barred });
     }
     if let Some((reason, cores)) = usable.allowed_by_policy {
