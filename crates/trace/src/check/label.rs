@@ -13,7 +13,7 @@ use crate::host::PolicyReason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Label {
-    /// Quell manages the thread, and its plan allows the core.
+    /// Quell manages the thread, and its affinity keeps it off an idle core that the plan allows.
     Quell,
     /// No scheduling domain joins the cores.
     #[serde(rename = "no-common-domain")]

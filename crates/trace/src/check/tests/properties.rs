@@ -229,6 +229,13 @@ proptest! {
         let mut rest = toy.stream.clone();
         rest.events.drain(..begin);
         let rest = rest.check();
+        for found in &whole.violations {
+            let shares: f64 = found.causes.iter().map(|share| share.share_percent).sum();
+            let rounded = 0.05 * found.causes.len() as f64 + 1e-6;
+            prop_assert!((shares - 100.0).abs() <= rounded, "{found:?}");
+            let causes = found.causes.iter().map(|share| share.cause);
+            prop_assert!(causes.collect::<std::collections::BTreeSet<_>>().len() == found.causes.len());
+        }
         let key = |found: &WastedWait| {
             let waiters: Vec<i32> = found.waiters.iter().map(|waiter| waiter.thread).collect();
             (found.core, found.from_ns, found.until_ns, found.wasted_ms.to_bits(), waiters)
