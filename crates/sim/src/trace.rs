@@ -275,6 +275,8 @@ impl Engine<'_> {
             // A running thread is shown to leave its core first.
             if let Some(at) = trace.shown.iter().position(|shown| *shown == Some(thread)) {
                 self.show(trace, at, None);
+                // It may come back within this step, and then its core did not change.
+                trace.touched.push(at);
             }
             self.tell_move(trace, thread, to, cause);
         }
