@@ -22,18 +22,23 @@ pub fn set(table: &mut toml::Table, path: &str, value: toml::Value) -> Result<()
             }
             task.insert((*key).to_owned(), value);
         }
-        [section, key] => {
-            let section = table
-                .entry(*section)
-                .or_insert_with(|| toml::Value::Table(toml::Table::new()))
-                .as_table_mut()
-                .with_context(|| format!("`{path}`: `{section}` is no table"))?;
+        [sections @ .., key] if (1..=2).contains(&sections.len()) => {
+            let mut section = table;
+            for name in sections {
+                section = section
+                    .entry(*name)
+                    .or_insert_with(|| toml::Value::Table(toml::Table::new()))
+                    .as_table_mut()
+                    .with_context(|| format!("`{path}`: `{name}` is no table"))?;
+            }
             section.insert((*key).to_owned(), value);
         }
         [key] => {
             table.insert((*key).to_owned(), value);
         }
-        _ => bail!("`{path}` is no key; write length_ms, host.policy or task.NAME.rate"),
+        _ => bail!(
+            "`{path}` is no key; write length_ms, host.policy, kernel.fix.group_imbalance or task.NAME.rate"
+        ),
     }
     Ok(())
 }
@@ -47,4 +52,41 @@ pub fn remove_task(table: &mut toml::Table, name: &str) {
 
 fn is_named(task: &toml::Table, name: &str) -> bool {
     task.get("name").and_then(toml::Value::as_str) == Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::source::Source;
+
+    #[test]
+    fn keys_of_tables_within_tables_are_set() {
+        let mut table: toml::Table = toml::from_str("[kernel]\nmodel = \"linux-4.1\"\n").unwrap();
+        set(&mut table, "kernel.fix.group_imbalance", "paper".into()).unwrap();
+        let expected = "[kernel]\nmodel = \"linux-4.1\"\nfix.group_imbalance = \"paper\"\n";
+        assert_eq!(table, toml::from_str(expected).unwrap());
+        assert!(set(&mut table, "kernel.model.name", 1.into()).is_err());
+        assert!(set(&mut table, "a.b.c.d", 1.into()).is_err());
+    }
+
+    /// The commands in the first lines of the examples.
+    #[test]
+    fn commands_of_examples_name_keys() {
+        let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/sim");
+        let mut commands = 0;
+        for entry in std::fs::read_dir(examples).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let settings = text.lines().filter(|line| line.starts_with("#     quell sim"));
+            for setting in settings.filter_map(|line| line.split("--set ").nth(1)) {
+                let (key, value) = setting.trim().split_once('=').unwrap();
+                let value = toml::Value::String(value.to_owned());
+                let source = Source::open(&path).unwrap();
+                let resolved = source.resolve(&[(key, &value)]).map(drop);
+                resolved.unwrap_or_else(|err| panic!("{}: {setting}: {err:#}", path.display()));
+                commands += 1;
+            }
+        }
+        assert!(commands >= 4, "{commands}");
+    }
 }
