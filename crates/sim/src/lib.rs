@@ -49,6 +49,7 @@ pub use report::{Latencies, Report, Sample, TaskReport, TaskSample, Waste};
 pub use scenario::{Change, Costs, Faults, Kernel, Scenario};
 pub use trace::Sink;
 pub use workload::{
-    Helper, Load, Phase, Program, ProgramStep, Service, Step, Style, Sync, SyncKind, Task,
-    ThreadKind, Waiting,
+    Helper, Load, Phase, Program, ProgramStep, RecordedClass, RecordedFigures, RecordedStart,
+    RecordedThread, Recording, Service, Step, Style, Sync, SyncKind, Task, ThreadKind, Waiting,
+    Window,
 };

@@ -2,6 +2,7 @@
 //! simulated, and how fast the simulator is.
 
 pub mod plot;
+pub mod replayed;
 pub mod simhost;
 pub mod simspeed;
 pub mod simulate;

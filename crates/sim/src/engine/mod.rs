@@ -227,7 +227,7 @@ impl<'a> Engine<'a> {
         let (threads, tasks, helpers) = people(scenario);
         let checks = if scenario.host.caps.bursts { cores.len() } else { 0 };
         let nodes = hardware.nodes.len();
-        let has_programs = scenario.tasks.iter().any(|task| matches!(task.load, Load::Program(_)));
+        let has_programs = scenario.tasks.iter().any(|task| task.load.program().is_some());
         let programs = if has_programs { threads.len() } else { 0 };
         let layout = Layout::new(cores.len(), tasks.len(), nodes, checks, helpers.len(), programs);
         let mut changes: Vec<usize> = (0..scenario.changes.len()).collect();
@@ -356,6 +356,7 @@ impl<'a> Engine<'a> {
                 }
             }
             Load::Program(_) => self.begin_program(task),
+            Load::Recorded(_) => self.begin_recording(task),
             Load::Open { .. } => {
                 self.tasks[task].arrival_ps = self.now.0.saturating_mul(1_000);
                 self.schedule_arrival(task);

@@ -14,7 +14,8 @@ use super::raw::{
     Distribution, Place, RawChange, RawCosts, RawFaults, RawFile, RawHost, RawLane, RawPhase,
     RawService, RawStyle, RawTask, Sharing,
 };
-use super::{FileError, Simulation};
+use super::recording::recording;
+use super::{FileError, Files, Simulation};
 use crate::machine::{Profile, Reuse};
 use crate::scenario::{Change, Costs, Faults, Scenario};
 use crate::workload::models::{self, MODELS, Model, model};
@@ -31,15 +32,13 @@ const DIURNAL_STEPS: u64 = 48;
 /// Intervals of a timeline unless the file says how long one is.
 const SAMPLES: u64 = 200;
 
-pub(super) type Other<'a> = &'a dyn Fn(&str) -> Result<String, FileError>;
-
 pub(super) fn build(
     raw: RawFile,
     place: &Place,
     stem: &str,
-    other: Other,
+    files: &dyn Files,
 ) -> Result<Simulation, FileError> {
-    let (topology, machine) = machine(&raw.machine, place, other)?;
+    let (topology, machine) = machine(&raw.machine, place, files)?;
     let managed = place.cores("managed", &raw.machine.get_ref().managed, &topology.all())?;
     let managed = match raw.machine.get_ref().managed {
         Some(_) => managed,
@@ -50,7 +49,7 @@ pub(super) fn build(
         return Err(place.error(&raw.machine, what, "add cores, or name them with `managed`"));
     }
     let sharing = raw.host.cores.unwrap_or(Sharing::Exclusive);
-    let costs = costs(&raw.host.costs, sharing, place, other)?;
+    let costs = costs(&raw.host.costs, sharing, place, files)?;
     let caps = caps(&raw.host, sharing, &costs, place)?;
     let host = Host { topology, managed, caps };
     let length =
@@ -62,7 +61,7 @@ pub(super) fn build(
         None => Nanos(length.0 / 10),
     };
     let tick_default = Nanos::from_micros(if sharing == Sharing::Shared { 200 } else { 10 });
-    let mut tasks = tasks(&raw.task, &host, place)?;
+    let mut tasks = tasks(&raw.task, &host, place, files)?;
     let changes = changes(&raw.change, &tasks, &host, length, place)?;
     let kernel = raw.kernel_threads.as_ref().map(|typed| kernel(typed, &host, place));
     tasks.extend(kernel.transpose()?);
@@ -102,7 +101,7 @@ fn costs(
     typed: &Option<RawCosts>,
     sharing: Sharing,
     place: &Place,
-    other: Other,
+    files: &dyn Files,
 ) -> Result<Costs, FileError> {
     let mut costs = match sharing {
         Sharing::Exclusive => Costs::MODULE,
@@ -115,7 +114,7 @@ fn costs(
                 "name a report of `quell bench mechanism --json FILE`, relative to this file";
             place.error(name, format!("`mechanism = \"{}\"`: {what}", name.get_ref()), remedy)
         };
-        let report = other(name.get_ref()).map_err(|err| refused(err.what))?;
+        let report = files.text(name.get_ref()).map_err(|err| refused(err.what))?;
         costs = costs.measured(&report).map_err(refused)?;
     }
     let time = |key, typed, default| place.time(key, typed, default, 1);
@@ -162,7 +161,12 @@ fn faults(raw: &RawFaults, place: &Place) -> Result<Faults, FileError> {
     })
 }
 
-fn tasks(typed: &[Spanned<RawTask>], host: &Host, place: &Place) -> Result<Vec<Task>, FileError> {
+fn tasks(
+    typed: &[Spanned<RawTask>],
+    host: &Host,
+    place: &Place,
+    files: &dyn Files,
+) -> Result<Vec<Task>, FileError> {
     let mut tasks: Vec<Task> = Vec::new();
     if typed.is_empty() || typed.len() > TASKS_MAX {
         let what = format!("there are {} tasks", typed.len());
@@ -177,7 +181,7 @@ fn tasks(typed: &[Spanned<RawTask>], host: &Host, place: &Place) -> Result<Vec<T
             let remedy = "give each task a name of its own, of 1 to 32 bytes";
             return Err(place.error(&raw.name, format!("a task is called `{name}`"), remedy));
         }
-        let task = task(typed, host, place)?;
+        let task = task(typed, host, place, files)?;
         guaranteed += task.limits.guaranteed;
         if guaranteed as usize > host.managed.len() {
             let what = format!("{guaranteed} cores are guaranteed up to here");
@@ -189,7 +193,12 @@ fn tasks(typed: &[Spanned<RawTask>], host: &Host, place: &Place) -> Result<Vec<T
     Ok(tasks)
 }
 
-fn task(typed: &Spanned<RawTask>, host: &Host, place: &Place) -> Result<Task, FileError> {
+fn task(
+    typed: &Spanned<RawTask>,
+    host: &Host,
+    place: &Place,
+    files: &dyn Files,
+) -> Result<Task, FileError> {
     let raw = typed.get_ref();
     let model = model(raw.model.get_ref()).ok_or_else(|| {
         let names: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
@@ -208,9 +217,11 @@ fn task(typed: &Spanned<RawTask>, host: &Host, place: &Place) -> Result<Task, Fi
     let style = if runtime { Style::Runtime { polls } } else { Style::Threads };
     let slice = raw.lane.as_ref().map(|lane| slice(lane, runtime, place)).transpose()?;
     let threads = place.number("threads", &raw.threads, cores, 1..=THREADS_MAX)? as u32;
-    let (load, threads) = match program(typed, model, threads, host, place)? {
-        Some((program, room)) => (Load::Program(program), room),
-        None => (load(typed, model, place)?, threads),
+    let recorded = recording(typed, model, &allowed, place, files)?;
+    let (load, threads) = match (recorded, program(typed, model, threads, host, place)?) {
+        (Some(recording), _) => recording,
+        (None, Some((program, room))) => (Load::Program(program), room),
+        (None, None) => (load(typed, model, place)?, threads),
     };
     Ok(Task {
         name: raw.name.get_ref().clone(),

@@ -3,20 +3,19 @@
 use quell_model::{Bytes, BytesPerSec, CORES_MAX, NodeDistances, Topology};
 use toml::Spanned;
 
-use super::FileError;
-use super::build::Other;
 use super::raw::{Place, RawMachine};
+use super::{FileError, Files};
 use crate::machine::{Machine, Memory, PRESETS, preset};
 
 /// The cores of a scenario, and what they share.
 pub(super) fn machine(
     typed: &Spanned<RawMachine>,
     place: &Place,
-    other: Other,
+    files: &dyn Files,
 ) -> Result<(Topology, Machine), FileError> {
     let raw = typed.get_ref();
     if let Some(file) = &raw.like {
-        return like(file, raw, place, other);
+        return like(file, raw, place, files);
     }
     let broken = |err: quell_model::TopologyError| place.error(typed, err.to_string(), "");
     let (mut shape, mut machine) = ((1, 4, 1), Machine::default());
@@ -65,7 +64,7 @@ fn like(
     file: &Spanned<String>,
     raw: &RawMachine,
     place: &Place,
-    other: Other,
+    files: &dyn Files,
 ) -> Result<(Topology, Machine), FileError> {
     let parts = [&raw.nodes, &raw.physical, &raw.smt];
     if raw.preset.is_some() || raw.distances.is_some() || parts.iter().any(|it| it.is_some()) {
@@ -81,7 +80,7 @@ fn like(
             "name a trace of `quell record`, or its topology as JSON, relative to this file";
         place.error(file, format!("`like = \"{}\"`: {what}", file.get_ref()), remedy)
     };
-    let text = other(file.get_ref()).map_err(|err| refused(err.what))?;
+    let text = files.text(file.get_ref()).map_err(|err| refused(err.what))?;
     let topology: Topology = serde_json::from_str(&text).map_err(|err| refused(err.to_string()))?;
     let machine = Machine { smt: topology.has_siblings(), ..Machine::default() };
     Ok((topology, machine))

@@ -11,6 +11,7 @@ mod kernel;
 mod machine;
 mod program;
 mod raw;
+mod recording;
 #[cfg(test)]
 mod tests;
 
@@ -20,9 +21,43 @@ pub use quell_model::FileError;
 use quell_policy::Config;
 
 use crate::scenario::Scenario;
+use crate::workload::{Recording, Window};
 
 /// The largest file that is read.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Reads the files that a scenario file names, relative to it.
+pub trait Files {
+    /// The text of a file; of a recorded host its topology as JSON.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn text(&self, name: &str) -> Result<String, FileError>;
+
+    /// What the threads of a recorded host did in a part of its trace.
+    ///
+    /// # Errors
+    /// When it cannot be read, or says too little.
+    fn recording(&self, name: &str, window: Window) -> Result<Recording, FileError>;
+}
+
+/// Texts alone.
+struct Texts<'a>(&'a dyn Fn(&str) -> Result<String, FileError>);
+
+impl Files for Texts<'_> {
+    fn text(&self, name: &str) -> Result<String, FileError> {
+        (self.0)(name)
+    }
+
+    fn recording(&self, name: &str, _: Window) -> Result<Recording, FileError> {
+        Err(FileError {
+            file: name.to_owned(),
+            line: None,
+            what: "a trace is not read here".to_owned(),
+            remedy: "replay it with `quell sim FILE` or `quell sim sweep FILE`".to_owned(),
+        })
+    }
+}
 
 /// A scenario and who decides in it.
 #[derive(Clone, Debug)]
@@ -61,8 +96,21 @@ impl Simulation {
         stem: &str,
         other: &dyn Fn(&str) -> Result<String, FileError>,
     ) -> Result<Simulation, FileError> {
+        Simulation::parse_with(text, file, stem, &Texts(other))
+    }
+
+    /// As [`Simulation::parse`], for files that name traces too.
+    ///
+    /// # Errors
+    /// As [`Simulation::load`].
+    pub fn parse_with(
+        text: &str,
+        file: &str,
+        stem: &str,
+        files: &dyn Files,
+    ) -> Result<Simulation, FileError> {
         let place = raw::Place { text, file };
-        build::build(raw::parse(&place)?, &place, stem, other)
+        build::build(raw::parse(&place)?, &place, stem, files)
     }
 }
 

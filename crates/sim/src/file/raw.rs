@@ -118,6 +118,9 @@ with_time_limits! {
         pub own_connections: Option<bool>,
         pub start_core: Option<u16>,
         pub length_permille: Option<Spanned<u64>>,
+        pub trace: Option<Spanned<String>>,
+        pub from_s: Option<Spanned<f64>>,
+        pub length_s: Option<Spanned<f64>>,
         #[serde(default)]
         pub thread: Vec<Spanned<RawThreads>>,
         #[serde(default)]

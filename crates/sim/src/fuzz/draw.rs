@@ -9,7 +9,7 @@ use quell_policy::Host;
 use crate::chance::Chance;
 use crate::machine::{Machine, Memory, Turbo};
 use crate::scenario::{Change, Costs, Faults, Kernel, Scenario};
-use crate::workload::models::MODELS;
+use crate::workload::models::{MODELS, TRACE};
 use crate::workload::{Helper, Load, Phase, Service, Step, Style, Task};
 
 const MS: u64 = 1_000_000;
@@ -215,7 +215,8 @@ fn service(chance: &mut Chance, host: &Host, free: &mut u64, length: Nanos) -> T
 
 fn batch(chance: &mut Chance, host: &Host) -> Task {
     let limits = limits(chance, host, Class::BestEffort);
-    let models = MODELS.iter().filter(|model| model.class == Class::BestEffort);
+    let models =
+        MODELS.iter().filter(|model| model.class == Class::BestEffort && model.name != TRACE);
     let mut task =
         Task::new(limits, chance.between(1..=2 * host.managed.len() as u64) as u32, Load::Hog);
     task.phases = pick(chance, models);

@@ -3,7 +3,8 @@
 //! Strict priority by rung, first in first out within the real-time rungs, slices below them. A task may use the cores that
 //! it owns and those that it was let in beneath. `threads` moves threads between states, `place` finds cores
 //! for threads and threads for cores, `rights` applies what the back end changed, `bursts` judges bursts by roles,
-//! `helpers` wakes what runs beside requests, `programs` has threads go through steps.
+//! `helpers` wakes what runs beside requests, `programs` has threads go through steps, `recorded` through those of a recorded
+//! host.
 //!
 //! That is the default: one queue for all cores. With `linux` each core has a queue of its own, and `per_core` stands in for
 //! `place`.
@@ -14,6 +15,7 @@ pub mod linux;
 mod per_core;
 mod place;
 mod programs;
+mod recorded;
 mod rights;
 mod threads;
 

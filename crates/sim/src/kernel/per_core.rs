@@ -3,10 +3,12 @@
 use quell_model::{CoreId, Nanos, Rung};
 
 use super::linux::{Linux, ROOT, SchedClass, weights};
+use super::programs::recording_of;
+use super::recorded::recorded_class;
 use super::{State, Work};
 use crate::engine::Engine;
 use crate::scenario::{Kernel, Scenario};
-use crate::workload::{Load, Style, ThreadKind};
+use crate::workload::{Style, ThreadKind};
 
 /// The scheduler of a scenario with all its threads, asleep, and the task groups of the kinds of threads of each program;
 /// `None` where one queue serves all cores.
@@ -20,10 +22,12 @@ pub(crate) fn linux_of(scenario: &Scenario) -> (Option<Box<Linux>>, Vec<Vec<usiz
         let is_kernel = task.style == Style::Kernel;
         // Tasks without a session of their own choice are each in one, as services of systemd are.
         let session = task.session.map_or((Some(at), None), |session| (None, Some(session)));
-        let group = if is_kernel { ROOT } else { groups.of(session, &mut linux) };
-        let kinds = match &task.load {
-            Load::Program(program) => program.kinds.as_slice(),
-            Load::Hog | Load::Open { .. } => &[],
+        // A recording does not say which groups its threads are in.
+        let is_ungrouped = is_kernel || recording_of(task).is_some() && task.session.is_none();
+        let group = if is_ungrouped { ROOT } else { groups.of(session, &mut linux) };
+        let kinds = match task.load.program() {
+            Some(program) => program.kinds.as_slice(),
+            None => &[],
         };
         let of_kind = |kind: &ThreadKind| {
             kind.session.map_or(group, |own| groups.of((Some(at), Some(own)), &mut linux))
@@ -31,7 +35,8 @@ pub(crate) fn linux_of(scenario: &Scenario) -> (Option<Box<Linux>>, Vec<Vec<usiz
         kind_groups.push(kinds.iter().map(of_kind).collect());
         let class = class_of(if is_kernel { Rung::LcFair } else { Rung::Original }, task.nice);
         let first = task.limits.allowed.intersection(&topology.all()).first().unwrap_or(CoreId(0));
-        for _ in 0..task.all_threads() {
+        for own in 0..task.all_threads() as usize {
+            let class = recorded_class(task, own).unwrap_or(class);
             linux.add_thread(class, group, topology.all(), first, Nanos::ZERO);
         }
     }
@@ -202,8 +207,11 @@ impl Engine<'_> {
     /// The rung of a task, or the role of a thread of it, changed.
     pub(super) fn reclass_linux(&mut self, threads: std::ops::Range<usize>) {
         for thread in threads {
-            let nice = self.scenario.tasks[self.threads[thread].task].nice;
-            let class = class_of(self.rung_of(thread), nice);
+            let place = self.threads[thread].task;
+            let (task, rung) = (&self.scenario.tasks[place], self.rung_of(thread));
+            let is_own = matches!(rung, Rung::Original | Rung::LcFair);
+            let own = is_own.then(|| recorded_class(task, thread - self.tasks[place].first));
+            let class = own.flatten().unwrap_or_else(|| class_of(rung, task.nice));
             if let Some(linux) = &mut self.linux {
                 linux.set_class(thread, class, self.now);
             }

@@ -54,9 +54,10 @@ impl Engine<'_> {
         }
         let Thread { task, last_core, .. } = self.threads[thread];
         let rung = self.rung_of(thread);
-        let found = match self.pinned_to(thread) {
-            Some(_) => self.find_core(&self.cores_of(thread), rung, last_core),
-            None => self.find_core(&self.tasks[task].allowed, rung, last_core),
+        let is_free = self.pinned_to(thread).is_none() && self.recorded_cores(thread).is_none();
+        let found = match is_free {
+            true => self.find_core(&self.tasks[task].allowed, rung, last_core),
+            false => self.find_core(&self.cores_of(thread), rung, last_core),
         };
         let Some(at) = found else {
             return self.has_to_wait(thread);
@@ -92,10 +93,11 @@ impl Engine<'_> {
     /// The cores that a thread may use now.
     pub(crate) fn cores_of(&self, thread: usize) -> CoreSet {
         let allowed = self.tasks[self.threads[thread].task].allowed;
-        match self.pinned_to(thread) {
-            Some(at) => allowed.intersection(&CoreSet::of(self.cores[at].id)),
-            None => allowed,
+        if let Some(at) = self.pinned_to(thread) {
+            return allowed.intersection(&CoreSet::of(self.cores[at].id));
         }
+        let own = self.recorded_cores(thread).map(|cores| cores.intersection(&allowed));
+        own.filter(|cores| !cores.is_empty()).unwrap_or(allowed)
     }
 
     /// Where a thread that may use these cores could run now, on this rung.
@@ -147,7 +149,7 @@ impl Engine<'_> {
         if !state.is_hungry() || !state.allowed.contains(self.cores[at].id) {
             return None;
         }
-        let thread = match state.demoted > 0 || state.is_kernel {
+        let thread = match state.demoted > 0 || state.is_kernel || self.is_recorded(task) {
             true => self.first_of(&state.waiting, at),
             false => state.waiting.front().copied(),
         };
@@ -165,7 +167,12 @@ impl Engine<'_> {
 
     /// Of threads that wait on different rungs, the one on the highest, and of those the one that waits longest.
     fn first_of(&self, waiting: &VecDeque<usize>, at: usize) -> Option<usize> {
-        let fits = |thread: &usize| self.pinned_to(*thread).is_none_or(|pinned| pinned == at);
+        let core = self.cores[at].id;
+        let fits = |thread: &usize| {
+            let is_free =
+                self.pinned_to(*thread).is_none() && self.recorded_cores(*thread).is_none();
+            is_free || self.cores_of(*thread).contains(core)
+        };
         waiting.iter().copied().filter(fits).min_by_key(|thread| self.rung_of(*thread))
     }
 

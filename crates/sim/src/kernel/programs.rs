@@ -1,4 +1,4 @@
-//! Threads that go through the steps of a [`Program`].
+//! Threads that go through the steps of a [`Program`], or of a recorded host.
 
 use quell_model::Nanos;
 
@@ -6,7 +6,9 @@ use super::{State, WORK_BITS, Work};
 use crate::chance::Chance;
 use crate::engine::{Engine, Timer};
 use crate::scenario::Scenario;
-use crate::workload::{Load, Program, ProgramStep, Sync, SyncKind, Waiting};
+use crate::workload::{
+    Load, Program, ProgramStep, RecordedThread, Recording, Sync, SyncKind, Task, Waiting,
+};
 
 /// Streams of chance from here on are those of program threads.
 const STREAMS: u64 = 1 << 44;
@@ -25,7 +27,7 @@ pub(crate) struct ProgramState {
     syncs: Vec<SyncState>,
     /// The task group of each kind of threads, where the kernel has such groups.
     groups: Vec<usize>,
-    /// Threads that have not ended.
+    /// Threads that have not ended, of those whose end counts.
     alive: u32,
     /// When the last one ended.
     pub completed: Option<Nanos>,
@@ -40,6 +42,10 @@ struct ThreadState {
     repeats: Vec<(usize, u32)>,
     /// What it polls, and the generation of the barrier that it waits for.
     polls: Option<(usize, u64)>,
+    /// The index of the cores that it may use, of those of its recording.
+    allowed: Option<u32>,
+    /// Its end counts for that of the program.
+    counts: bool,
     chance: Chance,
 }
 
@@ -60,15 +66,17 @@ pub(crate) fn programs_of(scenario: &Scenario, groups: Vec<Vec<usize>>) -> Vec<P
     let mut groups = groups.into_iter();
     let states = scenario.tasks.iter().map(|task| {
         let groups = groups.next().unwrap_or_default();
-        let Load::Program(program) = &task.load else { return ProgramState::default() };
-        let thread = |stream: u64| ThreadState {
+        let Some(program) = task.load.program() else { return ProgramState::default() };
+        let thread = |nth: u32| ThreadState {
             kind: None,
             step: 0,
             repeats: Vec::new(),
             polls: None,
-            chance: Chance::new(scenario.seed, stream),
+            allowed: recorded_thread(task, nth as usize).and_then(|it| it.allowed),
+            counts: recorded_thread(task, nth as usize).is_none_or(|it| it.ends),
+            chance: Chance::new(scenario.seed, stream + u64::from(nth)),
         };
-        let threads = (0..task.threads).map(|nth| thread(stream + u64::from(nth))).collect();
+        let threads = (0..task.threads).map(thread).collect();
         stream += u64::from(task.threads);
         let syncs = program.syncs.iter().map(SyncState::new).collect();
         ProgramState { threads, syncs, groups, alive: 0, completed: None }
@@ -78,10 +86,7 @@ pub(crate) fn programs_of(scenario: &Scenario, groups: Vec<Vec<usize>>) -> Vec<P
 
 impl Engine<'_> {
     fn program(&self, task: usize) -> Option<&Program> {
-        match &self.scenario.tasks[task].load {
-            Load::Program(program) => Some(program),
-            Load::Hog | Load::Open { .. } => None,
-        }
+        self.scenario.tasks[task].load.program()
     }
 
     /// Starts the threads that a program has from the start.
@@ -97,17 +102,22 @@ impl Engine<'_> {
     }
 
     /// A thread of this kind begins, if there is one left.
-    fn start_thread(&mut self, task: usize, kind: usize, core: Option<quell_model::CoreId>) {
+    pub(super) fn start_thread(
+        &mut self,
+        task: usize,
+        kind: usize,
+        core: Option<quell_model::CoreId>,
+    ) {
         let first = self.tasks[task].first;
+        // Of a recording each thread has its own place.
+        let is_recorded = recording_of(&self.scenario.tasks[task]).is_some();
         let state = &mut self.programs[task];
-        let Some(free) = state.threads.iter().position(|thread| thread.kind.is_none()) else {
-            return;
+        let free = match is_recorded {
+            true => Some(kind).filter(|own| state.threads[*own].kind.is_none()),
+            false => state.threads.iter().position(|thread| thread.kind.is_none()),
         };
-        let thread = &mut state.threads[free];
-        (thread.kind, thread.step, thread.polls) = (Some(kind), 0, None);
-        thread.repeats.clear();
-        state.alive += 1;
-        state.completed = None;
+        let Some(free) = free else { return };
+        state.begin(free, kind);
         let thread = first + free;
         if let (Some(linux), Some(group)) = (&mut self.linux, state.groups.get(kind)) {
             linux.join_group(thread, *group);
@@ -116,10 +126,24 @@ impl Engine<'_> {
         self.resume(thread);
     }
 
+    /// A thread of a recording is asleep from the start, in its first step: until its sync is posted, or for a time.
+    pub(super) fn begin_first_step(&mut self, task: usize, own: usize, sync: Option<usize>) {
+        self.programs[task].begin(own, own);
+        self.programs[task].threads[own].step = 1;
+        let thread = self.tasks[task].first + own;
+        if let Some(state) = sync.and_then(|sync| self.programs[task].syncs.get_mut(sync)) {
+            state.sleepers.push_back(thread);
+        }
+    }
+
     /// A sleeping thread goes on with its next step.
     fn resume(&mut self, thread: usize) {
         let task = self.threads[thread].task;
-        self.tasks[task].sleepers.retain(|other| *other != thread);
+        // What slept last is at the end, and there may be thousands.
+        let sleepers = &mut self.tasks[task].sleepers;
+        if let Some(place) = sleepers.iter().rposition(|other| *other == thread) {
+            sleepers.remove(place);
+        }
         self.wake(thread, Work::Step(GOES_ON));
     }
 
@@ -175,6 +199,7 @@ impl Engine<'_> {
             Some(ProgramStep::Fork(kind)) => self.start_thread(task, kind as usize, None),
             Some(ProgramStep::Exec) => return self.exec(thread, at),
             Some(ProgramStep::Yield) => return self.offer_core(thread, at),
+            Some(ProgramStep::Allow(cores)) => self.allow_recorded(thread, cores),
             Some(ProgramStep::Repeat { from, times }) => {
                 self.programs[task].threads[own].repeat(index, from as usize, times);
                 return true;
@@ -357,8 +382,9 @@ impl Engine<'_> {
         let own = thread - self.tasks[task].first;
         let state = &mut self.programs[task];
         state.threads[own].kind = None;
-        state.alive -= 1;
-        if state.alive == 0 {
+        let counts = state.threads[own].counts;
+        state.alive -= u32::from(counts);
+        if counts && state.alive == 0 {
             state.completed = Some(self.now);
         }
         self.sleep(thread);
@@ -379,6 +405,41 @@ impl Engine<'_> {
         state.syncs = begins;
         for thread in &mut state.threads {
             (thread.kind, thread.polls) = (None, None);
+        }
+    }
+}
+
+/// What a task replays, if it does.
+pub(super) fn recording_of(task: &Task) -> Option<&Recording> {
+    match &task.load {
+        Load::Recorded(recording) => Some(recording),
+        Load::Program(_) | Load::Hog | Load::Open { .. } => None,
+    }
+}
+
+/// A thread of what a task replays.
+pub(super) fn recorded_thread(task: &Task, own: usize) -> Option<&RecordedThread> {
+    recording_of(task)?.threads.get(own)
+}
+
+impl ProgramState {
+    /// The index of the cores that a thread of a recording may use, if it restricts it.
+    pub(super) fn allowed(&self, own: usize) -> Option<u32> {
+        self.threads.get(own)?.allowed
+    }
+
+    pub(super) fn set_allowed(&mut self, own: usize, cores: u32) {
+        self.threads[own].allowed = Some(cores);
+    }
+
+    /// The thread in this place begins as one of this kind.
+    fn begin(&mut self, place: usize, kind: usize) {
+        let thread = &mut self.threads[place];
+        (thread.kind, thread.step, thread.polls) = (Some(kind), 0, None);
+        thread.repeats.clear();
+        if thread.counts {
+            self.alive += 1;
+            self.completed = None;
         }
     }
 }

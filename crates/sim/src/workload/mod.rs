@@ -3,11 +3,17 @@
 pub mod models;
 pub mod papers;
 mod program;
+mod recording;
 pub mod tpch;
+
+use std::sync::Arc;
 
 use quell_model::{Class, Limits, Nanos, TaskScheduler, Topology};
 
 pub use program::{Program, ProgramStep, Sync, SyncKind, ThreadKind, Waiting};
+pub use recording::{
+    RecordedClass, RecordedFigures, RecordedStart, RecordedThread, Recording, Window,
+};
 
 use crate::chance::Chance;
 use crate::machine::Profile;
@@ -91,6 +97,8 @@ pub enum Load {
     Hog,
     /// Threads go through steps; the task has room for as many as [`Task::threads`].
     Program(Program),
+    /// Threads do what they did on a recorded host. The task has one for each of them.
+    Recorded(Arc<Recording>),
     /// Requests arrive whatever becomes of earlier ones (an open loop).
     Open {
         /// Poisson arrivals at the rate of the last step that has begun; none before the first.
@@ -98,6 +106,17 @@ pub enum Load {
         /// How long one takes, alone on an idle host.
         service: Service,
     },
+}
+
+impl Load {
+    /// The steps of its threads, if they go through steps.
+    pub fn program(&self) -> Option<&Program> {
+        match self {
+            Load::Program(program) => Some(program),
+            Load::Recorded(recording) => Some(&recording.program),
+            Load::Hog | Load::Open { .. } => None,
+        }
+    }
 }
 
 /// A rate from some time on.
@@ -152,6 +171,18 @@ pub enum Service {
 }
 
 impl Service {
+    /// Its mean; of two times, as often as each is taken.
+    pub fn mean(&self) -> Nanos {
+        match *self {
+            Service::Fixed(mean) | Service::Exponential(mean) => mean,
+            Service::Lognormal { mean, .. } => mean,
+            Service::Bimodal { short, long, long_permille } => {
+                let long_share = u64::from(long_permille);
+                Nanos((short.0 * (1_000 - long_share) + long.0 * long_share) / 1_000)
+            }
+        }
+    }
+
     pub(crate) fn draw(&self, chance: &mut Chance) -> Nanos {
         let time = match *self {
             Service::Fixed(time) => time,

@@ -131,12 +131,19 @@ const fn ms(profile: Profile, core_ms: u64) -> Phase {
 /// The name of the model that has the steps of its task.
 pub const PROGRAM: &str = "program";
 
+/// The name of the model that replays a trace.
+pub const TRACE: &str = "trace";
+
 impl Model {
-    /// It is a program of steps, and only computes.
+    /// Its threads go through steps, and only compute.
     pub fn has_steps(&self) -> bool {
-        matches!(self.name, PROGRAM | "make" | "tpch" | "tpch-all") || self.name.starts_with("nas-")
+        matches!(self.name, PROGRAM | TRACE | "make" | "tpch" | "tpch-all")
+            || self.name.starts_with("nas-")
     }
 }
+
+/// Recorded times have in them what siblings, caches and memory did, so that here these cost nothing more.
+const RECORDED: &[Phase] = &always(Profile { kind: Kind::Poll, ..Profile::COMPUTE });
 
 const COMPUTES: &[Phase] = &always(Profile::COMPUTE);
 
@@ -146,7 +153,7 @@ const fn steps(name: &'static str, about: &'static str) -> Model {
 }
 
 /// The workloads that there are.
-pub const MODELS: [Model; 23] = [
+pub const MODELS: [Model; 24] = [
     Model {
         name: "memcached",
         about: "USR requests; 12 M/s on 22 threads with busy siblings are 1.25 us each alone",
@@ -217,6 +224,13 @@ pub const MODELS: [Model; 23] = [
         class: Class::BestEffort,
         service: None,
         phases: &[ms(STREAMCLUSTER, 2_000), ms(STREAMCLUSTER_BETWEEN, 200)],
+    },
+    Model {
+        name: TRACE,
+        about: "what the threads of a recorded host did",
+        class: Class::BestEffort,
+        service: None,
+        phases: RECORDED,
     },
     steps(PROGRAM, "threads that go through the steps of [[task.thread]]"),
     steps(

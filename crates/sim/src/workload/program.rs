@@ -54,6 +54,8 @@ pub enum ProgramStep {
     Exec,
     /// Offers its core to others.
     Yield,
+    /// May use these cores from now on (`sched_setaffinity`): an index into [`Recording::cores`](super::Recording::cores).
+    Allow(u32),
     /// Goes back to this step so many times in all.
     Repeat {
         /// The index of the step.

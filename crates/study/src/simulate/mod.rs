@@ -8,6 +8,7 @@ mod lines;
 pub mod oracle;
 pub mod overlay;
 pub mod parallel;
+mod recorded;
 pub mod source;
 pub mod sweep;
 
@@ -176,16 +177,7 @@ impl SimResult {
     pub fn new(scenario: &Scenario, policy: &str, report: &Report) -> SimResult {
         let mut rows = Vec::new();
         let mut push = |case: &str, metric: &str, value: f64| {
-            let value = quell_report::stats::rounded(value);
-            rows.push(Row {
-                case: case.to_owned(),
-                system: policy.to_owned(),
-                metric: metric.to_owned(),
-                median: value,
-                low: value,
-                high: value,
-                raw: vec![value],
-            });
+            rows.push(row(case, policy, metric, value));
         };
         let seconds = seconds(scenario.length);
         for (task, result) in scenario.tasks.iter().zip(&report.tasks) {
@@ -217,6 +209,7 @@ impl SimResult {
                 push(HOST, metric, report.migrations.get(&cause).copied().unwrap_or(0) as f64);
             }
         }
+        rows.extend(recorded::rows(scenario));
         let violations = report.violations.iter().map(|(at, what)| format!("at {at}: {what}"));
         let broken = report.broken.iter().map(|what| format!("{FAULT}: {what}"));
         SimResult {
@@ -312,6 +305,7 @@ impl SimResult {
                 number(wasted)
             );
         }
+        text += &recorded::text(scenario);
         if let Some(count) = self.value(HOST, "violations").filter(|count| *count > 0.0) {
             text += &format!("{} times an invariant was broken, first:\n", number(count));
         }
@@ -336,6 +330,20 @@ impl SimResult {
     /// When a value cannot be shown as JSON.
     pub fn to_json(&self) -> serde_json::Result<String> {
         quell_report::lines(&serde_json::to_value(self)?)
+    }
+}
+
+/// A row of one value.
+fn row(case: &str, system: &str, metric: &str, value: f64) -> Row {
+    let value = quell_report::stats::rounded(value);
+    Row {
+        case: case.to_owned(),
+        system: system.to_owned(),
+        metric: metric.to_owned(),
+        median: value,
+        low: value,
+        high: value,
+        raw: vec![value],
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use quell_sim::file::{FileError, Simulation};
+use quell_sim::file::{FileError, Files, Simulation};
+use quell_sim::{Recording, Window};
 use quell_trace::import::Options;
 use quell_trace::perfetto;
 
@@ -144,19 +145,37 @@ impl Source {
     fn parse(&self, text: &str) -> Result<Resolved, FileError> {
         let mut sum = Sum::new();
         [env!("CARGO_PKG_VERSION"), quell_sim::MODEL, text].into_iter().for_each(|it| sum.add(it));
-        let sum = RefCell::new(sum);
-        let other = |name: &str| {
-            let path = self.folder.join(name);
-            let text = match topology_of(&path) {
-                Some(topology) => topology,
-                None => quell_sim::file::read(&path)?,
-            };
-            sum.borrow_mut().add(&text);
-            Ok(text)
-        };
-        let simulation = Simulation::parse(text, &self.file, &self.stem, &other)?;
-        let fingerprint = format!("{:016x}", sum.borrow().0);
+        let named = Named { folder: &self.folder, sum: RefCell::new(sum) };
+        let simulation = Simulation::parse_with(text, &self.file, &self.stem, &named)?;
+        let fingerprint = format!("{:016x}", named.sum.borrow().0);
         Ok(Resolved { simulation, fingerprint })
+    }
+}
+
+/// The files that a scenario file names, and a sum over what they say.
+struct Named<'a> {
+    folder: &'a Path,
+    sum: RefCell<Sum>,
+}
+
+impl Files for Named<'_> {
+    fn text(&self, name: &str) -> Result<String, FileError> {
+        let path = self.folder.join(name);
+        let text = match topology_of(&path) {
+            Some(topology) => topology,
+            None => quell_sim::file::read(&path)?,
+        };
+        self.sum.borrow_mut().add(&text);
+        Ok(text)
+    }
+
+    fn recording(&self, name: &str, window: Window) -> Result<Recording, FileError> {
+        let path = self.folder.join(name);
+        let recording = crate::replayed::load(&path, window)?;
+        // It was read a moment ago.
+        let bytes = File::open(&path).map(|file| BufReader::new(file).bytes());
+        self.sum.borrow_mut().add_bytes(bytes.into_iter().flatten().map_while(Result::ok));
+        Ok(recording)
     }
 }
 
@@ -186,7 +205,11 @@ impl Sum {
 
     /// Texts end where they end: `ab`, `c` is not `a`, `bc`.
     pub fn add(&mut self, text: &str) {
-        for byte in text.bytes().chain([0xff]) {
+        self.add_bytes(text.bytes());
+    }
+
+    fn add_bytes(&mut self, bytes: impl Iterator<Item = u8>) {
+        for byte in bytes.chain([0xff]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
     }

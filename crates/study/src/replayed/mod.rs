@@ -1,0 +1,196 @@
+//! Recorded hosts as tasks of a simulation: who ran how long, slept how long, and woke which thread, under another kernel, fix
+//! or topology.
+//!
+//! The trace is read through [`HostState`], as `check`, `stats` and `view` read it. `extract` turns the changes of threads
+//! into steps, [`compare`] replays a recording on its own kernel and topology beside its own figures.
+
+mod compare;
+mod extract;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use quell_model::{CoreId, Nanos, What};
+use quell_sim::file::FileError;
+use quell_sim::{Recording, Window};
+use quell_trace::host::{HostState, WastedTime};
+use quell_trace::import::Options;
+use quell_trace::stream::{ReadError, Source};
+
+pub use compare::{Row, compare, kernel_of, replay, text};
+
+use extract::Extract;
+
+/// The most threads, steps and sets of cores of a recording.
+const THREADS_MAX: usize = 1 << 16;
+const STEPS_MAX: usize = 1 << 22;
+const SETS_MAX: usize = 1 << 14;
+
+/// Why a trace cannot be replayed, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// Events are missing in the chosen part.
+    #[error("{count} events of core {core} were lost {} s after the begin", seconds(*.at))]
+    Lost {
+        /// Of which core.
+        core: CoreId,
+        /// How many, as far as is known.
+        count: u64,
+        /// When that was noticed, after the first event.
+        at: Nanos,
+        /// When all cores are known again, after the first event; `None`: at no time.
+        known_again: Option<Nanos>,
+    },
+    /// The trace breaks off.
+    #[error("{error}")]
+    Damaged {
+        /// Where and why.
+        error: ReadError,
+        /// How much of the chosen part comes before.
+        whole: Nanos,
+    },
+    /// There is too much of it.
+    #[error("more than {most} {what}")]
+    TooLarge {
+        /// The limit.
+        most: usize,
+        /// Of what.
+        what: &'static str,
+    },
+    /// The source has no threads.
+    #[error("a trace of {0} says nothing of threads")]
+    WithoutThreads(String),
+    /// The chosen part is after the end.
+    #[error("it ends {} s after its begin", seconds(*.0))]
+    Ended(Nanos),
+}
+
+impl ReplayError {
+    /// What to do about it.
+    pub fn remedy(&self) -> String {
+        match self {
+            ReplayError::Lost { known_again: Some(at), .. } => format!(
+                "record again with a larger `--buffer`, or begin after the loss: `from_s = {}`",
+                seconds(Nanos(at.0 + 999))
+            ),
+            ReplayError::Lost { at, .. } if *at > Nanos::ZERO => format!(
+                "record again with a larger `--buffer`, or end before the loss: `length_s` below {}",
+                seconds(*at)
+            ),
+            ReplayError::Lost { .. } => "record again with a larger `--buffer`".to_owned(),
+            ReplayError::Damaged { whole, .. } if *whole > Nanos::ZERO => format!(
+                "record again, or replay what comes before: `length_s = {}`",
+                seconds(*whole)
+            ),
+            ReplayError::Damaged { .. } => {
+                "name a trace of `quell record`, or text of ftrace or `perf sched script`"
+                    .to_owned()
+            }
+            ReplayError::TooLarge { .. } => {
+                "replay a part of it with `from_s` and `length_s`".to_owned()
+            }
+            ReplayError::WithoutThreads(_) => "record the host with `quell record`".to_owned(),
+            ReplayError::Ended(_) => "choose an earlier `from_s`".to_owned(),
+        }
+    }
+}
+
+/// Microseconds are enough for a key that a user types.
+fn seconds(time: Nanos) -> String {
+    let micros = time.0 / 1_000;
+    let text = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Reads the chosen part of a trace file.
+///
+/// # Errors
+/// When it cannot be opened or replayed: with the file and the remedy.
+pub fn load(path: &Path, window: Window) -> Result<Recording, FileError> {
+    let error = |what: String, remedy: String| FileError {
+        file: path.display().to_string(),
+        line: None,
+        what,
+        remedy,
+    };
+    let file = File::open(path).map_err(|err| {
+        error(err.to_string(), "name a trace of `quell record`, relative to this file".to_owned())
+    })?;
+    let opened = quell_trace::open(BufReader::new(file), Options::default());
+    let read = opened
+        .map_err(|error| ReplayError::Damaged { error, whole: Nanos::ZERO })
+        .and_then(|mut source| read(source.as_mut(), window));
+    read.map_err(|err| error(err.to_string(), err.remedy()))
+}
+
+/// Reads the chosen part of a trace.
+///
+/// # Errors
+/// When events are missing in it, or it is damaged or too large.
+pub fn read(source: &mut dyn Source, window: Window) -> Result<Recording, ReplayError> {
+    let meta = source.meta().clone();
+    let mut host = HostState::new(&meta);
+    if host.queues() == quell_trace::host::Queues::SizesOnly {
+        return Err(ReplayError::WithoutThreads(meta.kernel));
+    }
+    let mut extract = Extract::new(&meta);
+    let mut wasted = WastedTime::default();
+    let mut first = None;
+    while let Some(event) = source.next() {
+        let event = event.map_err(|error| {
+            let whole = host.now().since(first.unwrap_or_default() + window.from);
+            ReplayError::Damaged { error, whole }
+        })?;
+        let origin = *first.get_or_insert(event.at);
+        let begin = origin + window.from;
+        if window.length.is_some_and(|length| event.at > begin + length) {
+            break;
+        }
+        if event.at < begin {
+            host.push(&event, &mut ());
+            continue;
+        }
+        extract.begin(&host, begin);
+        if let Some((core, count, at)) = extract.lost(&host) {
+            // A keyframe at this very time may make it known.
+            if !matches!(event.what, What::Keyframe(_)) || at > begin {
+                return Err(lost(source, host, (core, count, at), origin));
+            }
+        }
+        wasted.advance(&host, event.at);
+        extract.push(&mut host, &event);
+        extract.check_size()?;
+    }
+    if !extract.has_begun() {
+        return Err(ReplayError::Ended(host.now().since(first.unwrap_or_default())));
+    }
+    if let Some(what) = extract.lost(&host) {
+        return Err(lost(source, host, what, first.unwrap_or_default()));
+    }
+    wasted.finish(&host);
+    Ok(extract.finish(&mut host, &meta, Nanos(wasted.total().wasted.thread_ns)))
+}
+
+/// What was lost, and when all is known again after that.
+fn lost(
+    source: &mut dyn Source,
+    mut host: HostState,
+    (core, count, at): (CoreId, u64, Nanos),
+    origin: Nanos,
+) -> ReplayError {
+    let mut known_again = None;
+    for event in source.map_while(Result::ok) {
+        host.push(&event, &mut ());
+        match host.lost().is_empty() {
+            true if known_again.is_none() => known_again = Some(host.now().since(origin)),
+            true => {}
+            // Something else was lost.
+            false => known_again = None,
+        }
+    }
+    ReplayError::Lost { core, count, at: at.since(origin), known_again }
+}
