@@ -67,13 +67,15 @@ pub(crate) fn programs_of(scenario: &Scenario, groups: Vec<Vec<usize>>) -> Vec<P
     let states = scenario.tasks.iter().map(|task| {
         let groups = groups.next().unwrap_or_default();
         let Some(program) = task.load.program() else { return ProgramState::default() };
+        let recording = recording_of(task);
+        let counts: Option<Vec<bool>> = recording.map(Recording::counting);
         let thread = |nth: u32| ThreadState {
             kind: None,
             step: 0,
             repeats: Vec::new(),
             polls: None,
             allowed: recorded_thread(task, nth as usize).and_then(|it| it.allowed),
-            counts: recorded_thread(task, nth as usize).is_none_or(|it| it.ends),
+            counts: counts.as_ref().is_none_or(|counts| counts[nth as usize]),
             chance: Chance::new(scenario.seed, stream + u64::from(nth)),
         };
         let threads = (0..task.threads).map(thread).collect();

@@ -32,9 +32,8 @@ pub struct RecordedThread {
     pub class: RecordedClass,
     /// The index of the cores that it may use at first; `None`: those of its task.
     pub allowed: Option<u32>,
-    /// Its end counts for when the task is completed. Of a thread that outlived the recording it does not, unless all did: such a
-    /// thread is cut off where the recording ends.
-    pub ends: bool,
+    /// When it ended, after the begin; `None`: it outlived the recording, and is cut off where that ends.
+    pub ended: Option<Nanos>,
 }
 
 /// How a thread of a [`Recording`] begins.
@@ -68,7 +67,7 @@ pub struct RecordedFigures {
     pub cores: u32,
     /// How long it was recorded.
     pub length: Nanos,
-    /// From the begin until the last thread ended whose end counts.
+    /// From the begin until the last thread ended; where all outlived the recording, until they had done what is recorded.
     pub completed: Nanos,
     /// CPU time of all threads.
     pub ran: Nanos,
@@ -88,6 +87,12 @@ pub struct Window {
 }
 
 impl Recording {
+    /// By thread: whether the task is completed only when it has ended. All do that ended in the recording, or all if none did.
+    pub fn counting(&self) -> Vec<bool> {
+        let none_ends = self.threads.iter().all(|thread| thread.ended.is_none());
+        self.threads.iter().map(|thread| none_ends || thread.ended.is_some()).collect()
+    }
+
     /// CPU time that a thread asks for.
     pub fn work_of(&self, thread: usize) -> Nanos {
         let steps = self.program.kinds[thread].steps.iter();

@@ -17,7 +17,8 @@ use super::{ReplayError, SETS_MAX, STEPS_MAX, THREADS_MAX};
 /// Softirqs of timers (`TIMER_SOFTIRQ`, `HRTIMER_SOFTIRQ`): what they wake, a timer wakes.
 const TIMERS: [u8; 2] = [1, 8];
 
-/// Beginnings of names of kernel threads that interrupts and ticks wake, whichever thread runs then.
+/// Beginnings of names of kernel threads that interrupts and ticks wake, whichever thread runs then. Of other wake-ups nothing
+/// tells whether the thread that ran had to do with them: it counts as the waker.
 const WOKEN_BY_INTERRUPTS: [&[u8]; 4] = [b"rcu_", b"ksoftirqd/", b"kcompactd", b"irq/"];
 
 /// Gathers the steps of all threads.
@@ -321,7 +322,7 @@ impl Extract {
                 start: known.steps.start.unwrap_or(RecordedStart::Runnable(first_core)),
                 class: class_of(known.rank),
                 allowed: known.first_set,
-                ends: ends(&known),
+                ended: known.has_ended.then(|| known.steps.ran_until.since(from)),
             });
             let steps = known.steps.steps.into_iter().filter_map(|step| renumbered(step, &places));
             kinds.push(ThreadKind {

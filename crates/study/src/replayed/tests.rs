@@ -65,7 +65,7 @@ fn first(cores: u16) -> CoreSet {
 
 fn runner(thread: i32) -> Runner {
     let name = ThreadName::new(format!("t{thread}").as_bytes());
-    Runner { thread, process: thread, rank: Rank::FAIR, name }
+    Runner { thread, process: 1, rank: Rank::FAIR, name }
 }
 
 fn switch(next: i32, left: i32, how: Left) -> What {
@@ -167,7 +167,10 @@ fn bursts_wake_ups_and_forks_become_steps() {
     assert_eq!(start(two), RecordedStart::Asleep(CoreId(1)));
     assert_eq!(start(three), RecordedStart::Forked);
     // Thread 2 goes on after the recording.
-    assert_eq!([one, two, three].map(|of| read.threads[of as usize].ends), [true, false, true]);
+    assert_eq!(
+        [one, two, three].map(|of| read.threads[of as usize].ended.is_some()),
+        [true, false, true]
+    );
     assert_eq!(read.figures.completed, Nanos(700_000));
     assert_eq!(read.figures.ran, Nanos(900_000));
 }
@@ -287,14 +290,32 @@ fn row_of(name: &str) -> (Row, u32) {
     (compare(name, &read, &topology, model).unwrap(), read.figures.cores)
 }
 
+/// Why completion or wasted time of a recording is further away than a fifth.
+const EXPLAINED: [(&str, &str); 4] = [
+    (
+        "hotplug",
+        "cores that go offline, and a partition whose cores the kernel does not balance, are not replayed",
+    ),
+    (
+        "memcached-hog",
+        "one thread polls the clock, others sleep until a time, on cores that a plan assigns anew",
+    ),
+    ("trace-cmd", "of 51 ms: timers that end during another thread's burst are charged to it"),
+    ("violation", "a partition whose cores the kernel does not balance is not replayed"),
+];
+
 #[test]
-fn recorded_hosts_replay_alike_on_their_own_kernel() {
+fn recorded_hosts_replay_alike_on_their_own_kernel_or_it_is_explained() {
     let rows: Vec<(Row, u32)> = HOSTS.iter().map(|name| row_of(name)).collect();
-    let all: Vec<Row> = rows.iter().map(|(row, _)| row.clone()).collect();
-    eprintln!("{}", text(&all));
+    let table = text(&rows.iter().map(|(row, _)| row.clone()).collect::<Vec<_>>());
     for (row, cores) in &rows {
-        eprintln!("{} {} {}", row.name, row.completes_alike(), row.wastes_alike(*cores));
+        let is_explained = EXPLAINED.iter().any(|(name, _)| *name == row.name);
+        let is_alike = row.completes_alike() && row.wastes_alike(*cores);
+        // One that has become alike needs no explanation any more.
+        assert_eq!(is_alike, !is_explained, "{}\n{table}", row.name);
     }
+    // Builds and what does not depend on the clock, on a kernel that balances all cores.
+    assert!(rows.len() - EXPLAINED.len() >= 5, "{table}");
 }
 
 /// Programs of steps with locks, forks, sleeps, and a class of its own for none.
