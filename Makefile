@@ -92,7 +92,7 @@ soak: ## The runtime at full count, optimised: a million uthreads at once (6 GB)
 	target/release/quell bench three-services --judge --seconds $(SOAK_SECONDS) --json target/soak-three-services.json
 
 FUZZ_SECONDS ?= 300
-FUZZ_TARGETS := perfetto ftrace wasted_cores decisions hints runtime requests replies updates net_frames net_hello net_messages net_packets net_ring
+FUZZ_TARGETS := perfetto ftrace wasted_cores replay decisions hints runtime requests replies updates net_frames net_hello net_messages net_packets net_ring
 fuzz: ## Feed random input to every parser of traces, shared pages and subscriptions, FUZZ_SECONDS each (needs nightly Rust and cargo-fuzz)
 	@for target in $(FUZZ_TARGETS); do \
 		mkdir -p fuzz/target/corpus/$$target; \

@@ -110,6 +110,12 @@ fn shortened(file: &Path, folder: &Path, length_ms: i64) -> PathBuf {
         let path = file.parent().unwrap().join(name.as_str().unwrap());
         *name = path.to_str().unwrap().into();
     }
+    for task in table.get_mut("task").and_then(toml::Value::as_array_mut).unwrap() {
+        if let Some(trace) = task.get_mut("trace") {
+            let path = file.parent().unwrap().join(trace.as_str().unwrap());
+            *trace = path.to_str().unwrap().into();
+        }
+    }
     let short = folder.join(file.file_name().unwrap());
     std::fs::write(&short, toml::to_string(&table).unwrap()).unwrap();
     short

@@ -24,6 +24,8 @@ fn every_example_gives_the_same_digest_twice_and_everywhere() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sim");
     let mut files: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    // It names a trace, which quell-study reads, and where its digest is.
+    files.retain(|file| !file.ends_with("replay.toml"));
     files.sort();
     let lines = files.iter().map(|file| {
         let mut simulation = Simulation::load(file).unwrap();

@@ -91,7 +91,7 @@ impl Files for Replayed<'_> {
 /// When there is no such model, or the recording is none.
 pub fn replay(recording: &Recording, topology: &Topology, model: &str) -> Result<Report> {
     // Work that is delayed may take several times as long.
-    let length = 10 * recording.figures.length.0.max(recording.figures.ran.0);
+    let length = recording.figures.length.0.max(recording.figures.ran.0).saturating_mul(10);
     let length_ms = (length / 1_000_000).clamp(1_000, 3_600_000);
     let text = format!(
         "version = 1\nlength_ms = {length_ms}\nwarm_up_ms = 0\n[machine]\nlike = \"trace\"\n\

@@ -29,6 +29,8 @@ use extract::Extract;
 const THREADS_MAX: usize = 1 << 16;
 const STEPS_MAX: usize = 1 << 22;
 const SETS_MAX: usize = 1 << 14;
+/// Simulations are no longer than an hour.
+const SECONDS_MAX: usize = 3_600;
 
 /// Why a trace cannot be replayed, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +77,7 @@ impl ReplayError {
         match self {
             ReplayError::Lost { known_again: Some(at), .. } => format!(
                 "record again with a larger `--buffer`, or begin after the loss: `from_s = {}`",
-                seconds(Nanos(at.0 + 999))
+                seconds(*at + Nanos(999))
             ),
             ReplayError::Lost { at, .. } if *at > Nanos::ZERO => format!(
                 "record again with a larger `--buffer`, or end before the loss: `length_s` below {}",
@@ -142,13 +144,16 @@ pub fn read(source: &mut dyn Source, window: Window) -> Result<Recording, Replay
     let mut first = None;
     while let Some(event) = source.next() {
         let event = event.map_err(|error| {
-            let whole = host.now().since(first.unwrap_or_default() + window.from);
+            let whole = host.now().since(first.unwrap_or_default()).since(window.from);
             ReplayError::Damaged { error, whole }
         })?;
         let origin = *first.get_or_insert(event.at);
-        let begin = origin + window.from;
-        if window.length.is_some_and(|length| event.at > begin + length) {
+        let begin = Nanos(origin.0.saturating_add(window.from.0));
+        if window.length.is_some_and(|length| event.at.since(begin) > length) {
             break;
+        }
+        if event.at.since(begin) > Nanos::from_secs(SECONDS_MAX as u64) {
+            return Err(ReplayError::TooLarge { most: SECONDS_MAX, what: "seconds" });
         }
         if event.at < begin {
             host.push(&event, &mut ());

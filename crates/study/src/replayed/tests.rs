@@ -10,9 +10,12 @@ use quell_model::{
 use quell_sim::file::Simulation;
 use quell_sim::{ProgramStep, RecordedClass, RecordedStart, Report, Service};
 use quell_trace::host::{HostThread, HostVisitor};
+use quell_trace::perfetto::Writer;
+use quell_trace::stream::Sink as _;
 
 use super::*;
 
+mod hosts;
 #[path = "../../../trace/tests/recorded/mod.rs"]
 mod recorded;
 
@@ -118,10 +121,10 @@ fn steps(recording: &Recording, name: &str) -> Vec<ProgramStep> {
     kind.unwrap_or_else(|| panic!("no thread {name}")).steps.clone()
 }
 
-#[test]
-fn bursts_wake_ups_and_forks_become_steps() {
+/// Two threads wake and fork others on two cores.
+fn wakes_and_forks() -> Events {
     use Left::{Dead, Preempted, Sleeping};
-    let mut trace = events(
+    events(
         2,
         vec![
             (0, 0, keyframe(&[1, 0])),
@@ -135,7 +138,7 @@ fn bursts_wake_ups_and_forks_become_steps() {
             (300, 0, switch(0, 1, Sleeping)),
             (400, 1, switch(3, 2, Sleeping)),
             (400, 1, What::Exec { thread: runner(3) }),
-            // Nobody that runs wakes it: a timer does.
+            // No thread that runs wakes it: a timer does.
             (500, 0, waking(1, 0, 0)),
             (500, 0, switch(1, 0, Preempted)),
             (600, 1, What::Exit { thread: 3 }),
@@ -143,7 +146,12 @@ fn bursts_wake_ups_and_forks_become_steps() {
             (700, 0, What::Exit { thread: 1 }),
             (700, 0, switch(0, 1, Dead)),
         ],
-    );
+    )
+}
+
+#[test]
+fn bursts_wake_ups_and_forks_become_steps() {
+    let mut trace = wakes_and_forks();
     let read = read(&mut trace, ALL).unwrap();
     let place =
         |name: &str| read.program.kinds.iter().position(|kind| kind.name == name).unwrap() as u32;
@@ -266,56 +274,6 @@ fn threads_have_the_cpu_time_of_the_trace() {
         assert_eq!(expected, found, "{}", recording.name);
         assert_eq!(read.figures.ran.0, expected.iter().sum::<u64>(), "{}", recording.name);
     }
-}
-
-/// Recordings of real hosts that are whole. Texts do not say which kernel; the README of the recordings does.
-const HOSTS: [&str; 9] = [
-    "fork-storm",
-    "hotplug",
-    "lane",
-    "make-j4",
-    "make-j4-ftrace",
-    "memcached-hog",
-    "perf-sched",
-    "trace-cmd",
-    "violation",
-];
-
-fn row_of(name: &str) -> (Row, u32) {
-    let recording = recorded::named(name);
-    let mut source = recording.open();
-    let topology = source.meta().topology.clone();
-    let read = read(source.as_mut(), ALL).unwrap();
-    let model = (read.figures.kernel == "unknown").then_some("linux-6.18");
-    (compare(name, &read, &topology, model).unwrap(), read.figures.cores)
-}
-
-/// Why completion or wasted time of a recording is further away than a fifth.
-const EXPLAINED: [(&str, &str); 4] = [
-    (
-        "hotplug",
-        "cores that go offline, and a partition whose cores the kernel does not balance, are not replayed",
-    ),
-    (
-        "memcached-hog",
-        "one thread polls the clock, others sleep until a time, on cores that a plan assigns anew",
-    ),
-    ("trace-cmd", "of 51 ms: timers that end during another thread's burst are charged to it"),
-    ("violation", "a partition whose cores the kernel does not balance is not replayed"),
-];
-
-#[test]
-fn recorded_hosts_replay_alike_on_their_own_kernel_or_it_is_explained() {
-    let rows: Vec<(Row, u32)> = HOSTS.iter().map(|name| row_of(name)).collect();
-    let table = text(&rows.iter().map(|(row, _)| row.clone()).collect::<Vec<_>>());
-    for (row, cores) in &rows {
-        let is_explained = EXPLAINED.iter().any(|(name, _)| *name == row.name);
-        let is_alike = row.completes_alike() && row.wastes_alike(*cores);
-        // One that has become alike needs no explanation any more.
-        assert_eq!(is_alike, !is_explained, "{}\n{table}", row.name);
-    }
-    // Builds and what does not depend on the clock, on a kernel that balances all cores.
-    assert!(rows.len() - EXPLAINED.len() >= 5, "{table}");
 }
 
 /// Programs of steps with locks, forks, sleeps, and a class of its own for none.
@@ -541,6 +499,44 @@ proptest! {
             let ran = report.tasks[0].ran.0;
             let slack = (2 * steps + read.threads.len()) as u64;
             prop_assert!(ran.abs_diff(work) <= slack, "{} {} {}", model, ran, work);
+        }
+    }
+}
+
+/// A small trace as a file has it.
+fn small() -> Vec<u8> {
+    let mut trace = wakes_and_forks();
+    let mut writer = Writer::new(Vec::new());
+    writer.meta(trace.meta()).unwrap();
+    trace.by_ref().for_each(|event| writer.event(&event.unwrap()).unwrap());
+    writer.finish().unwrap();
+    writer.into_inner()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// As `fuzz/fuzz_targets/replay.rs`, which goes on for longer.
+    #[test]
+    fn damaged_traces_are_refused_or_replayed(
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)
+    ) {
+        let mut bytes = small();
+        for (place, value) in damage {
+            let place = place.index(bytes.len());
+            bytes[place] = value;
+        }
+        let opened = quell_trace::open(std::io::Cursor::new(bytes), Options::default());
+        let Ok(mut source) = opened else { return Ok(()) };
+        let topology = source.meta().topology.clone();
+        match read(source.as_mut(), ALL) {
+            Ok(read) if !read.threads.is_empty() && read.figures.length < Nanos::from_secs(1) => {
+                prop_assert_eq!(read.check(), Ok(()));
+                let report = replay(&read, &topology, "linux-6.12").unwrap();
+                prop_assert!(report.tasks[0].completed.is_some());
+            }
+            Ok(_) => {}
+            Err(error) => prop_assert!(!error.to_string().is_empty() && !error.remedy().is_empty()),
         }
     }
 }

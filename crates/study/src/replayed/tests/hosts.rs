@@ -1,0 +1,118 @@
+//! Recorded hosts on their own kernel, and the example.
+
+use super::*;
+use crate::simulate::SimResult;
+use crate::simulate::source::{Setting, Source as File};
+
+/// Recordings of real hosts that are whole. Texts do not say which kernel; the README of the recordings does.
+const HOSTS: [&str; 9] = [
+    "fork-storm",
+    "hotplug",
+    "lane",
+    "make-j4",
+    "make-j4-ftrace",
+    "memcached-hog",
+    "perf-sched",
+    "trace-cmd",
+    "violation",
+];
+
+fn row_of(name: &str) -> (Row, u32) {
+    let recording = recorded::named(name);
+    let mut source = recording.open();
+    let topology = source.meta().topology.clone();
+    let read = read(source.as_mut(), ALL).unwrap();
+    let model = (read.figures.kernel == "unknown").then_some("linux-6.18");
+    (compare(name, &read, &topology, model).unwrap(), read.figures.cores)
+}
+
+/// Why completion or wasted time of a recording is further away than a fifth.
+const EXPLAINED: [(&str, &str); 4] = [
+    (
+        "hotplug",
+        "cores that go offline, and a partition whose cores the kernel does not balance, are not replayed",
+    ),
+    (
+        "memcached-hog",
+        "one thread polls the clock, others sleep until a time, on cores that a plan assigns anew",
+    ),
+    ("trace-cmd", "of 51 ms: timers that end during another thread's burst are charged to it"),
+    ("violation", "a partition whose cores the kernel does not balance is not replayed"),
+];
+
+#[test]
+fn recorded_hosts_replay_alike_on_their_own_kernel_or_it_is_explained() {
+    let rows: Vec<(Row, u32)> = HOSTS.iter().map(|name| row_of(name)).collect();
+    let table = text(&rows.iter().map(|(row, _)| row.clone()).collect::<Vec<_>>());
+    for (row, cores) in &rows {
+        let is_explained = EXPLAINED.iter().any(|(name, _)| *name == row.name);
+        let is_alike = row.completes_alike() && row.wastes_alike(*cores);
+        // One that has become alike needs no explanation any more.
+        assert_eq!(is_alike, !is_explained, "{}\n{table}", row.name);
+    }
+    // Builds and what does not depend on the clock, on a kernel that balances all cores.
+    assert!(rows.len() - EXPLAINED.len() >= 5, "{table}");
+}
+
+/// `examples/traces/make-j4.pftrace`: the recording `make-j4` without the sizes of queues, which a replay does not need.
+fn example() -> Vec<u8> {
+    let recorded = recorded::named("make-j4").open();
+    let mut writer = Writer::new(Vec::new());
+    writer.meta(recorded.meta()).unwrap();
+    let mut sequences = BTreeMap::<CoreId, u64>::new();
+    for event in recorded.map(Result::unwrap) {
+        if matches!(event.what, What::Queue { .. }) {
+            continue;
+        }
+        let next = sequences.entry(event.core).or_default();
+        *next += 1;
+        writer.event(&Event { sequence: *next - 1, ..event }).unwrap();
+    }
+    writer.finish().unwrap();
+    writer.into_inner()
+}
+
+#[test]
+fn the_example_replays_the_recorded_build() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let trace = folder.join("traces/make-j4.pftrace");
+    if std::env::var_os("QUELL_UPDATE_EXPECTED").is_some_and(|value| value == "1") {
+        std::fs::create_dir_all(trace.parent().unwrap()).unwrap();
+        std::fs::write(&trace, example()).unwrap();
+        std::fs::write(folder.join("../fuzz/corpus/replay/wakes-and-forks"), small()).unwrap();
+    }
+    assert!(std::fs::metadata(&trace).unwrap().len() < 300_000);
+    let whole = read(recorded::named("make-j4").open().as_mut(), ALL).unwrap();
+    let example = load(&trace, ALL).unwrap();
+    assert_eq!(example.program, whole.program);
+    assert_eq!((example.threads, example.cores), (whole.threads, whole.cores));
+    assert_eq!(example.figures, whole.figures);
+    // As a user runs it, and on another host.
+    let source = File::open(&folder.join("sim/replay.toml")).unwrap();
+    let run = |settings: &[Setting]| {
+        let resolved = source.resolve(settings).unwrap();
+        let mut policy = resolved.simulation.driver().unwrap();
+        let scenario = &resolved.simulation.scenario;
+        let report = quell_sim::run(scenario, policy.as_mut());
+        let result = SimResult::new(scenario, policy.name(), &report);
+        (result.text(scenario), result, resolved.fingerprint)
+    };
+    let (text, result, fingerprint) = run(&[]);
+    let value = |system: &str, metric: &str| {
+        let mut rows = result.rows.iter();
+        let found = rows.find(|row| row.system == system && row.metric == metric);
+        found.unwrap_or_else(|| panic!("no {metric} of {system}")).median
+    };
+    let [recorded, replayed] = ["recording", "linux-default"].map(|it| value(it, "completed_s"));
+    assert!(within(0.2, recorded, replayed), "{text}");
+    assert!(value("recording", "wasted_core_s") == 0.0, "{text}");
+    assert!(value("linux-default", "wasted_core_s") < 0.01, "{text}");
+    assert!(text.contains("as recorded (kernel 6.18.44"), "{text}");
+    assert_eq!(result.digest, DIGEST, "the digest is now {}", result.digest);
+    let model = toml::Value::String("linux-4.1".to_owned());
+    let (_, other, changed) = run(&[("kernel.model", &model)]);
+    assert!(other.digest != result.digest && changed != fingerprint);
+}
+
+/// Of `examples/sim/replay.toml`. As in `crates/sim/tests/digests.txt`: it changes with the model and the policies alone.
+const DIGEST: &str = "7e11797814b459b7";
