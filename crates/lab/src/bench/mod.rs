@@ -8,6 +8,7 @@ mod net;
 mod overhead;
 mod overload;
 mod reaction;
+mod replay;
 mod report;
 mod runtime;
 mod runtime_colocate;
@@ -61,6 +62,7 @@ enum Command {
     SimHost(sim_host::Args),
     Validation(validation::Args),
     WastedCores(wasted_cores::Args),
+    Replay(replay::Args),
     Report(report::Args),
 }
 
@@ -85,6 +87,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::SimHost(args) => sim_host::run(args),
         Command::Validation(args) => validation::run(args),
         Command::WastedCores(args) => wasted_cores::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Report(args) => report::run(args),
     }
 }

@@ -13,6 +13,8 @@ mod program;
 mod raw;
 mod recording;
 #[cfg(test)]
+mod recording_tests;
+#[cfg(test)]
 mod tests;
 
 use std::path::Path;

@@ -39,19 +39,7 @@ pub(super) fn recording(
         }
         return Ok(None);
     };
-    let others = [
-        ("threads", raw.threads.is_some()),
-        ("start_core", raw.start_core.is_some()),
-        ("length_permille", raw.length_permille.is_some()),
-        ("[[task.thread]]", !raw.thread.is_empty()),
-        ("[[task.sync]]", !raw.sync.is_empty()),
-        ("[[task.helper]]", !raw.helper.is_empty()),
-        ("lane", raw.lane.is_some()),
-    ];
-    if let Some((key, _)) = others.into_iter().find(|(_, is_given)| *is_given) {
-        let what = format!("task `{}` has `{key}`", raw.name.get_ref());
-        return Err(place.error(typed, what, "the trace has all threads and what they do"));
-    }
+    refuse_others(typed, place)?;
     let [from, length] = window.map(|(key, value)| seconds(key, value, place));
     let window = Window { from: from?.unwrap_or_default(), length: length? };
     if let (Some(typed), Some(Nanos::ZERO)) = (&raw.length_s, window.length) {
@@ -75,6 +63,25 @@ pub(super) fn recording(
     }
     let threads = recording.threads.len() as u32;
     Ok(Some((Load::Recorded(Arc::new(recording)), threads)))
+}
+
+/// What a task may not have beside a trace.
+fn refuse_others(typed: &Spanned<RawTask>, place: &Place) -> Result<(), FileError> {
+    let raw = typed.get_ref();
+    let others = [
+        ("threads", raw.threads.is_some()),
+        ("start_core", raw.start_core.is_some()),
+        ("length_permille", raw.length_permille.is_some()),
+        ("[[task.thread]]", !raw.thread.is_empty()),
+        ("[[task.sync]]", !raw.sync.is_empty()),
+        ("[[task.helper]]", !raw.helper.is_empty()),
+        ("lane", raw.lane.is_some()),
+    ];
+    if let Some((key, _)) = others.into_iter().find(|(_, is_given)| *is_given) {
+        let what = format!("task `{}` has `{key}`", raw.name.get_ref());
+        return Err(place.error(typed, what, "the trace has all threads and what they do"));
+    }
+    Ok(())
 }
 
 fn seconds(

@@ -193,7 +193,7 @@ fn a_policy_that_cannot_run_is_said_with_line_and_remedy() {
 #[test]
 fn every_model_and_machine_can_be_named() {
     let models = crate::workload::models::MODELS.iter();
-    // `a_trace_is_replayed_on_the_cores_of_its_task` has the one left out.
+    // `recording_tests` have the one left out.
     for model in models.filter(|model| model.name != crate::workload::models::TRACE) {
         let load = match model.class {
             Class::LatencyCritical => {

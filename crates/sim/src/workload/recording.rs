@@ -19,7 +19,7 @@ pub struct Recording {
     pub threads: Vec<RecordedThread>,
     /// What [`RecordedThread::allowed`] and [`ProgramStep::Allow`] name. One that lacks all cores of a host allows them all.
     pub cores: Vec<CoreSet>,
-    /// What came of it on the recorded host.
+    /// Results on the recorded host.
     pub figures: RecordedFigures,
 }
 

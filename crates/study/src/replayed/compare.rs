@@ -12,6 +12,8 @@ use serde::Serialize;
 pub struct Row {
     /// What was recorded.
     pub name: String,
+    /// Its cores.
+    pub cores: u32,
     /// The kernel that recorded it, and the model that replays it.
     pub kernel: String,
     /// See [`kernel_of`].
@@ -46,10 +48,15 @@ impl Row {
     }
 
     /// Whether the wasted time is within a fifth of the recorded one, or both are next to nothing.
-    pub fn wastes_alike(&self, cores: u32) -> bool {
+    pub fn wastes_alike(&self) -> bool {
         let (recorded, replayed) = (self.recorded_wasted_core_s, self.replayed_wasted_core_s);
-        let nothing = NO_WASTE * self.recorded_s * f64::from(cores);
+        let nothing = NO_WASTE * self.recorded_s * f64::from(self.cores);
         (replayed - recorded).abs() <= (NEAR * recorded).max(nothing)
+    }
+
+    /// Both.
+    pub fn is_alike(&self) -> bool {
+        self.completes_alike() && self.wastes_alike()
     }
 }
 
@@ -125,6 +132,7 @@ pub fn compare(
     let seconds = |time: Nanos| time.0 as f64 / 1e9;
     Ok(Row {
         name: name.to_owned(),
+        cores: figures.cores,
         kernel: figures.kernel.clone(),
         model: model.to_owned(),
         recorded_s: seconds(figures.completed),

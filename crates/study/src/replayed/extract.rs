@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use quell_model::{CoreId, CoreSet, Event, Meta, MoveCause, Nanos, Rank, What};
+use quell_model::{CoreId, CoreSet, Event, Meta, MoveCause, Nanos, Rank, Runner, What};
 use quell_sim::{
     Program, ProgramStep, RecordedClass, RecordedFigures, RecordedStart, RecordedThread, Recording,
     Sync, SyncKind, ThreadKind, Waiting,
@@ -18,7 +18,7 @@ use super::{ReplayError, SETS_MAX, STEPS_MAX, THREADS_MAX};
 const TIMERS: [u8; 2] = [1, 8];
 
 /// Beginnings of names of kernel threads that interrupts and ticks wake, whichever thread runs then. Of other wake-ups nothing
-/// tells whether the thread that ran had to do with them: it counts as the waker.
+/// says whether the thread that ran had to do with them: it counts as the waker.
 const WOKEN_BY_INTERRUPTS: [&[u8]; 4] = [b"rcu_", b"ksoftirqd/", b"kcompactd", b"irq/"];
 
 /// Gathers the steps of all threads.
@@ -36,8 +36,18 @@ pub(super) struct Extract {
     sets: Vec<CoreSet>,
     set_indices: HashMap<CoreSet, u32>,
     migrations: BTreeMap<MoveCause, u64>,
-    lost: Option<(CoreId, u64, Nanos)>,
+    lost: Option<Loss>,
     steps: usize,
+}
+
+/// Events that are missing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loss {
+    pub core: CoreId,
+    /// How many, where that is known.
+    pub count: Option<u64>,
+    /// When that was noticed.
+    pub at: Nanos,
 }
 
 /// A thread of the host.
@@ -87,9 +97,9 @@ impl Extract {
         self.from.is_some()
     }
 
-    /// What was lost since the begin, or was not known again at it: the core, how many events, and when.
-    pub fn lost(&self, host: &HostState) -> Option<(CoreId, u64, Nanos)> {
-        let unknown = || Some((host.lost().first()?, 1, host.now()));
+    /// What was lost since the begin, or before it and is not known again.
+    pub fn lost(&self, host: &HostState) -> Option<Loss> {
+        let unknown = || Some(Loss { core: host.lost().first()?, count: None, at: host.now() });
         self.lost.or_else(unknown)
     }
 
@@ -111,14 +121,12 @@ impl Extract {
         let at = event.at.max(host.now());
         let here = host.topology().position(event.core);
         let waker = here.and_then(|here| self.running(host, here));
+        self.note_interrupt(here, &event.what);
         match &event.what {
             What::Waking { thread, by, .. } => {
-                let by_thread = waker.filter(|_| here.is_some_and(|here| !self.is_interrupt(here)));
-                let is_by_interrupt =
-                    |name: &[u8]| WOKEN_BY_INTERRUPTS.iter().any(|begins| name.starts_with(begins));
-                let by_thread = by_thread
-                    .filter(|(_, tid)| tid == by && *tid != thread.thread)
-                    .filter(|_| !is_by_interrupt(thread.name.as_bytes()));
+                let is_tick = self.is_interrupt(here) || is_woken_by_interrupts(thread);
+                let by_thread =
+                    waker.filter(|(_, tid)| tid == by && *tid != thread.thread && !is_tick);
                 let before = host.thread_by_tid(thread.thread).map(|it| it.state);
                 host.push(event, self);
                 if let Some((waker, _)) = by_thread {
@@ -148,24 +156,23 @@ impl Extract {
                     self.allow_tid(host, listed.thread.thread, at);
                 }
             }
-            What::Softirq { vector, begins } => {
-                if let Some(here) = here.filter(|_| TIMERS.contains(vector)) {
-                    self.interrupted[here][1] = *begins;
-                }
-                host.push(event, self);
-            }
-            What::Interrupt { begins, .. } => {
-                if let Some(here) = here {
-                    self.interrupted[here][0] = *begins;
-                }
-                host.push(event, self);
-            }
             _ => host.push(event, self),
         }
     }
 
-    fn is_interrupt(&self, core: usize) -> bool {
-        self.interrupted[core].contains(&true)
+    fn note_interrupt(&mut self, here: Option<usize>, what: &What) {
+        let Some(here) = here else { return };
+        match what {
+            What::Interrupt { begins, .. } => self.interrupted[here][0] = *begins,
+            What::Softirq { vector, begins } if TIMERS.contains(vector) => {
+                self.interrupted[here][1] = *begins;
+            }
+            _ => {}
+        }
+    }
+
+    fn is_interrupt(&self, core: Option<usize>) -> bool {
+        core.is_none_or(|core| self.interrupted[core].contains(&true))
     }
 
     /// The thread that runs on a core, and its tid.
@@ -349,6 +356,11 @@ fn renumbered(step: ProgramStep, places: &[Option<u32>]) -> Option<ProgramStep> 
     }
 }
 
+/// Whether interrupts and ticks wake a thread of this name.
+fn is_woken_by_interrupts(thread: &Runner) -> bool {
+    WOKEN_BY_INTERRUPTS.iter().any(|begins| thread.name.as_bytes().starts_with(begins))
+}
+
 fn class_of(rank: Rank) -> RecordedClass {
     match rank {
         _ if rank < Rank::FAIR => {
@@ -412,7 +424,7 @@ impl HostVisitor for Extract {
 
     fn core_lost(&mut self, core: &HostCore, _: Nanos, at: Nanos, count: u64) {
         if self.from.is_some() && self.lost.is_none() {
-            self.lost = Some((core.id, count, at));
+            self.lost = Some(Loss { core: core.id, count: Some(count), at });
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Recorded hosts as tasks of a simulation: who ran how long, slept how long, and woke which thread, under another kernel, fix
-//! or topology.
+//! Recorded hosts as tasks of a simulation: how long each thread ran and slept, and which threads it woke, under another
+//! kernel, fix or topology.
 //!
 //! The trace is read through [`HostState`], as `check`, `stats` and `view` read it. `extract` turns the changes of threads
 //! into steps, [`compare`] replays a recording on its own kernel and topology beside its own figures.
@@ -23,7 +23,7 @@ use quell_trace::stream::{ReadError, Source};
 
 pub use compare::{Row, compare, kernel_of, replay, text};
 
-use extract::Extract;
+use extract::{Extract, Loss};
 
 /// The most threads, steps and sets of cores of a recording.
 const THREADS_MAX: usize = 1 << 16;
@@ -36,12 +36,12 @@ const SECONDS_MAX: usize = 3_600;
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// Events are missing in the chosen part.
-    #[error("{count} events of core {core} were lost {} s after the begin", seconds(*.at))]
+    #[error("{} of core {core} were lost {} s after the begin", events(*.count), seconds(*.at))]
     Lost {
         /// Of which core.
         core: CoreId,
-        /// How many, as far as is known.
-        count: u64,
+        /// How many, where that is known.
+        count: Option<u64>,
         /// When that was noticed, after the first event.
         at: Nanos,
         /// When all cores are known again, after the first event; `None`: at no time.
@@ -99,6 +99,10 @@ impl ReplayError {
             ReplayError::Ended(_) => "choose an earlier `from_s`".to_owned(),
         }
     }
+}
+
+fn events(count: Option<u64>) -> String {
+    count.map_or_else(|| "events".to_owned(), |count| format!("{count} events"))
 }
 
 /// Microseconds are enough for a key that a user types.
@@ -160,10 +164,10 @@ pub fn read(source: &mut dyn Source, window: Window) -> Result<Recording, Replay
             continue;
         }
         extract.begin(&host, begin);
-        if let Some((core, count, at)) = extract.lost(&host) {
+        if let Some(loss) = extract.lost(&host) {
             // A keyframe at this very time may make it known.
-            if !matches!(event.what, What::Keyframe(_)) || at > begin {
-                return Err(lost(source, host, (core, count, at), origin));
+            if !matches!(event.what, What::Keyframe(_)) || loss.at > begin {
+                return Err(lost(source, host, loss, origin));
             }
         }
         wasted.advance(&host, event.at);
@@ -173,20 +177,15 @@ pub fn read(source: &mut dyn Source, window: Window) -> Result<Recording, Replay
     if !extract.has_begun() {
         return Err(ReplayError::Ended(host.now().since(first.unwrap_or_default())));
     }
-    if let Some(what) = extract.lost(&host) {
-        return Err(lost(source, host, what, first.unwrap_or_default()));
+    if let Some(loss) = extract.lost(&host) {
+        return Err(lost(source, host, loss, first.unwrap_or_default()));
     }
     wasted.finish(&host);
     Ok(extract.finish(&mut host, &meta, Nanos(wasted.total().wasted.thread_ns)))
 }
 
 /// What was lost, and when all is known again after that.
-fn lost(
-    source: &mut dyn Source,
-    mut host: HostState,
-    (core, count, at): (CoreId, u64, Nanos),
-    origin: Nanos,
-) -> ReplayError {
+fn lost(source: &mut dyn Source, mut host: HostState, loss: Loss, origin: Nanos) -> ReplayError {
     let mut known_again = None;
     for event in source.map_while(Result::ok) {
         host.push(&event, &mut ());
@@ -197,5 +196,6 @@ fn lost(
             false => known_again = None,
         }
     }
+    let Loss { core, count, at } = loss;
     ReplayError::Lost { core, count, at: at.since(origin), known_again }
 }
