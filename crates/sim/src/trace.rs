@@ -35,7 +35,8 @@ pub(crate) struct Trace<'a> {
     sequence: Vec<u64>,
     shown: Vec<Option<usize>>,
     touched: Vec<usize>,
-    woken: Vec<usize>,
+    /// Threads that woke, and the threads that woke them.
+    woken: Vec<(usize, i32)>,
     /// What the kernel moved since the last step.
     moved: Vec<Migration>,
     /// What its searches and passes saw.
@@ -146,7 +147,8 @@ impl Engine<'_> {
     /// A thread woke up, or gave up waiting.
     pub(crate) fn tell_waking(&mut self, thread: usize) {
         if let Some(trace) = &mut self.trace {
-            trace.woken.push(thread);
+            let by = self.acting.filter(|waker| *waker != thread);
+            trace.woken.push((thread, by.map_or(0, number)));
         }
     }
 
@@ -179,8 +181,8 @@ impl Engine<'_> {
         for migration in std::mem::take(&mut trace.moved) {
             self.tell_migration(&mut trace, migration);
         }
-        for thread in std::mem::take(&mut trace.woken) {
-            self.tell_wake(&mut trace, thread);
+        for (thread, by) in std::mem::take(&mut trace.woken) {
+            self.tell_wake(&mut trace, thread, by);
         }
         let mut touched = std::mem::take(&mut trace.touched);
         for at in touched.drain(..) {
@@ -203,7 +205,7 @@ impl Engine<'_> {
         self.trace = Some(trace);
     }
 
-    fn tell_wake(&self, trace: &mut Trace, thread: usize) {
+    fn tell_wake(&self, trace: &mut Trace, thread: usize, by: i32) {
         let state = &self.threads[thread];
         let target = match state.state {
             State::Sleeping => return self.tell_given_up(trace, thread),
@@ -216,9 +218,11 @@ impl Engine<'_> {
         }
         let core = self.cores[target].id;
         let runner = self.runner(thread);
-        trace.tell(self.now, target, core, What::Waking { thread: runner, by: 0, target: core });
-        self.tell_move(trace, thread, target, MoveCause::Wakeup);
         let is_new = state.ran == Nanos::ZERO && state.last_core.is_none();
+        // A fork is no wake-up by the parent.
+        let by = if is_new { 0 } else { by };
+        trace.tell(self.now, target, core, What::Waking { thread: runner, by, target: core });
+        self.tell_move(trace, thread, target, MoveCause::Wakeup);
         trace.tell(self.now, target, core, What::Woken { thread: runner, on: core, is_new });
     }
 

@@ -236,7 +236,7 @@ mod tests {
         mechanism.push("wake over SCHED_IDLE", "futex", "delay_ns_p50", vec![11_000.0]);
         mechanism.push("preempt", "setscheduler", "delay_ns_p50", vec![15_000.0]);
         let mut overhead = BenchReport::new("overhead", "quell bench overhead");
-        overhead.push("switch", "futex", "switch_us", vec![4.0]);
+        overhead.push("switch", "no programs", "switch_us", vec![4.0]);
         Measured { services, mechanism, overhead }
     }
 

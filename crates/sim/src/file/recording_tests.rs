@@ -63,7 +63,13 @@ fn recording(threads: Vec<(Vec<ProgramStep>, RecordedStart, Option<u32>)>) -> Re
     let syncs = vec![sync; threads.len()];
     let (mut kinds, mut recorded) = (Vec::new(), Vec::new());
     for (steps, start, allowed) in threads {
-        kinds.push(ThreadKind { name: "t".to_owned(), count: 0, start_core: None, steps });
+        kinds.push(ThreadKind {
+            name: "t".to_owned(),
+            count: 0,
+            start_core: None,
+            session: None,
+            steps,
+        });
         recorded.push(RecordedThread { start, class: RecordedClass::Fair, allowed, ended: None });
     }
     Recording {

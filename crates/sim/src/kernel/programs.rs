@@ -122,7 +122,7 @@ impl Engine<'_> {
         state.begin(free, kind);
         let thread = first + free;
         if let (Some(linux), Some(group)) = (&mut self.linux, state.groups.get(kind)) {
-            linux.join_group(thread, *group);
+            linux.join_group(thread, *group, self.now);
         }
         self.start_core = core;
         self.resume(thread);

@@ -97,13 +97,22 @@ impl Files for Replayed<'_> {
 /// # Errors
 /// When there is no such model, or the recording is none.
 pub fn replay(recording: &Recording, topology: &Topology, model: &str) -> Result<Report> {
+    replay_with(recording, topology, &format!("model = \"{model}\""))
+}
+
+/// As [`replay`], with these keys of `[kernel]`.
+pub(super) fn replay_with(
+    recording: &Recording,
+    topology: &Topology,
+    kernel: &str,
+) -> Result<Report> {
     // Work that is delayed may take several times as long.
     let length = recording.figures.length.0.max(recording.figures.ran.0).saturating_mul(10);
     let length_ms = (length / 1_000_000).clamp(1_000, 3_600_000);
     let text = format!(
         "version = 1\nlength_ms = {length_ms}\nwarm_up_ms = 0\n[machine]\nlike = \"trace\"\n\
          managed = \"{}\"\n[host]\npolicy = \"linux-default\"\ncores = \"shared\"\n\
-         tick_us = 1000000\nbursts = false\ncosts = {{ switch_ns = 0 }}\n[kernel]\nmodel = \"{model}\"\n\
+         tick_us = 1000000\nbursts = false\ncosts = {{ switch_ns = 0 }}\n[kernel]\n{kernel}\n\
          [[task]]\nname = \"recorded\"\nmodel = \"trace\"\ntrace = \"trace\"\n",
         topology.all(),
     );
@@ -138,7 +147,7 @@ pub fn compare(
         recorded_s: seconds(figures.completed),
         replayed_s: seconds(completed),
         recorded_wasted_core_s: seconds(figures.wasted),
-        replayed_wasted_core_s: seconds(report.wasted),
+        replayed_wasted_core_s: seconds(report.waste.cores),
         recorded_cpu_s: seconds(figures.ran),
         replayed_cpu_s: seconds(task.ran),
         recorded_migrations: figures.migrations.values().sum(),

@@ -333,6 +333,7 @@ impl Extract {
             });
             let steps = known.steps.steps.into_iter().filter_map(|step| renumbered(step, &places));
             kinds.push(ThreadKind {
+                session: None,
                 name: known.name,
                 count: 0,
                 start_core: None,

@@ -342,7 +342,10 @@ fn a_simulated_program_replays_as_it_was() {
     assert!(within(0.001, seconds(ran), row.recorded_cpu_s), "{row:?}, {ran}");
     assert!(within(0.001, seconds(ran), row.replayed_cpu_s), "{row:?}, {ran}");
     assert!(within(0.2, seconds(completed), row.replayed_s), "{row:?}, {completed}");
-    assert!(within(0.2, seconds(report.wasted), row.replayed_wasted_core_s), "{row:?}, {report:?}");
+    // Of some dozen milliseconds on four cores each wait is a tenth.
+    let wasted = seconds(report.waste.cores);
+    let room = 0.2 * wasted + 0.005 * 4.0 * seconds(completed);
+    assert!((wasted - row.replayed_wasted_core_s).abs() <= room, "{row:?}, {wasted}");
     assert!(row.completes_alike(), "{row:?}");
 }
 

@@ -57,7 +57,7 @@ fn is_named(task: &toml::Table, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::source::Source;
+    use crate::simulate::source::{Source, parameter};
 
     #[test]
     fn keys_of_tables_within_tables_are_set() {
@@ -79,10 +79,9 @@ mod tests {
             let text = std::fs::read_to_string(&path).unwrap_or_default();
             let settings = text.lines().filter(|line| line.starts_with("#     quell sim"));
             for setting in settings.filter_map(|line| line.split("--set ").nth(1)) {
-                let (key, value) = setting.trim().split_once('=').unwrap();
-                let value = toml::Value::String(value.to_owned());
+                let (key, values) = parameter(setting.trim()).unwrap();
                 let source = Source::open(&path).unwrap();
-                let resolved = source.resolve(&[(key, &value)]).map(drop);
+                let resolved = source.resolve(&[(key.as_str(), &values[0])]).map(drop);
                 resolved.unwrap_or_else(|err| panic!("{}: {setting}: {err:#}", path.display()));
                 commands += 1;
             }

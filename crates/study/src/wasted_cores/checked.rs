@@ -332,8 +332,9 @@ mod tests {
             assert!(answer.is_violated && answer.findings > 0, "{}: {answer:?}", bug.name);
             let is_right = answer.labelled_right as f64 >= 0.95 * answer.findings as f64;
             assert!(is_right && answer.blamed == 0, "{}: {answer:?}", bug.name);
-            let has_sleepless = answer.never_woken > 0;
-            assert!(has_sleepless || bug.name == "missing-domains", "{}: {answer:?}", bug.name);
+            // Hogs wait in findings of the others alone.
+            let has_hogs = !matches!(bug.name, "missing-domains" | "group-imbalance, make");
+            assert!(answer.never_woken > 0 || !has_hogs, "{}: {answer:?}", bug.name);
         }
     }
 

@@ -262,10 +262,16 @@ impl Linux {
         self.threads.len() - 1
     }
 
-    /// A thread that is to be forked will be in this task group.
-    pub fn join_group(&mut self, thread: usize, group: usize) {
-        debug_assert!(self.is_new(thread), "thread {thread} has its group's load already");
+    /// A thread that is in no queue will be in this task group. In another one than before it has no past.
+    pub fn join_group(&mut self, thread: usize, group: usize, now: Nanos) {
+        debug_assert!(!self.is_queued(thread), "thread {thread} is in a queue");
         debug_assert!(group < self.groups.len(), "group {group} is not there");
+        if self.threads[thread].group == group {
+            return;
+        }
+        if !self.is_new(thread) {
+            self.reset(thread, now);
+        }
         self.threads[thread].group = group;
     }
 

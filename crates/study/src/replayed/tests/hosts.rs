@@ -57,6 +57,26 @@ fn recorded_hosts_replay_alike_on_their_own_kernel_or_it_is_explained() {
     assert!(rows.len() - EXPLAINED.len() >= 5, "{table}");
 }
 
+#[test]
+fn a_bug_of_the_recorded_kernel_shows_in_the_replay_and_goes_with_its_fix() {
+    // Sixteen threads on nodes two hops apart stay on the one where they began (Scheduling Group Construction).
+    let text = include_str!("../../../../../examples/sim/wasted-cores-lu.toml");
+    let mut file: toml::Table = text.parse().unwrap();
+    // Long enough that passes of the balancer are a small part of it.
+    file.insert("length_ms".to_owned(), 1_000.into());
+    let (report, mut trace) = simulated(&toml::to_string(&file).unwrap());
+    let read = read(&mut trace, ALL).unwrap();
+    let wasted = |fix: &str| {
+        let kernel = format!("model = \"linux-4.1\"\nfix = {{ group_construction = \"{fix}\" }}");
+        let report = compare::replay_with(&read, &trace.meta.topology, &kernel).unwrap();
+        report.waste.cores.0 as f64
+    };
+    let recorded = report.waste.cores.0 as f64;
+    assert!(recorded > 1e9, "{recorded}");
+    assert!(within(0.2, recorded, wasted("none")), "{recorded}, {}", wasted("none"));
+    assert!(wasted("paper") < 0.2 * recorded, "{recorded}, {}", wasted("paper"));
+}
+
 /// `examples/traces/make-j4.pftrace`: the recording `make-j4` without the sizes of queues, which a replay does not need.
 fn example() -> Vec<u8> {
     let recorded = recorded::named("make-j4").open();
