@@ -93,15 +93,22 @@ pub(crate) struct Books {
     pub tasks: Vec<TaskBooks>,
     /// Work done before counting began.
     before: Vec<Nanos>,
+    /// Time in the queues of cores before that.
+    queued_before: Vec<Nanos>,
 }
 
 impl Books {
     pub fn new(tasks: usize) -> Books {
-        Books { tasks: vec![TaskBooks::default(); tasks], before: vec![Nanos::ZERO; tasks] }
+        Books {
+            tasks: vec![TaskBooks::default(); tasks],
+            before: vec![Nanos::ZERO; tasks],
+            queued_before: Vec::new(),
+        }
     }
 
-    /// Counting begins.
-    pub fn warmed_up(&mut self) {
+    /// Counting begins. Threads were in the queue of each core for so long before.
+    pub fn warmed_up(&mut self, queued: Vec<Nanos>) {
+        self.queued_before = queued;
         for (before, task) in self.before.iter_mut().zip(&self.tasks) {
             *before = task.work();
         }
@@ -123,6 +130,9 @@ impl Engine<'_> {
             result.work = books.work() - self.books.before[task];
             result.completed = self.programs[task].completed;
         }
+        let before = self.books.queued_before.iter().chain(std::iter::repeat(&Nanos::ZERO));
+        let queued = self.queued_times().into_iter().zip(before);
+        report.queued = queued.map(|(time, before)| time - *before).collect();
         let managed = &self.scenario.host.managed;
         let managed = self.cores.iter().filter(|core| managed.contains(core.id));
         report.idle = Nanos(managed.map(|core| core.idle.0).sum());

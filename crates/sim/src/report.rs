@@ -130,6 +130,9 @@ pub struct Report {
     pub migrations: BTreeMap<MoveCause, u64>,
     /// Those that went to another node.
     pub node_migrations: u64,
+    /// Time after the warm-up that threads were in the queue of each core, the running one included, by position of the core;
+    /// none where one queue serves all. Sleepers count until they are dequeued (`nr_running`).
+    pub queued: Vec<Nanos>,
     /// Time in which managed cores that were online had nothing to run, over all of them.
     pub idle: Nanos,
     /// What went through the memory controllers.

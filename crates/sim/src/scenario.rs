@@ -1,6 +1,6 @@
 //! What is simulated.
 
-use quell_model::{CoreId, Nanos};
+use quell_model::{CoreId, CoreSet, Nanos};
 use quell_policy::Host;
 
 use crate::kernel::linux::KernelModel;
@@ -128,4 +128,6 @@ pub enum Change {
     Alive(u32, bool),
     /// One thread of a task stops sleeping: it spins from now on, or sleeps again.
     Spin(u32, bool),
+    /// A task binds its threads to these of its cores (`sched_setaffinity`); to all of them while it may use none of these.
+    Bind(u32, CoreSet),
 }

@@ -15,7 +15,8 @@ impl Engine<'_> {
             Timer::Change => self.next_change(),
             Timer::WarmUp => {
                 self.book_all();
-                self.books.warmed_up();
+                let queued = self.queued_times();
+                self.books.warmed_up(queued);
             }
             Timer::CoreAction(at) => self.core_action(at),
             Timer::TaskAction(task) => self.task_action(task),

@@ -502,6 +502,7 @@ fn task_state(scenario: &Scenario, at: usize, first: usize) -> TaskState {
         shared_cores: if shares { task.limits.allowed } else { CoreSet::EMPTY },
         owned: CoreSet::EMPTY,
         reach: task.limits.allowed.intersection(&scenario.host.managed),
+        bound: scenario.host.topology.all(),
         allowed: CoreSet::EMPTY,
         first,
         sleepers: (first..first + task.threads as usize).rev().collect(),

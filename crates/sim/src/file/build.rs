@@ -229,8 +229,10 @@ fn task(
         threads,
         style,
         nice: nice(&raw.nice, place)?,
+        sched_idle: sched_idle(raw, place)?,
         session: raw.session,
         own_connections: own_connections(raw, style, place)?,
+        cpu_weight: cpu_weight(&raw.cpu_weight, place)?,
         helpers: helpers(raw, style, place)?,
         slice: slice.unwrap_or(SLICE_DEFAULT),
         load,
@@ -299,6 +301,21 @@ fn nice(typed: &Option<Spanned<i64>>, place: &Place) -> Result<i8, FileError> {
             Err(place.error(typed, what, "it has to be between -20 and 19"))
         }
     }
+}
+
+fn sched_idle(raw: &RawTask, place: &Place) -> Result<bool, FileError> {
+    match (&raw.sched_idle, &raw.nice) {
+        (Some(typed), Some(_)) if *typed.get_ref() => {
+            let what = "SCHED_IDLE has one weight, whatever `nice` is".to_owned();
+            Err(place.error(typed, what, "leave out `nice` or `sched_idle`"))
+        }
+        (typed, _) => Ok(typed.as_ref().is_some_and(|typed| *typed.get_ref())),
+    }
+}
+
+fn cpu_weight(typed: &Option<Spanned<u64>>, place: &Place) -> Result<Option<u32>, FileError> {
+    let Some(typed) = typed else { return Ok(None) };
+    Ok(Some(place.within("cpu_weight", typed, 1..=10_000)? as u32))
 }
 
 /// The slice of a lane.
@@ -539,6 +556,8 @@ fn change(
     asked.extend(spins.into_iter().filter_map(|(typed, spins)| {
         task(typed).map(|task| task.map(|task| Change::Spin(task as u32, spins)))
     }));
+    let binds = bound(raw, host, place)?;
+    asked.extend(task(&raw.bind).map(|task| task.map(|task| Change::Bind(task as u32, binds))));
     let (what, remedy) = match asked.as_slice() {
         [Ok(change)] if raw.at_ms <= length.0 / 1_000_000 => {
             return Ok((Nanos::from_millis(raw.at_ms), *change));
@@ -550,8 +569,19 @@ fn change(
         [Err(name)] => (format!("there is no `{name}`"), "name a core or a task of this file"),
         _ => (
             format!("a change has {} of its keys", asked.len()),
-            "give it one of offline, online, leave, join, runaway, recover",
+            "give it one of offline, online, leave, join, runaway, recover, bind",
         ),
     };
     Err(place.error(typed, what, remedy))
+}
+
+/// The cores to which a change binds a task.
+fn bound(raw: &RawChange, host: &Host, place: &Place) -> Result<CoreSet, FileError> {
+    match (&raw.bind, &raw.cores) {
+        (None, Some(typed)) => {
+            let what = "`cores` of a change is of `bind`".to_owned();
+            Err(place.error(typed, what, "name the task with `bind`, or leave it out"))
+        }
+        (_, typed) => place.cores("cores", typed, &host.managed),
+    }
 }

@@ -114,8 +114,10 @@ with_time_limits! {
         pub class: Option<Class>,
         pub style: Option<RawStyle>,
         pub nice: Option<Spanned<i64>>,
+        pub sched_idle: Option<Spanned<bool>>,
         pub session: Option<u32>,
         pub own_connections: Option<bool>,
+        pub cpu_weight: Option<Spanned<u64>>,
         pub start_core: Option<u16>,
         pub length_permille: Option<Spanned<u64>>,
         pub trace: Option<Spanned<String>>,
@@ -227,6 +229,8 @@ pub(super) struct RawChange {
     pub join: Option<String>,
     pub runaway: Option<String>,
     pub recover: Option<String>,
+    pub bind: Option<String>,
+    pub cores: Option<Spanned<String>>,
 }
 
 /// Where in which file, for messages.

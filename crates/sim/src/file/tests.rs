@@ -1,9 +1,9 @@
 use proptest::prelude::*;
-use quell_model::{Class, Nanos, TaskScheduler, TimeLimits};
+use quell_model::{Class, CoreSet, Nanos, TaskScheduler, TimeLimits};
 
 use super::*;
 use crate::kernel::linux::{Fix, KernelModel, LoadMetric, Picker};
-use crate::scenario::Kernel;
+use crate::scenario::{Change, Kernel};
 use crate::workload::{Load, ProgramStep, Service, Style};
 
 const SMALL: &str = r#"
@@ -50,6 +50,17 @@ fn a_file_becomes_the_scenario_that_it_describes() {
     assert_eq!(steps[1].per_second(), 800_000);
     assert_eq!((stream.limits.class, stream.load.clone()), (Class::BestEffort, Load::Hog));
     assert_eq!(scenario.changes.len(), 1);
+}
+
+#[test]
+fn classes_cgroups_and_bindings_are_read() {
+    let text = SMALL
+        .replace("guaranteed = 4", "guaranteed = 4\nsched_idle = true\ncpu_weight = 250")
+        .replace("offline = 5", "bind = \"cache\"\ncores = \"1-2\"");
+    let scenario = parse(&text).unwrap().scenario;
+    assert_eq!((scenario.tasks[0].sched_idle, scenario.tasks[0].cpu_weight), (true, Some(250)));
+    let cores: CoreSet = "1-2".parse().unwrap();
+    assert_eq!(scenario.changes, [(Nanos::from_millis(20), Change::Bind(0, cores))]);
 }
 
 #[test]
@@ -136,6 +147,10 @@ fn what_is_wrong_is_said_with_line_and_remedy() {
         ("name = \"stream\"", "name = \"cache\"", 12, "name of its own"),
         ("threads = 22", "threads = 22\nrate = 5", 11, "batch work takes none"),
         ("offline = 5", "offline = 99", 15, "name a core"),
+        ("offline = 5", "bind = \"cache\"\ncores = \"0-99\"", 18, "choose among"),
+        ("offline = 5", "offline = 5\ncores = \"1\"", 18, "name the task with `bind`"),
+        ("guaranteed = 4", "nice = 5\nsched_idle = true", 10, "leave out `nice` or"),
+        ("guaranteed = 4", "cpu_weight = 0", 9, "between 1 and 10000"),
         ("offline = 5", "leave = \"nobody\"", 15, "of this file"),
         ("version = 1", "version = 2", 2, "version 1"),
         ("at_ms = 20", "at_ms = 101", 15, "nothing changes after the end"),

@@ -108,6 +108,8 @@ pub(crate) struct TaskState {
     pub owned: CoreSet,
     /// Managed cores that it could be given.
     pub reach: CoreSet,
+    /// Cores to which it bound its threads.
+    pub bound: CoreSet,
     /// Cores that it may use now.
     pub allowed: CoreSet,
     /// Its threads are numbered from here on.

@@ -8,7 +8,7 @@ use super::recorded::recorded_class;
 use super::{State, Work};
 use crate::engine::Engine;
 use crate::scenario::{Kernel, Scenario};
-use crate::workload::{Style, ThreadKind};
+use crate::workload::{Style, Task, ThreadKind};
 
 /// The scheduler of a scenario with all its threads, asleep, and the task groups of the kinds of threads of each program;
 /// `None` where one queue serves all cores.
@@ -24,16 +24,20 @@ pub(crate) fn linux_of(scenario: &Scenario) -> (Option<Box<Linux>>, Vec<Vec<usiz
         let session = task.session.map_or((Some(at), None), |session| (None, Some(session)));
         // A recording does not say which groups its threads are in.
         let is_ungrouped = is_kernel || recording_of(task).is_some() && task.session.is_none();
-        let group = if is_ungrouped { ROOT } else { groups.of(session, &mut linux) };
+        let weight = task.cpu_weight;
+        let group = match is_ungrouped {
+            true => ROOT,
+            false => groups.of(session, weight, &mut linux),
+        };
         let kinds = match task.load.program() {
             Some(program) => program.kinds.as_slice(),
             None => &[],
         };
         let of_kind = |kind: &ThreadKind| {
-            kind.session.map_or(group, |own| groups.of((Some(at), Some(own)), &mut linux))
+            kind.session.map_or(group, |own| groups.of((Some(at), Some(own)), weight, &mut linux))
         };
         kind_groups.push(kinds.iter().map(of_kind).collect());
-        let class = class_of(if is_kernel { Rung::LcFair } else { Rung::Original }, task.nice);
+        let class = class_of(if is_kernel { Rung::LcFair } else { Rung::Original }, task);
         let first = task.limits.allowed.intersection(&topology.all()).first().unwrap_or(CoreId(0));
         for own in 0..task.all_threads() as usize {
             let class = recorded_class(task, own).unwrap_or(class);
@@ -46,31 +50,33 @@ pub(crate) fn linux_of(scenario: &Scenario) -> (Option<Box<Linux>>, Vec<Vec<usiz
 /// A session: of a task alone or of the whole scenario, and its number there.
 type Session = (Option<usize>, Option<u32>);
 
-/// The task groups of sessions.
+/// The task groups of sessions, and of cgroups with a weight.
 struct Groups {
     autogroup: bool,
-    known: Vec<(Session, usize)>,
+    known: Vec<((Session, Option<u32>), usize)>,
 }
 
 impl Groups {
-    fn of(&mut self, session: Session, linux: &mut Linux) -> usize {
-        if !self.autogroup {
+    fn of(&mut self, session: Session, weight: Option<u32>, linux: &mut Linux) -> usize {
+        if !self.autogroup && weight.is_none() {
             return ROOT;
         }
-        if let Some((_, group)) = self.known.iter().find(|(known, _)| *known == session) {
+        let key = (session, weight);
+        if let Some((_, group)) = self.known.iter().find(|(known, _)| *known == key) {
             return *group;
         }
-        let group = linux.add_group(weights::NICE_0);
-        self.known.push((session, group));
+        let group = linux.add_group(weight.map_or(weights::NICE_0, weights::of_cgroup));
+        self.known.push((key, group));
         group
     }
 }
 
-/// The class of a thread on a rung. A thread of a task that Quell leaves alone has the task's nice value.
-fn class_of(rung: Rung, nice: i8) -> SchedClass {
+/// The class of a thread on a rung. A thread of a task that Quell leaves alone has the task's policy and nice value.
+fn class_of(rung: Rung, task: &Task) -> SchedClass {
     match rung {
         Rung::SchedIdle => SchedClass::Idle,
-        Rung::Original | Rung::LcFair => SchedClass::Fair { weight: weights::of_nice(nice) },
+        Rung::Original if task.sched_idle => SchedClass::Idle,
+        Rung::Original | Rung::LcFair => SchedClass::Fair { weight: weights::of_nice(task.nice) },
         rung => SchedClass::RealTime(99 - rung as u8),
     }
 }
@@ -157,6 +163,12 @@ impl Engine<'_> {
         }
     }
 
+    /// The time so far that threads were in the queue of each core, by position.
+    pub(crate) fn queued_times(&self) -> Vec<Nanos> {
+        let Some(linux) = &self.linux else { return Vec::new() };
+        self.cores.iter().map(|core| linux.queued_time(core.id, self.now)).collect()
+    }
+
     /// A tick of a core.
     pub(super) fn tick_linux(&mut self, at: usize) {
         let Some(linux) = &mut self.linux else { return };
@@ -211,7 +223,7 @@ impl Engine<'_> {
             let (task, rung) = (&self.scenario.tasks[place], self.rung_of(thread));
             let is_own = matches!(rung, Rung::Original | Rung::LcFair);
             let own = is_own.then(|| recorded_class(task, thread - self.tasks[place].first));
-            let class = own.flatten().unwrap_or_else(|| class_of(rung, task.nice));
+            let class = own.flatten().unwrap_or_else(|| class_of(rung, task));
             if let Some(linux) = &mut self.linux {
                 linux.set_class(thread, class, self.now);
             }

@@ -34,6 +34,11 @@ impl Engine<'_> {
         }
         self.tasks[task].shared_cores = shared_cores;
         self.allow(task);
+        self.follow_allowed(task);
+    }
+
+    /// Takes threads of a task off cores that it may no longer use, and finds cores for what waits.
+    fn follow_allowed(&mut self, task: usize) {
         for core in self.tasks[task].running_on.iter() {
             let at = self.at(core);
             self.evict(at);
@@ -76,7 +81,9 @@ impl Engine<'_> {
             true => self.online,
             false => state.owned.union(&state.shared_cores),
         };
-        let allowed = has.intersection(limits).intersection(&self.online);
+        let may_use = has.intersection(limits).intersection(&self.online);
+        let bound = may_use.intersection(&state.bound);
+        let allowed = if bound.is_empty() { may_use } else { bound };
         if allowed != state.allowed {
             self.tasks[task].allowed = allowed;
             self.tell_allowed(task);
@@ -120,6 +127,11 @@ impl Engine<'_> {
             }
             Change::Alive(task, alive) => self.set_alive(task as usize, alive),
             Change::Spin(task, spins) => self.set_spinning(task as usize, spins),
+            Change::Bind(task, cores) => {
+                self.tasks[task as usize].bound = cores;
+                self.allow(task as usize);
+                self.follow_allowed(task as usize);
+            }
         }
         self.ring();
     }

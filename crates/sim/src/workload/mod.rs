@@ -34,11 +34,15 @@ pub struct Task {
     pub style: Style,
     /// The nice value of its threads, where the kernel model has weights and Quell gives no rung.
     pub nice: i8,
+    /// Its threads are SCHED_IDLE, where the kernel model has classes and Quell gives no rung.
+    pub sched_idle: bool,
     /// Its session, which is a task group where the kernel model has autogroup; `None`: one of its own.
     pub session: Option<u32>,
     /// Requests come on connections that belong to one thread each, as in memcached: one waits for its own thread even if others
     /// sleep. Not of a runtime.
     pub own_connections: bool,
+    /// Its session is in a cgroup with this weight (`cpu.weight`, 1 to 10,000), with autogroup or without; `None`: in no cgroup.
+    pub cpu_weight: Option<u32>,
     /// Of a lane: how long a member runs before the next one.
     pub slice: Nanos,
     /// What arrives.
@@ -208,8 +212,10 @@ impl Task {
             threads,
             style: Style::Threads,
             nice: 0,
+            sched_idle: false,
             session: None,
             own_connections: false,
+            cpu_weight: None,
             slice: SLICE_DEFAULT,
             load,
             helpers: Vec::new(),

@@ -263,7 +263,7 @@ fn alone(scenario: &Scenario, at: usize) -> Scenario {
     let mut alone = scenario.clone();
     let is_other = |task: &u32| *task as usize != at;
     alone.changes.retain(|(_, change)| match change {
-        Change::Alive(task, _) | Change::Spin(task, _) => !is_other(task),
+        Change::Alive(task, _) | Change::Spin(task, _) | Change::Bind(task, _) => !is_other(task),
         Change::Online(..) => true,
     });
     let others = (0..scenario.tasks.len() as u32).filter(is_other);

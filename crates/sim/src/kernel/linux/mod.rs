@@ -110,6 +110,8 @@ pub(crate) struct CoreQueue {
     fair: Vec<usize>,
     /// Those that run or wait, of all classes; with delayed sleepers (`nr_running`).
     queued: u32,
+    /// The sum of [`CoreQueue::queued`] over time, up to [`CoreQueue::charged`].
+    queued_time: Nanos,
     /// Since when it idles, and how long it usually does (`avg_idle`).
     idle_since: Nanos,
     mean_idle: Nanos,
@@ -190,6 +192,7 @@ impl Linux {
             charged: Nanos::ZERO,
             fair: Vec::new(),
             queued: 0,
+            queued_time: Nanos::ZERO,
             idle_since: Nanos::ZERO,
             mean_idle: Nanos(2 * balance::MIGRATION_COST.0),
             fair_share: Share::none(Nanos::ZERO),
@@ -320,6 +323,12 @@ impl Linux {
     /// Threads in the queue of a core, the running one and delayed sleepers included (`nr_running`).
     pub fn queued(&self, core: CoreId) -> u32 {
         self.cores[core.index()].queued
+    }
+
+    /// For how long threads were in the queue of a core so far, all of them together.
+    pub fn queued_time(&self, core: CoreId, now: Nanos) -> Nanos {
+        let queue = &self.cores[core.index()];
+        Nanos(queue.queued_time.0 + u64::from(queue.queued) * now.since(queue.charged).0)
     }
 
     /// Idle cores have a tick, too.

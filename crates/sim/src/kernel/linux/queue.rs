@@ -147,6 +147,7 @@ impl Linux {
         let queue = &mut self.cores[core];
         let ran = now.since(queue.charged);
         queue.charged = queue.charged.max(now);
+        queue.queued_time.0 += u64::from(queue.queued) * ran.0;
         let class = queue.running.map(|thread| self.threads[thread].class);
         queue.fair_share.pass(now, class.is_some_and(SchedClass::is_fair));
         queue.realtime_share.pass(now, class.is_some_and(|class| !class.is_fair()));

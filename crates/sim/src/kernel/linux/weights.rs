@@ -19,9 +19,20 @@ pub(crate) fn of_nice(nice: i8) -> u64 {
     u64::from(OF_NICE[index])
 }
 
+/// The weight of a cgroup by its `cpu.weight` (`sched_weight_from_cgroup`): 100 weighs as a thread of nice 0.
+pub(crate) fn of_cgroup(cpu_weight: u32) -> u64 {
+    (u64::from(cpu_weight) * NICE_0 + 50) / 100
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cgroup_of_weight_100_weighs_as_nice_0() {
+        assert_eq!(of_cgroup(100), NICE_0);
+        assert_eq!([1, 20, 10_000].map(of_cgroup), [10, 205, 102_400]);
+    }
 
     #[test]
     fn each_step_of_nice_is_a_quarter() {
