@@ -50,14 +50,20 @@ impl PassEntry {
 
 impl GroupKind {
     /// All of them, in order.
-    pub const ALL: [GroupKind; 4] =
-        [GroupKind::HasSpare, GroupKind::FullyBusy, GroupKind::Imbalanced, GroupKind::Overloaded];
+    pub const ALL: [GroupKind; 5] = [
+        GroupKind::HasSpare,
+        GroupKind::FullyBusy,
+        GroupKind::Siblings,
+        GroupKind::Imbalanced,
+        GroupKind::Overloaded,
+    ];
 
     /// Its name, as in JSON.
     pub fn name(self) -> &'static str {
         match self {
             GroupKind::HasSpare => "has-spare",
             GroupKind::FullyBusy => "fully-busy",
+            GroupKind::Siblings => "siblings",
             GroupKind::Imbalanced => "imbalanced",
             GroupKind::Overloaded => "overloaded",
         }
@@ -186,6 +192,8 @@ pub enum GroupKind {
     HasSpare,
     /// All capacity is used, and no more is wanted.
     FullyBusy,
+    /// Several threads share a physical core, and the core that balances idles (`group_smt_balance`, Linux 6.6).
+    Siblings,
     /// A level below failed because threads may not run everywhere.
     Imbalanced,
     /// More is wanted than there is.

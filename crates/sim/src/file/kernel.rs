@@ -21,6 +21,7 @@ pub(super) struct RawKernelModel {
     picker: Option<RawPicker>,
     load_metric: Option<LoadMetric>,
     balancer: Option<Balancer>,
+    balances_siblings: Option<bool>,
     wake_search: Option<WakeSearch>,
     sched_idle_counts_as_idle: Option<bool>,
     autogroup: Option<bool>,
@@ -55,6 +56,7 @@ impl RawKernelModel {
             self.picker.is_some(),
             self.load_metric.is_some(),
             self.balancer.is_some(),
+            self.balances_siblings.is_some(),
             self.wake_search.is_some(),
             self.sched_idle_counts_as_idle.is_some(),
             self.autogroup.is_some(),
@@ -108,6 +110,7 @@ pub(super) fn kernel(
         picker: picker.unwrap_or(preset.picker),
         load: raw.load_metric.unwrap_or(preset.load),
         balancer: raw.balancer.unwrap_or(preset.balancer),
+        balances_siblings: raw.balances_siblings.unwrap_or(preset.balances_siblings),
         wake_search: raw.wake_search.unwrap_or(preset.wake_search),
         sched_idle_counts_as_idle: raw
             .sched_idle_counts_as_idle

@@ -82,7 +82,7 @@ fn idle_cores_beside_r_take_nothing_since_the_average_is_high() {
         let outcomes = outcomes_beside_r(fix, |_| {});
         let all: u64 = outcomes.values().sum();
         let busier = outcomes.get(&PassOutcome::LocalIsBusier).copied().unwrap_or_default();
-        assert!(all > 50 && 10 * busier < all, "{fix:?}: {outcomes:?}");
+        assert!(all > 20 && 10 * busier < all, "{fix:?}: {outcomes:?}");
     }
 }
 

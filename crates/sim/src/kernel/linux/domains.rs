@@ -45,6 +45,8 @@ pub(super) struct Level {
     pub cache_nice_tries: u32,
     /// Groups below shall not have more threads than cores (`SD_PREFER_SIBLING` of the child).
     pub prefers_siblings: bool,
+    /// Its groups are siblings of one physical core (`SD_SHARE_CPUCAPACITY` of the child).
+    pub of_siblings: bool,
     /// Between nodes: with no more threads than this on the destination, two threads more elsewhere are no imbalance
     /// (`sd->imb_numa_nr`, Linux 5.18).
     pub slack: u64,
@@ -183,6 +185,7 @@ fn levels(
                 LevelKind::BetweenNodes => 2,
             },
             prefers_siblings: below.is_some_and(|below| prefers_siblings(below, topology, model)),
+            of_siblings: below.is_some_and(|below| below.kind == LevelKind::Siblings),
             slack: slack(kind, weight, &levels),
             places: kind < LevelKind::BetweenNodes || is_near(tree.core, &domain.span, topology),
             balance: LevelBalance {

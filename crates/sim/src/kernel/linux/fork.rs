@@ -50,6 +50,9 @@ impl Linux {
             });
         }
         let share = Share::new(self.model.load, self.tunables.granularity, now);
+        if self.compares_types() {
+            self.begin_used(thread, core, now);
+        }
         let state = &mut self.threads[thread];
         let weight = state.class.weight();
         (state.core, state.has_run, state.share) = (core, true, share);
@@ -57,6 +60,23 @@ impl Linux {
         self.enqueue(thread, core, Arrival::New, now);
         self.preempt_if_due(thread);
         core
+    }
+
+    /// A new thread is taken to use half of what its core has left at most, and as much for its weight as others there
+    /// (`post_init_entity_util_avg`).
+    fn begin_used(&mut self, thread: usize, core: usize, now: Nanos) {
+        self.charge(core, now);
+        let core_uses = self.cores[core].fair_share.of(1_024);
+        let most = (1_024 - core_uses.min(1_024)) / 2;
+        let weight = self.threads[thread].class.weight();
+        let part = match core_uses {
+            0 => most,
+            uses => most.min(uses * weight / (self.core_load(core, now) + 1)),
+        };
+        let used = Share::part(part, now);
+        (self.threads[thread].used, self.threads[thread].runnable) = (used, used);
+        self.cores[core].fair_share.add(&used);
+        self.cores[core].fair_runnable.add(&used);
     }
 
     /// A running thread becomes another program: it may go elsewhere first (`sched_exec`).

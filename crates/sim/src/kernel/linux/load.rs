@@ -88,6 +88,33 @@ impl Share {
         self.life = self.life * kept / FULL + came;
     }
 
+    /// As [`Share::pass`], of so many that were in the state at once.
+    pub fn pass_all(&mut self, now: Nanos, count: usize) {
+        let kept = decay(now.since(self.at));
+        self.at = self.at.max(now);
+        self.value = self.value * kept / FULL + (FULL - kept) * count as u64;
+    }
+
+    /// The sum that [`Share::pass_all`] keeps, in 1/1,024ths of one.
+    pub fn sum(&self) -> u64 {
+        self.value / (FULL / 1_024)
+    }
+
+    /// Adds another one that is as up to date: that of a thread which comes.
+    pub fn add(&mut self, other: &Share) {
+        self.value += other.value;
+    }
+
+    /// Subtracts that of a thread which leaves.
+    pub fn subtract(&mut self, other: &Share) {
+        self.value = self.value.saturating_sub(other.value);
+    }
+
+    /// This much of all of the past, in 1/1,024ths.
+    pub fn part(part: u64, now: Nanos) -> Share {
+        Share { value: FULL / 1_024 * part.min(1_024), life: FULL, at: now }
+    }
+
     /// This much of a weight.
     pub fn of(&self, weight: u64) -> u64 {
         weight * self.value.min(self.life) / self.life.max(1)

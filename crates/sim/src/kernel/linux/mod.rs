@@ -89,6 +89,9 @@ pub(crate) struct SchedThread {
     /// For how much of the past it was runnable, and what of its weight is in the sums of its core.
     share: Share,
     counted: Sums,
+    /// For how much of the past it ran, and ran or waited (`util_avg`, `runnable_avg`).
+    used: Share,
+    runnable: Share,
     /// When it left its core last, or came to it.
     ran_at: Nanos,
     /// The thread that it woke last, and how often it woke another one than before; halved each second (`wakee_flips`).
@@ -117,6 +120,8 @@ pub(crate) struct CoreQueue {
     mean_idle: Nanos,
     /// For how much of the past fair threads ran, and real-time threads.
     fair_share: Share,
+    /// The sum over its fair threads of how much of the past they ran or waited.
+    fair_runnable: Share,
     realtime_share: Share,
     next_balance: Nanos,
     /// Where the last pass found a thread that only the stopper could move.
@@ -196,6 +201,7 @@ impl Linux {
             idle_since: Nanos::ZERO,
             mean_idle: Nanos(2 * balance::MIGRATION_COST.0),
             fair_share: Share::none(Nanos::ZERO),
+            fair_runnable: Share::none(Nanos::ZERO),
             realtime_share: Share::none(Nanos::ZERO),
             next_balance: Nanos::ZERO,
             pushes_from: None,
@@ -257,6 +263,8 @@ impl Linux {
             place: 0,
             share: Share::new(self.model.load, self.tunables.granularity, now),
             counted: Sums::default(),
+            used: Share::none(now),
+            runnable: Share::none(now),
             ran_at: Nanos::ZERO,
             last_wakee: usize::MAX,
             flips: 0,

@@ -25,6 +25,9 @@ pub struct KernelModel {
     /// Passes look first at the threads that ran longest ago (`rq->cfs_tasks` in the order of runs, Linux 4.15); before, at
     /// those that came last.
     pub moves_least_recent: bool,
+    /// Groups of siblings with several threads give some to idle cores, busy cores do not even out groups, and a core of which all
+    /// siblings idle balances first (`group_smt_balance`, `sibling_imbalance`, `should_we_balance`, Linux 6.6).
+    pub balances_siblings: bool,
     /// Idle cores have no tick; a busy core's tick has one of them balance for all (`nohz_balancer_kick`).
     pub nohz: bool,
     /// Only the lowest of the cores without a tick is asked to balance, though it may have become busy (until Linux 5.1).
@@ -149,6 +152,7 @@ impl KernelModel {
         rt_limit: RtLimit::Throttling,
         new_idle_needs_half_a_ms: true,
         moves_least_recent: false,
+        balances_siblings: false,
         nohz: true,
         kicks_lowest_tickless: true,
         deep_idle: false,
@@ -195,6 +199,7 @@ impl KernelModel {
     pub const LINUX_6_12: KernelModel = KernelModel {
         picker: Picker::Eevdf { delayed_dequeue: true },
         rt_limit: RtLimit::FairServer,
+        balances_siblings: true,
         domains: DomainRules::LINUX_6_7,
         ..KernelModel::LINUX_6_1
     };

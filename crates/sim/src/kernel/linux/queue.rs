@@ -15,6 +15,7 @@ impl Linux {
         self.charge(core, now);
         self.end_idle(core);
         let state = &mut self.threads[thread];
+        state.runnable.pass(now, false);
         let (class, group) = (state.class, state.group);
         let slept_at = state.core;
         (state.core, state.is_queued) = (core, true);
@@ -75,6 +76,7 @@ impl Linux {
         self.charge(core, now);
         self.refresh(thread, now, true);
         let runs = self.cores[core].running == Some(thread);
+        self.threads[thread].runnable.pass(now, true);
         if class.is_fair() {
             let counts = self.threads[thread].counted;
             self.cores[core].fair.retain(|other| *other != thread);
@@ -150,10 +152,12 @@ impl Linux {
         queue.queued_time.0 += u64::from(queue.queued) * ran.0;
         let class = queue.running.map(|thread| self.threads[thread].class);
         queue.fair_share.pass(now, class.is_some_and(SchedClass::is_fair));
+        queue.fair_runnable.pass_all(now, queue.fair.len());
         queue.realtime_share.pass(now, class.is_some_and(|class| !class.is_fair()));
         self.charge_limit(core, ran, now);
         let Some(thread) = self.cores[core].running else { return };
         self.threads[thread].ran_at = now;
+        self.threads[thread].used.pass(now, true);
         let SchedThread { class, group, .. } = self.threads[thread];
         if !class.is_fair() {
             return;
@@ -213,6 +217,7 @@ impl Linux {
             // From here on it is neither blocked nor waiting; the moment is that of `exec_start`.
             self.threads[thread].ran_at = now;
             self.threads[thread].has_run = true;
+            self.threads[thread].used.pass(now, false);
         }
         self.begin_idle(core, now);
         next
@@ -386,8 +391,26 @@ impl Linux {
             self.begin_idle(from, now);
         }
         self.migrations.push(Migration { thread, from, to, cause });
+        self.carry_used(thread, from, to, now);
         self.enqueue(thread, to, Arrival::Moved, now);
         self.preempt_if_due(thread);
+    }
+
+    /// What a thread that changes cores used goes with it (`detach_entity_load_avg`, `attach_entity_load_avg`).
+    pub(super) fn carry_used(&mut self, thread: usize, from: usize, to: usize, now: Nanos) {
+        if !self.compares_types() || !self.threads[thread].class.is_fair() {
+            return;
+        }
+        self.charge(from, now);
+        self.charge(to, now);
+        let state = &mut self.threads[thread];
+        state.used.pass(now, false);
+        state.runnable.pass(now, false);
+        let SchedThread { used, runnable, .. } = self.threads[thread];
+        self.cores[from].fair_share.subtract(&used);
+        self.cores[from].fair_runnable.subtract(&runnable);
+        self.cores[to].fair_share.add(&used);
+        self.cores[to].fair_runnable.add(&runnable);
     }
 
     /// The thread has another class, or another weight in it.
@@ -497,6 +520,7 @@ impl Linux {
         debug_assert!(!state.is_queued, "thread {thread} is in a queue");
         state.share = Share::new(self.model.load, self.tunables.granularity, now);
         state.counted = Sums::default();
+        (state.used, state.runnable) = (Share::none(now), Share::none(now));
         (state.place, state.has_run, state.ran_at) = (0, false, Nanos::ZERO);
     }
 

@@ -117,6 +117,13 @@ impl Linux {
     pub(super) fn group_load(&self, group: usize, core: usize, now: Nanos) -> u64 {
         let TaskGroup { shares, on, total } = &self.groups[group];
         let here = on[core].sums.all_load(now);
+        if self.compares_types() {
+            // `update_tg_cfs_load`: the weight of its entity, for as much of the past as that was runnable.
+            let weight = on[core].queue.weight().max(here);
+            let others = total.all_load(now).saturating_sub(here);
+            let weight = shares * weight / (others + weight).max(1);
+            return weight * on[core].sums.all_time(now).min(1_024) / 1_024;
+        }
         let load = shares * here / (total.all_load(now) + 1);
         load * total.all_time(now).min(1_024) / 1_024
     }
@@ -129,12 +136,25 @@ impl Linux {
         (shares * weight / (others + weight).max(1)).clamp(2, *shares)
     }
 
-    /// The load of a core: of all that is runnable there (`weighted_cpuload`).
+    /// The load of a core: of all that is runnable there (`weighted_cpuload`), since group types also of what sleeps
+    /// (`cpu_load`).
     pub(super) fn core_load(&self, core: usize, now: Nanos) -> u64 {
         let groups = (0..self.groups.len()).filter(|group| *group != ROOT);
+        if self.compares_types() {
+            let loads = groups.map(|group| self.group_load(group, core, now));
+            return self.groups[ROOT].on[core].sums.all_load(now) + loads.sum::<u64>();
+        }
         let has_threads = |group: &usize| self.groups[*group].on[core].queue.len() > 0;
         let loads = groups.filter(has_threads).map(|group| self.group_load(group, core, now));
         self.groups[ROOT].on[core].sums.load + loads.sum::<u64>()
+    }
+
+    /// For how much of the past fair threads were runnable on a core, all of them together (`cpu_runnable`).
+    pub(super) fn core_runnable(&self, core: usize, now: Nanos) -> u64 {
+        let queue = &self.cores[core];
+        let mut runnable = queue.fair_runnable;
+        runnable.pass_all(now, queue.fair.len());
+        runnable.sum()
     }
 
     /// What a queued thread counts for in the load of its core (`task_h_load`).
@@ -143,7 +163,14 @@ impl Linux {
         if state.group == ROOT {
             return state.counted.load;
         }
-        let here = self.groups[state.group].on[state.core].sums.load;
+        let sums = &self.groups[state.group].on[state.core].sums;
+        if self.compares_types() {
+            // `update_cfs_rq_h_load` rounds down at each level.
+            let root = self.core_load(state.core, now);
+            let of_group = root * self.group_load(state.group, state.core, now) / (root + 1);
+            return state.counted.load * of_group / (sums.all_load(now) + 1);
+        }
+        let here = sums.load;
         state.counted.load * self.group_load(state.group, state.core, now) / (here + 1)
     }
 }

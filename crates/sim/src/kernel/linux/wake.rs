@@ -28,6 +28,7 @@ impl Linux {
         self.unblock(thread, now);
         self.note_idle_time(core, now);
         if core != from {
+            self.carry_used(thread, from, core, now);
             self.threads[thread].ran_at = Nanos::ZERO;
             self.migrations.push(Migration { thread, from, to: core, cause: MoveCause::Wakeup });
         }
@@ -183,13 +184,16 @@ impl Linux {
         if self.is_idle(core) {
             return true;
         }
-        let queue = &self.cores[core];
-        let is_idle_class = |thread: &usize| self.threads[*thread].class == SchedClass::Idle;
         self.model.sched_idle_counts_as_idle
             && self.threads[thread].class != SchedClass::Idle
-            && !queue.fair.is_empty()
-            && queue.realtime.is_empty()
-            && queue.fair.iter().all(is_idle_class)
+            && self.runs_only_idle_class(core)
+    }
+
+    /// All that a core has is SCHED_IDLE (`sched_idle_cpu`).
+    pub(super) fn runs_only_idle_class(&self, core: usize) -> bool {
+        let queue = &self.cores[core];
+        let is_idle_class = |thread: &usize| self.threads[*thread].class == SchedClass::Idle;
+        !queue.fair.is_empty() && queue.realtime.is_empty() && queue.fair.iter().all(is_idle_class)
     }
 
     /// The target if it idles, else the previous core if it shares the target's cache and idles.

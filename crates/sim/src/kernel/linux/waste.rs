@@ -40,6 +40,11 @@ impl Linux {
         self.idle.len() as u64
     }
 
+    /// The siblings of a core, itself included.
+    pub(super) fn siblings_of(&self, core: usize) -> &CoreSet {
+        &self.near[core].siblings
+    }
+
     /// The thread went to a core of another node.
     pub fn crosses_nodes(&self, migration: &Migration) -> bool {
         !self.near[migration.from].node.contains(Linux::id(migration.to))

@@ -115,12 +115,13 @@ impl Linux {
     /// The time between two passes (`get_sd_balance_interval`).
     fn interval(&self, core: usize, level: usize, entry: Entry) -> Nanos {
         let interval = self.domains.levels(core)[level].balance.interval;
-        let factor = match entry {
-            Entry::Busy => self.model.levels.busy_factor,
-            Entry::Idle | Entry::NewIdle => 1,
-        };
+        let by_types = self.compares_types();
+        let is_busy = entry == Entry::Busy && !(by_types && self.runs_only_idle_class(core));
+        let factor = if is_busy { self.model.levels.busy_factor } else { 1 };
+        // A tick less, so that levels of a busy core fall apart (Linux 5.10).
+        let less = if is_busy && by_types { self.model.tick } else { Nanos::ZERO };
         let most = Nanos(INTERVAL_MAX.0 * self.online.len() as u64);
-        Nanos(interval.0 * factor).clamp(self.model.tick, most.max(self.model.tick))
+        Nanos(interval.0 * factor).since(less).clamp(self.model.tick, most.max(self.model.tick))
     }
 
     /// A core is about to idle: climbs the levels up to the first that gives it something (`idle_balance`). From now on its

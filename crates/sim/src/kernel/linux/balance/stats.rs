@@ -2,7 +2,7 @@
 
 use quell_model::{CoreId, CoreSet, GroupKind, Nanos};
 
-use super::super::domains::{Level, LevelGroup};
+use super::super::domains::{Level, LevelGroup, LevelKind};
 use super::super::model::Comparison;
 use super::super::record::PassNotes;
 use super::super::{CoreQueue, Linux};
@@ -11,14 +11,15 @@ use super::Entry;
 /// The capacity of a core, and a load of one.
 pub(super) const ONE: u64 = 1_024;
 
-/// A core as passes see it: as of the last event there.
+/// A core as passes see it: as of the last event there, and as it is now while it idles.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CoreView {
     load: u64,
     capacity: u64,
-    queued: u32,
-    /// Time that fair threads ran, in 1/1,024ths; of a core that runs something.
+    /// Time that fair threads ran, and were runnable since group types.
     used: u64,
+    runnable: u64,
+    queued: u32,
 }
 
 /// A group in a pass. Loads and capacities are sums over its cores.
@@ -29,8 +30,12 @@ pub(in super::super) struct GroupStats {
     pub weight: u64,
     pub load: u64,
     pub capacity: u64,
+    /// Its physical cores.
+    pub physical: u64,
     /// Time that fair threads ran.
     pub used: u64,
+    /// Time that fair threads were runnable, since group types.
+    pub runnable: u64,
     pub queued: u64,
     pub idle: u64,
     /// The load of its least and its most loaded core.
@@ -52,12 +57,14 @@ impl GroupStats {
 
     /// `group_is_overloaded`.
     fn is_overloaded(&self, pct: u64) -> bool {
-        self.queued > self.weight && self.capacity * 100 < self.used * pct
+        self.queued > self.weight
+            && (self.capacity * 100 < self.used * pct || self.capacity * pct < self.runnable * 100)
     }
 
     /// `group_has_capacity`.
     pub fn has_capacity(&self, pct: u64) -> bool {
-        self.queued < self.weight || self.capacity * 100 > self.used * pct
+        self.queued < self.weight
+            || self.capacity * pct >= self.runnable * 100 && self.capacity * 100 > self.used * pct
     }
 }
 
@@ -81,14 +88,14 @@ impl Linux {
     /// Looks at all groups; the busiest is chosen among those that are not local.
     pub(super) fn level_stats(
         &mut self,
-        core: usize,
-        level: usize,
+        (core, level): (usize, usize),
+        entry: Entry,
         among: &CoreSet,
         now: Nanos,
         notes: &mut PassNotes,
     ) -> LevelStats {
         let span = self.domains.levels(core)[level].span;
-        self.look_at_stale(&span, now);
+        self.look_at_changed(&span, now);
         let of = &self.domains.levels(core)[level];
         let own = Linux::id(core);
         let mut stats = LevelStats::default();
@@ -96,12 +103,14 @@ impl Linux {
         let mut has_local = false;
         notes.begin_groups();
         for group in &of.groups {
-            let mut seen = self.group_stats(group, of, among, now);
+            let mut seen = self.group_stats(group, of, among);
+            let is_local = group.cores.contains(own);
+            seen.kind = self.group_type(&seen, group, of, entry != Entry::Busy && !is_local);
             is_overloaded |= !group.cores.is_disjoint(&self.crowded);
             stats.load += seen.load;
             stats.capacity += seen.capacity;
             // Of overlapping groups that hold the core the last one is local, as in the kernel's walk.
-            if group.cores.contains(own) {
+            if is_local {
                 notes.note_group(&seen, false);
                 notes.last_is_local();
                 stats.local = seen;
@@ -113,8 +122,8 @@ impl Linux {
             if !by_types && of.prefers_siblings && local_has_room && seen.queued > 1 {
                 seen.kind = GroupKind::Overloaded;
             }
-            let is_busiest = stats.busiest.is_none_or(|busiest| self.is_busier(&seen, &busiest))
-                && seen.queued > 0;
+            let is_busiest = seen.queued > 0
+                && stats.busiest.is_none_or(|busiest| self.is_busier(of, &seen, &busiest));
             if is_busiest {
                 stats.busiest = Some(seen);
             }
@@ -126,54 +135,58 @@ impl Linux {
         stats
     }
 
-    fn group_stats(
-        &self,
-        group: &LevelGroup,
-        level: &Level,
-        among: &CoreSet,
-        now: Nanos,
-    ) -> GroupStats {
+    fn group_stats(&self, group: &LevelGroup, level: &Level, among: &CoreSet) -> GroupStats {
         let cores = group.cores.intersection(among);
         let mut stats = GroupStats { cores, least: u64::MAX, ..GroupStats::default() };
         for core in cores.iter() {
-            let CoreView { load, capacity, queued, used } = self.views[core.index()];
-            let is_idle = self.idle.contains(core);
-            let used = if is_idle { self.used(core.index(), now) } else { used };
+            let CoreView { load, capacity, used, runnable, queued } = self.views[core.index()];
             stats.weight += 1;
             stats.load += load;
             stats.capacity += capacity;
             stats.used += used;
+            stats.runnable += runnable;
             stats.queued += u64::from(queued);
-            stats.idle += u64::from(is_idle);
+            stats.idle += u64::from(self.idle.contains(core));
             (stats.least, stats.most) = (stats.least.min(load), stats.most.max(load));
         }
         stats.least = if stats.weight == 0 { 0 } else { stats.least };
-        stats.kind = self.group_type(&stats, group, level);
+        if self.compares_types() {
+            // Those of the whole group, also where some queues are left out (`group->group_weight`, `sgc->capacity`).
+            let all = group.cores.intersection(&self.online);
+            stats.weight = all.len() as u64;
+            stats.capacity = all.iter().map(|core| self.views[core.index()].capacity).sum();
+            stats.physical = if level.of_siblings { 1 } else { self.physical_cores(&all) };
+        }
         stats
     }
 
-    /// Brings what is seen of these cores up to date, where something happened there. Between two events of a core the kernel
-    /// updates its averages no more than this does.
-    fn look_at_stale(&mut self, cores: &CoreSet, now: Nanos) {
-        let stale = self.stale.intersection(cores);
-        if stale.is_empty() {
-            return;
-        }
-        for core in stale.iter().map(CoreId::index) {
+    /// Brings what is seen of these cores up to date, where something happened there or where they idle. Between two events of a
+    /// core the kernel updates its averages no more than this does.
+    fn look_at_changed(&mut self, cores: &CoreSet, now: Nanos) {
+        let by_types = self.compares_types();
+        let changed = self.stale.union(&self.idle).intersection(cores);
+        for core in changed.iter().map(CoreId::index) {
             let queue = &self.cores[core];
             self.views[core] = CoreView {
                 load: self.core_load(core, now),
                 capacity: capacity(queue, now),
+                used: queue.fair_share.at(now, self.runs_fair(core)).of(ONE),
+                runnable: if by_types { self.core_runnable(core, now) } else { 0 },
                 queued: queue.queued,
-                used: self.used(core, now),
             };
         }
-        self.stale = self.stale.difference(&stale);
+        self.stale = self.stale.difference(&changed);
     }
 
-    /// For how much of the past fair threads ran on a core.
-    fn used(&self, core: usize, now: Nanos) -> u64 {
-        self.cores[core].fair_share.at(now, self.runs_fair(core)).of(ONE)
+    /// Physical cores of these cores, where that makes a difference.
+    fn physical_cores(&self, cores: &CoreSet) -> u64 {
+        if !self.model.balances_siblings || !self.topology.has_siblings() {
+            return cores.len() as u64;
+        }
+        let is_first = |core: &CoreId| {
+            self.siblings_of(core.index()).intersection(cores).first() == Some(*core)
+        };
+        cores.iter().filter(is_first).count() as u64
     }
 
     /// A fair thread runs on the core.
@@ -181,12 +194,24 @@ impl Linux {
         self.cores[core].running.is_some_and(|thread| self.threads[thread].class.is_fair())
     }
 
-    /// `group_classify`.
-    fn group_type(&self, stats: &GroupStats, group: &LevelGroup, level: &Level) -> GroupKind {
+    /// `group_classify`. The group may help an idle core.
+    fn group_type(
+        &self,
+        stats: &GroupStats,
+        group: &LevelGroup,
+        level: &Level,
+        helps_idle: bool,
+    ) -> GroupKind {
         if stats.is_overloaded(level.imbalance_pct) {
             GroupKind::Overloaded
         } else if self.domains.is_imbalanced(group) {
             GroupKind::Imbalanced
+        } else if helps_idle
+            && self.model.balances_siblings
+            && level.of_siblings
+            && stats.queued > 1
+        {
+            GroupKind::Siblings
         } else if self.model.compares() != Comparison::Types
             || stats.has_capacity(level.imbalance_pct)
         {
@@ -197,7 +222,8 @@ impl Linux {
     }
 
     /// `update_sd_pick_busiest`: the higher type; of equals the one with more to give.
-    fn is_busier(&self, group: &GroupStats, than: &GroupStats) -> bool {
+    fn is_busier(&self, level: &Level, group: &GroupStats, than: &GroupStats) -> bool {
+        let has_less_room = || (than.idle, group.queued) > (group.idle, than.queued);
         if group.kind != than.kind {
             return group.kind > than.kind;
         }
@@ -208,13 +234,15 @@ impl Linux {
                 (group.least, group.average()) > (than.least, than.average())
             }
             (Comparison::Types, GroupKind::Imbalanced) => false,
-            (Comparison::Types, GroupKind::HasSpare) => {
-                (than.idle, group.queued) > (group.idle, than.queued)
-                    && (group.idle < than.idle || group.queued > than.queued)
+            (Comparison::Types, GroupKind::HasSpare) => has_less_room(),
+            (Comparison::Types, GroupKind::Siblings) if group.idle > 0 || than.idle > 0 => {
+                has_less_room()
             }
-            (Comparison::Types, GroupKind::FullyBusy | GroupKind::Overloaded) => {
-                group.average() > than.average()
+            // Their average loads are not known: the first one, since Linux 6.6 the last one but for siblings.
+            (Comparison::Types, GroupKind::FullyBusy | GroupKind::Siblings) => {
+                self.model.balances_siblings && !level.of_siblings
             }
+            (Comparison::Types, GroupKind::Overloaded) => group.average() > than.average(),
         }
     }
 
@@ -226,8 +254,14 @@ impl Linux {
         }
         let local = &self.domains.levels(core)[level].groups[0];
         let usable = local.balance.intersection(&self.online);
-        let first = usable.intersection(&self.idle).first().or_else(|| usable.first());
-        first == Some(Linux::id(core))
+        let idle = usable.intersection(&self.idle);
+        let is_between_cores = self.domains.levels(core)[level].kind != LevelKind::Siblings;
+        let whole = idle.iter().find(|core| self.topology.siblings(*core).is_subset(&self.idle));
+        let first = match self.model.balances_siblings && is_between_cores {
+            true => whole.or_else(|| idle.first()),
+            false => idle.first(),
+        };
+        first.or_else(|| usable.first()) == Some(Linux::id(core))
     }
 }
 

@@ -7,18 +7,46 @@ use super::Entry;
 use super::pass::Amount;
 use super::stats::{GroupStats, LevelStats, ONE};
 
+/// What a pass goes by beside its groups.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub entry: Entry,
+    /// [`super::super::KernelModel::balances_siblings`].
+    pub balances_siblings: bool,
+}
+
+impl Rules {
+    /// By how many threads the busiest group is ahead. Since Linux 6.6 for each physical core, and for idle cores alone
+    /// (`sibling_imbalance`).
+    fn ahead(self, local: &GroupStats, busiest: &GroupStats) -> u64 {
+        if !self.balances_siblings || local.physical == busiest.physical {
+            let counts = !self.balances_siblings || self.entry != Entry::Busy;
+            return if counts { busiest.queued.saturating_sub(local.queued) } else { 0 };
+        }
+        if self.entry == Entry::Busy || busiest.queued == 0 {
+            return 0;
+        }
+        let both = local.physical + busiest.physical;
+        let ahead =
+            (local.physical * busiest.queued).saturating_sub(busiest.physical * local.queued);
+        let ahead = (2 * ahead + both) / both;
+        let fills_empty = ahead <= 1 && local.queued == 0 && busiest.queued > 1;
+        if fills_empty { 2 } else { ahead }
+    }
+}
+
 /// How much is to be moved from the busiest group (`find_busiest_group`, `calculate_imbalance`, Linux 6.1).
 pub(super) fn imbalance(
     stats: &LevelStats,
     level: &Level,
-    entry: Entry,
+    rules: Rules,
 ) -> Result<Amount, PassOutcome> {
     let local = stats.local;
     let busiest = stats.busiest.ok_or(PassOutcome::NoBusiest)?;
     if busiest.kind != GroupKind::Imbalanced {
-        is_balanced(&local, &busiest, stats, level, entry)?;
+        is_balanced(&local, &busiest, stats, level, rules)?;
     }
-    let amount = amount(&local, &busiest, stats, level, entry);
+    let amount = amount(&local, &busiest, stats, level, rules);
     if amount.is_nothing() { Err(PassOutcome::NothingToMove) } else { Ok(amount) }
 }
 
@@ -27,7 +55,7 @@ fn is_balanced(
     busiest: &GroupStats,
     stats: &LevelStats,
     level: &Level,
-    entry: Entry,
+    rules: Rules,
 ) -> Result<(), PassOutcome> {
     if local.kind > busiest.kind {
         return Err(PassOutcome::LocalIsBusier);
@@ -45,12 +73,12 @@ fn is_balanced(
     }
     if level.prefers_siblings
         && local.kind == GroupKind::HasSpare
-        && busiest.queued > local.queued + 1
+        && rules.ahead(local, busiest) > 1
     {
         return Ok(());
     }
     if busiest.kind != GroupKind::Overloaded {
-        if entry == Entry::Busy {
+        if rules.entry == Entry::Busy {
             return Err(PassOutcome::NotIdle);
         }
         if busiest.weight > 1 && local.idle <= busiest.idle + 1 {
@@ -68,22 +96,22 @@ fn amount(
     busiest: &GroupStats,
     stats: &LevelStats,
     level: &Level,
-    entry: Entry,
+    rules: Rules,
 ) -> Amount {
-    if busiest.kind == GroupKind::Imbalanced {
+    if matches!(busiest.kind, GroupKind::Imbalanced | GroupKind::Siblings) {
         return Amount::Threads(1);
     }
     if local.kind == GroupKind::HasSpare {
         if busiest.kind > GroupKind::FullyBusy && level.kind > LevelKind::Cache {
             let room = local.capacity.saturating_sub(local.used);
             // What is used decays slowly, so that an idle core may seem full.
-            return match (room, entry) {
+            return match (room, rules.entry) {
                 (0, Entry::Idle | Entry::NewIdle) => Amount::Threads(1),
                 (room, _) => Amount::Used(room),
             };
         }
         let difference = match busiest.weight == 1 || level.prefers_siblings {
-            true => busiest.queued.saturating_sub(local.queued),
+            true => rules.ahead(local, busiest),
             false => local.idle.saturating_sub(busiest.idle),
         };
         let is_tolerated =
@@ -96,7 +124,11 @@ fn amount(
     {
         return Amount::Load(0);
     }
-    let pull = busiest.average().saturating_sub(average) * busiest.capacity;
+    // A third group may raise the average above the busiest group's. The kernel's unsigned difference is huge then, and no bound.
+    let pull = match busiest.average().checked_sub(average) {
+        Some(above) => above * busiest.capacity,
+        None => u64::MAX,
+    };
     let fits = average.saturating_sub(local.average()) * local.capacity;
     Amount::Load(pull.min(fits) / ONE)
 }
@@ -105,6 +137,9 @@ fn amount(
 mod tests {
     use super::*;
     use crate::kernel::linux::{KernelModel, Linux};
+
+    const IDLE: Rules = Rules { entry: Entry::Idle, balances_siblings: false };
+    const BUSY: Rules = Rules { entry: Entry::Busy, ..IDLE };
 
     fn level(nodes: u16) -> Level {
         let topology = quell_model::Topology::regular(nodes, 4, 1).unwrap();
@@ -139,7 +174,7 @@ mod tests {
     fn an_idle_core_takes_a_thread_whatever_the_loads() {
         let heavy = GroupStats { load: 90_000, ..group(1, 4, GroupKind::HasSpare) };
         let stats = stats(heavy, group(8, 4, GroupKind::Overloaded));
-        assert!(matches!(imbalance(&stats, &level(2), Entry::Idle), Ok(Amount::Used(_))));
+        assert!(matches!(imbalance(&stats, &level(2), IDLE), Ok(Amount::Used(_))));
     }
 
     #[test]
@@ -147,13 +182,48 @@ mod tests {
         // kSTEP's "even idle CPU": the difference is halved to nothing.
         let stats = stats(group(1, 2, GroupKind::HasSpare), group(3, 2, GroupKind::HasSpare));
         let level = Level { prefers_siblings: false, ..level(2) };
-        assert!(imbalance(&stats, &level, Entry::Idle).is_err());
+        assert!(imbalance(&stats, &level, IDLE).is_err());
     }
 
     #[test]
     fn a_busy_core_takes_nothing_from_a_group_with_room() {
         let level = Level { prefers_siblings: false, ..level(2) };
         let stats = stats(group(3, 4, GroupKind::HasSpare), group(4, 4, GroupKind::FullyBusy));
-        assert_eq!(imbalance(&stats, &level, Entry::Busy), Err(PassOutcome::NotIdle));
+        assert_eq!(imbalance(&stats, &level, BUSY), Err(PassOutcome::NotIdle));
+    }
+
+    #[test]
+    fn a_third_group_above_the_average_is_no_bound() {
+        // The busiest group is below the average, which a third one raises: only what fits bounds the amount.
+        let local = group(2, 2, GroupKind::FullyBusy);
+        let busiest = group(6, 2, GroupKind::Overloaded);
+        let stats = LevelStats { load: 20 * ONE, capacity: 6 * ONE, ..stats(local, busiest) };
+        assert!(busiest.average() < stats.average());
+        let fits = (stats.average() - local.average()) * local.capacity / ONE;
+        assert_eq!(imbalance(&stats, &level(2), BUSY), Ok(Amount::Load(fits)));
+    }
+
+    #[test]
+    fn since_6_6_busy_cores_leave_groups_uneven_and_siblings_give_one() {
+        let level = Level { prefers_siblings: true, ..level(2) };
+        let uneven = stats(group(1, 4, GroupKind::HasSpare), group(4, 4, GroupKind::FullyBusy));
+        assert_eq!(imbalance(&uneven, &level, BUSY), Ok(Amount::Threads(1)));
+        let new = Rules { balances_siblings: true, ..BUSY };
+        assert_eq!(imbalance(&uneven, &level, new), Err(PassOutcome::NotIdle));
+        let siblings = stats(group(0, 2, GroupKind::HasSpare), group(2, 2, GroupKind::Siblings));
+        let new = Rules { balances_siblings: true, ..IDLE };
+        assert_eq!(imbalance(&siblings, &level, new), Ok(Amount::Threads(1)));
+    }
+
+    #[test]
+    fn since_6_6_groups_of_fewer_physical_cores_take_fewer_threads() {
+        let ahead = |local: (u64, u64), busiest: (u64, u64)| {
+            let of = |(queued, physical)| GroupStats { queued, physical, ..GroupStats::default() };
+            Rules { balances_siblings: true, ..IDLE }.ahead(&of(local), &of(busiest))
+        };
+        assert_eq!(ahead((2, 4), (6, 4)), 4);
+        assert_eq!(ahead((2, 2), (4, 4)), 1, "as many for each core, rounded");
+        assert_eq!(ahead((0, 1), (2, 8)), 2, "an empty group takes one");
+        assert_eq!(ahead((4, 4), (2, 2)), 1);
     }
 }

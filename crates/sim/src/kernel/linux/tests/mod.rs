@@ -403,3 +403,30 @@ fn threads_of_one_group_share_what_one_thread_of_another_has() {
         assert!((45..55).contains(&ran), "{name}: {ran} %");
     }
 }
+
+#[test]
+fn what_threads_used_and_waited_goes_with_them() {
+    let topology = Topology::regular(1, 2, 1).unwrap();
+    let mut host = TestHost::new(KernelModel::LINUX_6_1, &topology);
+    let first = CoreSet::of(CoreId(0));
+    let threads: Vec<usize> = (0..4).map(|_| host.fork(ROOT, first, 0, SPINS)).collect();
+    host.run(Nanos::from_millis(500));
+    let sums = |host: &TestHost, core: usize| {
+        let queue = &host.linux.cores[core];
+        (queue.fair_share.of(1_024), host.linux.core_runnable(core, host.now))
+    };
+    let (used, runnable) = sums(&host, 0);
+    assert!(used > 1_000 && (4_000..4_200).contains(&runnable), "{used}, {runnable}");
+    assert_eq!(sums(&host, 1), (0, 0));
+    for thread in threads {
+        host.linux.set_allowed(thread, topology.all(), host.now);
+    }
+    // Passes that met pinned threads alone are up to 512 ms apart.
+    host.run(Nanos::from_millis(600));
+    let moved: Vec<u32> = (0..2).map(|core| host.linux.queued(CoreId(core))).collect();
+    assert_eq!(moved, [2, 2]);
+    for core in 0..2 {
+        let (_, runnable) = sums(&host, core);
+        assert!((1_950..2_100).contains(&runnable), "core {core}: {runnable}");
+    }
+}
