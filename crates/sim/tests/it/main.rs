@@ -11,5 +11,6 @@ mod linux;
 mod machine;
 mod own_policy;
 mod passes;
+mod placement;
 mod replay;
 mod roles;
