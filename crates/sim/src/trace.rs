@@ -17,9 +17,9 @@ use crate::kernel::linux::{Migration, Record, SearchRecord};
 use crate::kernel::{State, Thread};
 use crate::scenario::{Kernel, Scenario};
 
-/// Who hears the events, in the order of time.
+/// Receives the events of a simulation, in order.
 pub trait Sink {
-    /// Hears one.
+    /// Takes one.
     fn event(&mut self, event: Event);
 }
 

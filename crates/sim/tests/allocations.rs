@@ -30,6 +30,7 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 /// Events, and allocations, of a run of this length.
+#[expect(clippy::unwrap_used, reason = "part of the test")]
 fn costs(scenario: &Scenario, ms: u64) -> (u64, u64) {
     let scenario = Scenario { length: Nanos::from_millis(ms), ..scenario.clone() };
     let config = quell_policy::Config::default();

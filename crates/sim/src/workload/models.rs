@@ -247,7 +247,7 @@ pub const MODELS: [Model; 24] = [
     steps("nas-sp", "NAS scalar pentadiagonal: barriers after each loop"),
     steps(
         "tpch",
-        "TPC-H's query 18: workers of a database, who pass pages on in pairs and meet after each part",
+        "TPC-H's query 18: workers of a database that wait for latches, and meet after each part",
     ),
     steps("tpch-all", "all of TPC-H: every second part has work for half of the workers"),
     steps("nas-ua", "NAS unstructured adaptive: many short loops with barriers"),

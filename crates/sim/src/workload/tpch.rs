@@ -100,7 +100,7 @@ impl Query {
         add_part(true);
         if self.has_small_parts {
             // Half of those that share a latch.
-            add_part(nth / LATCHES % 2 == 0);
+            add_part((nth / LATCHES).is_multiple_of(2));
         }
         steps.push(ProgramStep::Repeat { from: 0, times: parts });
         steps

@@ -3,6 +3,7 @@
 use quell_sim::file::Simulation;
 
 /// Mean latency of two threads on two cores at 70 % of what they can serve, in service times.
+#[expect(clippy::unwrap_used, reason = "part of the test")]
 fn mean_latency(keys: &str) -> f64 {
     let text = format!(
         "version = 1\nlength_ms = 4000\nwarm_up_ms = 100\n[machine]\nphysical = 2\nmanaged = \"0-1\"\n\

@@ -14,7 +14,7 @@ pub(crate) struct WasteNow {
 }
 
 impl Linux {
-    /// How many idle cores could run what waits in other queues, and who waits.
+    /// How many idle cores could run what waits in other queues, and the threads that wait.
     pub fn waste(&self) -> WasteNow {
         let mut waste = WasteNow::default();
         if self.idle.is_empty() {
