@@ -120,6 +120,7 @@ impl Engine<'_> {
     pub(crate) fn close_books(mut self) -> Report {
         let mut report = std::mem::take(&mut self.report);
         report.broken = self.unbalanced();
+        report.deadlocks = self.deadlocks();
         for (task, result) in report.tasks.iter_mut().enumerate() {
             let books = &self.books.tasks[task];
             result.arrived = books.arrived;

@@ -41,6 +41,7 @@ pub const MODEL: &str = include_str!("../tests/digests.txt");
 
 pub use books::Broken;
 pub use engine::{run, run_traced};
+pub use kernel::Deadlock;
 pub use kernel::linux::{
     Balancer, Fix, Fixes, KernelModel, LevelRules, LoadMetric, Picker, RtLimit, WakeSearch,
 };

@@ -9,6 +9,7 @@ use quell_policy::invariants::Violation;
 
 use crate::books::Broken;
 use crate::engine::Engine;
+use crate::kernel::Deadlock;
 
 /// Latencies, to three digits.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,6 +131,8 @@ pub struct Report {
     pub migrations: BTreeMap<MoveCause, u64>,
     /// Those that went to another node.
     pub node_migrations: u64,
+    /// Programs that cannot go on.
+    pub deadlocks: Vec<Deadlock>,
     /// Time after the warm-up that threads were in the queue of each core, the running one included, by position of the core;
     /// none where one queue serves all. Sleepers count until they are dequeued (`nr_running`).
     pub queued: Vec<Nanos>,

@@ -22,6 +22,10 @@ pub struct Args {
     /// The policy, or several
     #[arg(long, value_name = "NAME,NAME...", default_value = "quell", value_delimiter = ',')]
     policy: Vec<String>,
+    /// The kernel model of all hosts: linux-4.1 to linux-6.18, whose queues for each core waste some time on their own, so that only
+    /// invariants and sums are judged
+    #[arg(long, value_name = "MODEL", default_value = hunt::GLOBAL)]
+    kernel: String,
     /// How long to search: 30s, 10m, 1h
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = seconds, conflicts_with = "seed")]
     time: Duration,
@@ -54,6 +58,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spec = HuntSpec {
         policies: args.policy,
+        kernel: args.kernel,
         time: args.time,
         from: args.from,
         threads: args.threads.unwrap_or(cores),
@@ -82,12 +87,14 @@ fn look(seed: u64, args: &Args) -> Result<ExitCode> {
     println!("{}", quell_sim::fuzz::describe(seed));
     let mut found = false;
     for policy in policies {
-        for finding in hunt::look(seed, policy, args.checking.is_on())? {
+        for finding in hunt::look(seed, policy, &args.kernel, args.checking.is_on())? {
             println!("{policy}: {finding}");
             found = true;
         }
         if shows {
-            for path in hunt::show(seed, policy, args.trace.as_deref(), args.plot.as_deref())? {
+            for path in
+                hunt::show(seed, policy, &args.kernel, args.trace.as_deref(), args.plot.as_deref())?
+            {
                 eprintln!("wrote {}", path.display());
             }
         }

@@ -79,7 +79,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let mut result = SimResult::new(scenario, policy.name(), &report);
     result.check = checked.as_ref().map(Into::into);
-    result.notes = simulate::notes(scenario, policy.as_ref());
+    result.notes.extend(simulate::notes(scenario, policy.as_ref()));
     let mut out = std::io::stdout().lock();
     match &args.json {
         Some(path) if path == Path::new("-") => write!(out, "{}", result.to_json()?)?,

@@ -71,7 +71,9 @@ pub(super) fn program(
             steps: words.steps(&raw.steps)?,
         });
     }
-    let program = Program { kinds, syncs: known.into_iter().map(|(_, sync)| sync).collect() };
+    let sync_names = known.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let syncs = known.into_iter().map(|(_, sync)| sync).collect();
+    let program = Program { kinds, syncs, sync_names };
     match (threads.first(), program.check()) {
         (Some(typed), Err(what)) => Err(place.error(typed, what, "")),
         (Some(typed), Ok(())) if program.threads() == 0 => {

@@ -73,7 +73,7 @@ fn recording(threads: Vec<(Vec<ProgramStep>, RecordedStart, Option<u32>)>) -> Re
         recorded.push(RecordedThread { start, class: RecordedClass::Fair, allowed, ended: None });
     }
     Recording {
-        program: Program { kinds, syncs },
+        program: Program { kinds, syncs, sync_names: Vec::new() },
         threads: recorded,
         cores: vec![CoreSet::of(CoreId(2)), CoreSet::of(CoreId(77)), CoreSet::EMPTY],
         figures: RecordedFigures::default(),

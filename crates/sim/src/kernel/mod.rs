@@ -10,6 +10,7 @@
 //! `place`.
 
 mod bursts;
+mod deadlock;
 mod helpers;
 pub mod linux;
 mod per_core;
@@ -24,6 +25,7 @@ use std::collections::VecDeque;
 use quell_model::{Class, CoreId, CoreSet, Nanos, Role, Rung};
 
 pub(crate) use bursts::BurstRecord;
+pub use deadlock::Deadlock;
 pub(crate) use helpers::HelperThread;
 pub(crate) use per_core::linux_of;
 pub(crate) use programs::{ProgramState, programs_of};

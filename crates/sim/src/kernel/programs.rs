@@ -52,6 +52,8 @@ struct ThreadState {
 #[derive(Clone, Debug, Default)]
 struct SyncState {
     tokens: u32,
+    /// The thread that took the last token.
+    taker: Option<usize>,
     arrived: u32,
     generation: u64,
     /// Threads that sleep for it, the first one first.
@@ -236,6 +238,7 @@ impl Engine<'_> {
         match kind {
             SyncKind::Tokens { .. } if state.tokens > 0 => {
                 state.tokens -= 1;
+                state.taker = Some(thread);
                 return true;
             }
             SyncKind::Tokens { .. } => {}
@@ -282,6 +285,7 @@ impl Engine<'_> {
     fn post(&mut self, task: usize, sync: usize) {
         let Some(state) = self.programs[task].syncs.get_mut(sync) else { return };
         if let Some(thread) = state.sleepers.pop_front() {
+            state.taker = Some(thread);
             return self.resume(thread);
         }
         state.tokens = state.tokens.saturating_add(1);
@@ -303,6 +307,7 @@ impl Engine<'_> {
                 return;
             }
             state.tokens -= 1;
+            state.taker = Some(thread);
         }
         state.pollers.retain(|other| *other != thread);
         self.end_polling(thread);
@@ -425,6 +430,45 @@ pub(super) fn recorded_thread(task: &Task, own: usize) -> Option<&RecordedThread
 }
 
 impl ProgramState {
+    /// The threads that have not ended, by place in their task, with the sync that each waits for; `None`: one of them can go on, or
+    /// none is left.
+    pub(super) fn blocked(&self, first: usize) -> Option<Vec<(usize, usize)>> {
+        let mut waits = Vec::new();
+        for (place, thread) in self.threads.iter().enumerate() {
+            if thread.kind.is_none() {
+                continue;
+            }
+            let sync = match thread.polls {
+                Some((sync, generation)) => {
+                    let state = &self.syncs[sync];
+                    (state.generation == generation && state.tokens == 0).then_some(sync)?
+                }
+                None => {
+                    let sleeps = |state: &SyncState| state.sleepers.contains(&(first + place));
+                    self.syncs.iter().position(sleeps)?
+                }
+            };
+            waits.push((place, sync));
+        }
+        (!waits.is_empty()).then_some(waits)
+    }
+
+    /// A thread by its kind and its place in the task, from 1.
+    pub(super) fn name_of(&self, program: &Program, place: usize) -> String {
+        let kind = self.threads[place].kind.and_then(|kind| program.kinds.get(kind));
+        format!("{} {}", kind.map_or("a thread that ended:", |kind| &kind.name), place + 1)
+    }
+
+    /// The place of the thread that took the last token of a sync.
+    pub(super) fn last_taker(&self, sync: usize, first: usize) -> Option<usize> {
+        self.syncs[sync].taker.map(|thread| thread - first)
+    }
+
+    /// Threads that wait at a barrier.
+    pub(super) fn arrived(&self, sync: usize) -> u32 {
+        self.syncs[sync].arrived
+    }
+
     /// The index of the cores that a thread of a recording may use, if it restricts it.
     pub(super) fn allowed(&self, own: usize) -> Option<u32> {
         self.threads.get(own)?.allowed

@@ -121,7 +121,7 @@ impl Nas {
             steps: with_forks(&steps, threads - 1),
         };
         let others = ThreadKind { count: 0, start_core: None, steps, ..worker.clone() };
-        Program { kinds: vec![worker, others], syncs }
+        Program { kinds: vec![worker, others], syncs, sync_names: Vec::new() }
     }
 }
 
@@ -175,6 +175,7 @@ pub fn make(jobs: u32, stages: u32, core: Option<quell_model::CoreId>) -> Progra
     Program {
         kinds: vec![kind("make", 1, core, coordinator), kind("cc", 0, None, job)],
         syncs: vec![tokens(jobs), tokens(0)],
+        sync_names: ["slots", "ended"].map(str::to_owned).into(),
     }
 }
 

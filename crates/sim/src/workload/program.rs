@@ -11,6 +11,8 @@ pub struct Program {
     pub kinds: Vec<ThreadKind>,
     /// What threads wait for.
     pub syncs: Vec<Sync>,
+    /// The names of the syncs, as far as they have one.
+    pub sync_names: Vec<String>,
 }
 
 /// Threads that do the same.
@@ -122,6 +124,11 @@ impl Program {
         self.kinds.iter().map(|kind| kind.count).sum()
     }
 
+    /// The name of a sync, or its number.
+    pub(crate) fn sync_name(&self, sync: usize) -> String {
+        self.sync_names.get(sync).map_or_else(|| format!("sync {sync}"), |name| format!("`{name}`"))
+    }
+
     /// What is wrong with it, if anything: steps that are not there, or that loop without time passing.
     pub fn check(&self) -> Result<(), String> {
         for kind in &self.kinds {
@@ -168,7 +175,7 @@ mod tests {
             session: None,
             steps,
         };
-        Program { kinds: vec![kind], syncs: Vec::new() }
+        Program { kinds: vec![kind], syncs: Vec::new(), sync_names: Vec::new() }
     }
 
     #[test]

@@ -76,6 +76,7 @@ impl Query {
         Program {
             kinds: std::iter::once(listener).chain((0..workers).map(worker)).collect(),
             syncs,
+            sync_names: Vec::new(),
         }
     }
 

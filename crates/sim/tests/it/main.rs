@@ -5,6 +5,7 @@ mod closed_loop;
 mod common;
 mod connections;
 mod controllers;
+mod deadlock;
 mod digests;
 mod hunt;
 mod linux;

@@ -341,7 +341,7 @@ impl Extract {
             });
         }
         let sync = Sync { kind: SyncKind::Tokens { initial: 0 }, waits: Waiting::Sleep };
-        let program = Program { syncs: vec![sync; kinds.len()], kinds };
+        let program = Program { syncs: vec![sync; kinds.len()], kinds, sync_names: Vec::new() };
         Recording { program, threads, cores: self.sets, figures }
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use quell_model::{Event, Nanos};
 use quell_policy::{Config, by_name};
-use quell_sim::{Faults, Scenario, fuzz};
+use quell_sim::{Faults, Kernel, KernelModel, Scenario, fuzz};
 use quell_trace::check::{Checker, Options, Verdict};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,8 @@ const SAMPLES: u64 = 200;
 pub struct HuntSpec {
     /// The policies, each on the same seeds.
     pub policies: Vec<String>,
+    /// The kernel model of all hosts, by name.
+    pub kernel: String,
     /// For how long; the blocks that are begun by then are finished.
     pub time: Duration,
     /// The first seed.
@@ -51,9 +53,12 @@ pub struct Found {
     pub seed: u64,
     /// The first thing that is wrong with it.
     pub what: String,
-    /// Whether the checker heard it; what replays it has to ask it, too. A block says it for all that it found.
+    /// Whether the checker heard it; what replays it has to ask it, too. A block says it for all that it found, and the kernel.
     #[serde(skip)]
     pub checked: bool,
+    /// The kernel model.
+    #[serde(skip)]
+    pub kernel: String,
 }
 
 /// What a search came to.
@@ -79,6 +84,34 @@ struct Block {
     /// Whether the checker heard them; logs of before it could say nothing.
     #[serde(default)]
     checked: bool,
+    /// The kernel model; logs of before there were several have none.
+    #[serde(default = "global")]
+    kernel: String,
+}
+
+/// The kernel model with one queue for all cores.
+pub const GLOBAL: &str = "global";
+
+fn global() -> String {
+    GLOBAL.to_owned()
+}
+
+/// The kernel model of this name.
+fn kernel(name: &str) -> Result<Kernel> {
+    if name == GLOBAL {
+        return Ok(Kernel::Global);
+    }
+    let known = KernelModel::PRESETS.iter().find(|(known, _)| *known == name);
+    let names = || KernelModel::PRESETS.map(|(name, _)| name).join(", ");
+    let found = known.with_context(|| {
+        format!("there is no kernel model `{name}`; choose one of: {GLOBAL}, {}", names())
+    })?;
+    Ok(Kernel::Linux(found.1))
+}
+
+/// The scenario of a seed under a kernel model.
+fn scenario(seed: u64, kernel_name: &str) -> Result<Scenario> {
+    Ok(Scenario { kernel: kernel(kernel_name)?, ..fuzz::scenario(seed) })
 }
 
 /// Searches until the time is over or a stop was asked for. Findings are told as they come.
@@ -88,6 +121,7 @@ struct Block {
 pub fn run(spec: &HuntSpec, progress: &mut (dyn Progress + Send), stop: &Stop) -> Result<Hunted> {
     // A name that nobody has is an error before the search, not in each case.
     spec.policies.iter().try_for_each(|policy| fuzz::look(0, policy).map(drop))?;
+    kernel(&spec.kernel)?;
     let (log, known) = match &spec.log {
         Some(path) => {
             let (lines, known) = Lines::open::<Block>(path, "a search")?;
@@ -96,7 +130,10 @@ pub fn run(spec: &HuntSpec, progress: &mut (dyn Progress + Send), stop: &Stop) -
         None => (None, Vec::new()),
     };
     let is_wanted = |block: &Block| {
-        spec.policies.contains(&block.policy) && block.seeds == BLOCK && block.checked >= spec.check
+        spec.policies.contains(&block.policy)
+            && block.seeds == BLOCK
+            && block.checked >= spec.check
+            && block.kernel == spec.kernel
     };
     let known: Vec<Block> = known.into_iter().filter(is_wanted).collect();
     let done = known.iter().map(|block| (block.policy.clone(), block.from)).collect();
@@ -159,14 +196,15 @@ impl<'a> Search<'a> {
                 seeds: BLOCK,
                 found: Vec::new(),
                 checked: self.spec.check,
+                kernel: self.spec.kernel.clone(),
             };
             for seed in from..from.saturating_add(BLOCK) {
                 if self.stop.is_asked() {
                     return Ok(());
                 }
-                if let Some(what) = first(seed, policy, self.spec.check)? {
-                    let (policy, checked) = (policy.clone(), self.spec.check);
-                    let found = Found { policy, seed, what, checked };
+                if let Some(what) = first(seed, policy, &self.spec.kernel, self.spec.check)? {
+                    let (policy, kernel) = (policy.clone(), self.spec.kernel.clone());
+                    let found = Found { policy, seed, what, checked: self.spec.check, kernel };
                     self.lock().progress.note(&found.to_string());
                     block.found.push(found);
                 }
@@ -197,31 +235,32 @@ impl<'a> Search<'a> {
 impl Hunted {
     fn take(&mut self, block: Block) {
         self.scenarios += block.seeds;
-        let Block { found, checked, .. } = block;
-        self.found.extend(found.into_iter().map(|found| Found { checked, ..found }));
+        let Block { found, checked, kernel, .. } = block;
+        let whole = |found| Found { checked, kernel: kernel.clone(), ..found };
+        self.found.extend(found.into_iter().map(whole));
     }
 }
 
 /// The first thing that is wrong with a seed, a panic included.
-fn first(seed: u64, policy: &str, check: bool) -> Result<Option<String>> {
+fn first(seed: u64, policy: &str, kernel: &str, check: bool) -> Result<Option<String>> {
     // Nothing outlives the closure but what it returns.
-    match catch_unwind(AssertUnwindSafe(|| look(seed, policy, check))) {
+    match catch_unwind(AssertUnwindSafe(|| look(seed, policy, kernel, check))) {
         Ok(findings) => Ok(findings?.into_iter().next()),
         Err(_) => Ok(Some("it panicked".to_owned())),
     }
 }
 
 /// All that is wrong with a seed under a policy; with `check`, also what the checker of `quell check` finds, if the
-/// policy promises not to waste cores.
+/// policy promises not to waste cores. A kernel with a queue for each core wastes some of its own accord.
 ///
 /// # Errors
-/// When there is no policy of this name.
-pub fn look(seed: u64, policy: &str, check: bool) -> Result<Vec<String>> {
-    if !check {
-        let findings = fuzz::look(seed, policy).context("the search")?;
+/// When there is no policy or no kernel model of this name.
+pub fn look(seed: u64, policy: &str, kernel: &str, check: bool) -> Result<Vec<String>> {
+    let scenario = scenario(seed, kernel)?;
+    if !check || scenario.kernel != Kernel::Global {
+        let findings = fuzz::look_at(&scenario, policy).context("the search")?;
         return Ok(findings.iter().map(ToString::to_string).collect());
     }
-    let scenario = fuzz::scenario(seed);
     let mut checker = Checker::new(&scenario.meta(policy), hunted_options(&scenario));
     let mut hears = |event: Event| checker.event(&event);
     let findings = fuzz::look_traced(&scenario, policy, &mut hears).context("the search")?;
@@ -240,10 +279,11 @@ pub fn look(seed: u64, policy: &str, check: bool) -> Result<Vec<String>> {
 pub fn show(
     seed: u64,
     policy: &str,
+    kernel: &str,
     trace: Option<&Path>,
     plot: Option<&Path>,
 ) -> Result<Vec<PathBuf>> {
-    let mut scenario = fuzz::scenario(seed);
+    let mut scenario = scenario(seed, kernel)?;
     let driver = |scenario: &Scenario| {
         let driver = by_name(policy, scenario.host.clone(), Config::default());
         driver.with_context(|| format!("the host of seed {seed}"))
@@ -274,9 +314,13 @@ fn hunted_options(scenario: &Scenario) -> Options {
 impl std::fmt::Display for Found {
     /// The line that replays it, and what is wrong.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Found { policy, seed, what, checked } = self;
+        let Found { policy, seed, what, checked, kernel } = self;
         let check = if *checked { "" } else { " --no-check" };
-        write!(f, "quell sim fuzz --policy {policy} --seed {seed}{check}: {what}")
+        write!(f, "quell sim fuzz --policy {policy} --seed {seed}")?;
+        if kernel != GLOBAL {
+            write!(f, " --kernel {kernel}")?;
+        }
+        write!(f, "{check}: {what}")
     }
 }
 
@@ -294,6 +338,7 @@ mod tests {
             time: Duration::from_millis(300),
             from: 0,
             threads: 2,
+            kernel: global(),
             log: Some(log.clone()),
             check: false,
         };
@@ -314,8 +359,13 @@ mod tests {
 
     #[test]
     fn the_line_of_a_finding_asks_the_checker_if_the_search_did() {
-        let found =
-            |checked| Found { policy: "quell".into(), seed: 7, what: "odd".into(), checked };
+        let found = |checked| Found {
+            policy: "quell".into(),
+            seed: 7,
+            what: "odd".into(),
+            checked,
+            kernel: global(),
+        };
         assert_eq!(found(true).to_string(), "quell sim fuzz --policy quell --seed 7: odd");
         assert_eq!(
             found(false).to_string(),
@@ -328,6 +378,7 @@ mod tests {
             seeds: BLOCK,
             found: vec![found(checked)],
             checked,
+            kernel: global(),
         };
         for checked in [true, false] {
             let line = serde_json::to_string(&block(checked)).unwrap();
@@ -346,6 +397,7 @@ mod tests {
             time: Duration::from_secs(60),
             from: 0,
             threads: 1,
+            kernel: global(),
             log: None,
             check: false,
         };
@@ -356,10 +408,30 @@ mod tests {
     fn a_seed_can_be_looked_at() {
         let folder = tempfile::tempdir().unwrap();
         let [trace, plot] = ["trace.pftrace", "plot.svg"].map(|name| folder.path().join(name));
-        let written = show(5, "quell", Some(&trace), Some(&plot)).unwrap();
+        let written = show(5, "quell", GLOBAL, Some(&trace), Some(&plot)).unwrap();
         assert_eq!(written.len(), 3);
         assert!(written.iter().all(|path| path.metadata().unwrap().len() > 100), "{written:?}");
-        assert!(show(5, "best", Some(&trace), None).is_err());
+        assert!(show(5, "best", GLOBAL, Some(&trace), None).is_err());
+    }
+
+    #[test]
+    fn hosts_of_each_kernel_model_keep_the_invariants() {
+        for (kernel, _) in KernelModel::PRESETS {
+            for seed in 0..6 {
+                assert_eq!(look(seed, "quell", kernel, true).unwrap(), [""; 0], "{kernel}, {seed}");
+            }
+        }
+        let refused = look(0, "quell", "linux-2.4", true).unwrap_err().to_string();
+        assert!(refused.contains("linux-2.4") && refused.contains("linux-6.12"), "{refused}");
+        let found = Found {
+            policy: "quell".into(),
+            seed: 7,
+            what: "odd".into(),
+            checked: true,
+            kernel: "linux-6.1".into(),
+        };
+        let line = "quell sim fuzz --policy quell --seed 7 --kernel linux-6.1: odd";
+        assert_eq!(found.to_string(), line);
     }
 
     #[test]
@@ -369,6 +441,7 @@ mod tests {
             time: Duration::from_secs(60),
             from: 0,
             threads: 1,
+            kernel: global(),
             log: None,
             check: false,
         };

@@ -220,7 +220,7 @@ impl SimResult {
             digest: format!("{:016x}", report.digest),
             rows,
             findings: broken.chain(violations).take(FINDINGS).collect(),
-            notes: Vec::new(),
+            notes: report.deadlocks.iter().map(ToString::to_string).collect(),
             check: None,
         }
     }

@@ -3,7 +3,7 @@
 /** As the trace numbers them. */
 const PASS_ENTRIES = ['periodic', 'nohz', 'new-idle', 'active'];
 const PASS_OUTCOMES = ['moved', 'not-designated', 'no-busiest', 'local-is-busier', 'local-is-above-average', 'as-many-idle', 'within-margin', 'not-idle', 'nothing-to-move', 'no-queue', 'pinned', 'kept'];
-const GROUP_KINDS = ['has-spare', 'fully-busy', 'imbalanced', 'overloaded'];
+const GROUP_KINDS = ['has-spare', 'fully-busy', 'siblings', 'imbalanced', 'overloaded'];
 const SKIPPED = ['running', 'pinned', 'warm', 'heavy'];
 
 /** More marks than this hide each other. */
