@@ -82,14 +82,16 @@ impl CoreSet {
     /// The cores in ascending order.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = CoreId> + use<> {
-        self.words.into_iter().enumerate().flat_map(|(at, mut word)| {
-            std::iter::from_fn(move || {
-                let bit = word.trailing_zeros();
-                (word != 0).then(|| {
-                    word &= word - 1;
-                    CoreId((at * 64 + bit as usize) as u16)
-                })
-            })
+        let (words, mut at) = (self.words, 0);
+        let mut word = words[0];
+        std::iter::from_fn(move || {
+            while word == 0 {
+                at += 1;
+                word = *words.get(at)?;
+            }
+            let bit = word.trailing_zeros();
+            word &= word - 1;
+            Some(CoreId((at * 64 + bit as usize) as u16))
         })
     }
 

@@ -179,8 +179,11 @@ pub(crate) struct Linux {
     /// When an idle core is to balance for all (`nohz.next_balance`).
     nohz_next: Nanos,
     migrations: Vec<Migration>,
-    /// Real-time threads in all queues.
+    /// Real-time threads in all queues, and cores on which one waits (`rd->rto_mask`).
     realtime_queued: usize,
+    realtime_waits: CoreSet,
+    /// Cores that run one.
+    realtime_runs: CoreSet,
     /// Searches, passes and domains, where a trace is made.
     records: Option<Vec<Record>>,
 }
@@ -229,6 +232,8 @@ impl Linux {
             nohz_next: Nanos::ZERO,
             migrations: Vec::new(),
             realtime_queued: 0,
+            realtime_waits: CoreSet::EMPTY,
+            realtime_runs: CoreSet::EMPTY,
             records: None,
         };
         linux.add_group(weights::NICE_0);

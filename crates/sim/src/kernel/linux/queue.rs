@@ -41,6 +41,7 @@ impl Linux {
             self.cores[core].realtime.push(thread);
             self.realtime_queued += 1;
             self.sort_realtime(core);
+            self.note_realtime(core);
         }
         self.set_queued(core, self.cores[core].queued + 1);
         if self.cores[core].queued >= 2 {
@@ -108,6 +109,7 @@ impl Linux {
                 self.cores[core].root.put_back();
             }
         }
+        self.note_realtime(core);
         self.threads[thread].is_queued = false;
         self.threads[thread].ran_at = if runs { now } else { self.threads[thread].ran_at };
     }
@@ -212,6 +214,7 @@ impl Linux {
         }
         self.resched.remove(Linux::id(core));
         self.cores[core].running = next;
+        self.note_realtime(core);
         self.stale.insert(Linux::id(core));
         if let Some(thread) = next {
             // From here on it is neither blocked nor waiting; the moment is that of `exec_start`.
@@ -226,6 +229,7 @@ impl Linux {
     /// The running thread waits with the others.
     fn put_back(&mut self, core: usize, now: Nanos) {
         let Some(thread) = self.cores[core].running.take() else { return };
+        self.realtime_runs.remove(Linux::id(core));
         self.refresh(thread, now, true);
         let SchedThread { class, group, .. } = self.threads[thread];
         if class.is_fair() {

@@ -62,6 +62,12 @@ impl Linux {
     fn lowest_core(&self, thread: usize) -> Option<usize> {
         let own = priority(self.threads[thread].class);
         let usable = self.threads[thread].allowed.intersection(&self.online);
+        // Cores that idle, then those that run fair threads, are the lowest (`cpupri_find`).
+        let fair = usable.difference(&self.realtime_runs);
+        if let Some(core) = fair.intersection(&self.idle).first().or_else(|| fair.first()) {
+            debug_assert!(self.running_priority(core.index()) <= FAIR, "core {core} runs no more");
+            return Some(core.index());
+        }
         let lower = usable.iter().map(|core| (self.running_priority(core.index()), core.index()));
         lower.filter(|(other, _)| *other < own).min().map(|(_, core)| core)
     }
@@ -93,6 +99,20 @@ impl Linux {
         }
     }
 
+    /// Whether a real-time thread waits on the core, and whether one runs, after its queue or what it runs changed.
+    pub(super) fn note_realtime(&mut self, core: usize) {
+        let queue = &self.cores[core];
+        let runs = queue.running.is_some_and(|thread| queue.realtime.contains(&thread));
+        match queue.realtime.len() > usize::from(runs) {
+            true => self.realtime_waits.insert(Linux::id(core)),
+            false => self.realtime_waits.remove(Linux::id(core)),
+        };
+        match runs {
+            true => self.realtime_runs.insert(Linux::id(core)),
+            false => self.realtime_runs.remove(Linux::id(core)),
+        };
+    }
+
     /// A core that is about to run something lower takes the highest real-time thread that waits elsewhere
     /// (`pull_rt_task`).
     pub(super) fn pull_realtime(&mut self, core: usize, now: Nanos) {
@@ -104,7 +124,8 @@ impl Linux {
             .first()
             .map_or(NOTHING, |thread| priority(self.threads[*thread].class));
         let mut best: Option<(i32, usize)> = None;
-        for other in self.online.iter().map(|other| other.index()).filter(|other| *other != core) {
+        let waits = self.realtime_waits.intersection(&self.online);
+        for other in waits.iter().map(|other| other.index()).filter(|other| *other != core) {
             let queue = &self.cores[other];
             if queue.realtime.len() < 2
                 && queue.realtime.first().is_none_or(|first| queue.running == Some(*first))
