@@ -286,6 +286,23 @@ pub enum MoveCause {
     Unknown,
 }
 
+impl MoveCause {
+    /// All of them, in the order of their discriminants.
+    pub const ALL: [MoveCause; 11] = [
+        MoveCause::Wakeup,
+        MoveCause::Fork,
+        MoveCause::Exec,
+        MoveCause::NewIdle,
+        MoveCause::Periodic,
+        MoveCause::Active,
+        MoveCause::Affinity,
+        MoveCause::Numa,
+        MoveCause::Realtime,
+        MoveCause::Hotplug,
+        MoveCause::Unknown,
+    ];
+}
+
 /// Which search looked at cores (the kinds of the Wasted Cores recorder).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

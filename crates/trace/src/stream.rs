@@ -2,7 +2,7 @@
 
 use std::io;
 
-use quell_model::{CoreId, Event, Meta, Topology, What};
+use quell_model::{CoreId, CoreSet, DomainTrees, Event, Meta, Topology, What};
 
 /// Takes a trace, event after event.
 pub trait Sink {
@@ -39,7 +39,8 @@ pub trait Source: Iterator<Item = Result<Event, ReadError>> {
     }
 }
 
-/// A core that the event names (but for sets of cores) and that the topology does not have.
+/// A core that the event names and that the topology does not have. Of the sets of cores, those of passes and domains are looked
+/// at; masks of allowed or isolated cores may have cores that the host lacks.
 pub(crate) fn stranger(what: &What, topology: &Topology) -> Option<CoreId> {
     let unknown = |core: &CoreId| topology.position(*core).is_none();
     match what {
@@ -50,8 +51,12 @@ pub(crate) fn stranger(what: &What, topology: &Topology) -> Option<CoreId> {
         | What::Online { of: core, .. }
         | What::Considered { by: core, .. } => Some(*core).filter(unknown),
         What::Migrate { from, to, .. } => [*from, *to].into_iter().find(unknown),
-        What::Pass(pass) => Some(pass.core).filter(unknown),
-        What::Domains(trees) => trees.cores().iter().map(|tree| tree.core).find(unknown),
+        What::Pass(pass) => {
+            let groups = pass.groups.iter().map(|group| group.cores);
+            let named = groups.fold(CoreSet::EMPTY, |all, cores| all.union(&cores));
+            Some(pass.core).filter(unknown).or_else(|| named.iter().find(unknown))
+        }
+        What::Domains(trees) => cores_of(trees).iter().find(unknown),
         What::Decision(decision) => Some(decision.core).filter(unknown),
         What::Violation(violation) => Some(violation.core).filter(unknown),
         What::Keyframe(keyframe) => {
@@ -60,6 +65,19 @@ pub(crate) fn stranger(what: &What, topology: &Topology) -> Option<CoreId> {
         }
         _ => None,
     }
+}
+
+/// All cores in domain trees, but for the isolated ones.
+fn cores_of(trees: &DomainTrees) -> CoreSet {
+    let mut all = trees.all();
+    for tree in trees.cores() {
+        all = tree.root.iter().fold(all, |all, root| all.union(root));
+        for domain in &tree.domains {
+            let groups = domain.groups.iter().map(|group| group.cores.union(&group.balance));
+            all = groups.fold(all.union(&domain.span), |all, group| all.union(&group));
+        }
+    }
+    all
 }
 
 /// Why a trace cannot be read, and where.

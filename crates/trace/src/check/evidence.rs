@@ -15,25 +15,10 @@ use crate::host::{HostCore, HostState, Occupant};
 const MOVES_KEPT: usize = 1024;
 /// Moves that a report lists one by one.
 const MOVES_LISTED: usize = 16;
-/// Every cause, in the order of its discriminant.
-const CAUSES: [MoveCause; 11] = [
-    MoveCause::Wakeup,
-    MoveCause::Fork,
-    MoveCause::Exec,
-    MoveCause::NewIdle,
-    MoveCause::Periodic,
-    MoveCause::Active,
-    MoveCause::Affinity,
-    MoveCause::Numa,
-    MoveCause::Realtime,
-    MoveCause::Hotplug,
-    MoveCause::Unknown,
-];
-
 /// What has happened so far; evidence is the difference of two of these.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
-    moves: [u64; CAUSES.len()],
+    moves: [u64; MoveCause::ALL.len()],
     /// Passes of the balancer on idle cores, and on others.
     passes: [u64; 2],
     /// The same as softirqs.
@@ -246,7 +231,7 @@ impl Log {
     /// Moves between two instants, by cause.
     pub(super) fn moves_since(&self, now: &Totals, before: &Totals) -> BTreeMap<MoveCause, u64> {
         let counts = now.moves.iter().zip(before.moves).map(|(now, before)| now - before);
-        CAUSES.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
+        MoveCause::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
     }
 
     /// Adds how the host looks now: queues, and the loads of the groups of an idle core and of the waiter's.

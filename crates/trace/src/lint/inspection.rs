@@ -1,5 +1,6 @@
 //! Several dumps of one host, in the order in which they were made.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use quell_model::DomainTrees;
@@ -52,7 +53,13 @@ impl Inspection {
             report: lint(&dump.trees),
         });
         let alone: Vec<_> = alone.collect();
-        let changes: Vec<_> = (1..dumps.len()).filter_map(|at| changed(dumps, at)).collect();
+        // By their cores: the last dump of these.
+        let mut last = HashMap::new();
+        let changes = dumps.iter().enumerate().filter_map(|(at, dump)| {
+            let alike = last.insert(dump.trees.all(), dump);
+            changed(dump, alike, dumps[..at].last())
+        });
+        let changes: Vec<_> = changes.collect();
         let verdicts = alone.iter().chain(&changes).map(|one| one.report.verdict());
         let verdict = verdicts.max().unwrap_or(Verdict::CouldNotTell);
         Inspection { verdict, dumps: alone, changes }
@@ -61,10 +68,8 @@ impl Inspection {
 
 /// A dump against the last one of the same cores; against the one before where there is none, unless a trace says that the others
 /// are offline.
-fn changed(dumps: &[Dump], at: usize) -> Option<Inspected> {
-    let (earlier, dump) = (&dumps[..at], &dumps[at]);
-    let alike = earlier.iter().rfind(|one| one.trees.all() == dump.trees.all());
-    let before = alike.or_else(|| earlier.last().filter(|_| !dump.is_traced))?;
+fn changed(dump: &Dump, alike: Option<&Dump>, before: Option<&Dump>) -> Option<Inspected> {
+    let before = alike.or_else(|| before.filter(|_| !dump.is_traced))?;
     Some(Inspected {
         name: dump.name.clone(),
         against: Some(before.name.clone()),

@@ -5,9 +5,10 @@ use quell_model::{DomainTrees, What};
 use super::Dump;
 use crate::stream::{ReadError, Source};
 
-/// Rebuilds of a trace at most, and groups of all of them together: each is held until all are judged.
+/// Rebuilds of a trace at most, and cores, domains and groups of all of them together: each is held until all are judged, in 256
+/// bytes or less.
 const DUMPS_MAX: usize = 1024;
-const GROUPS_MAX: usize = 1 << 20;
+const PARTS_MAX: usize = 1 << 20;
 
 /// Why a trace could not be linted.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +24,8 @@ pub enum TracedError {
     Empty,
     /// It has too many.
     #[error(
-        "more than {DUMPS_MAX} rebuilds of scheduling domains, or {GROUPS_MAX} groups, in this trace; record a shorter one"
+        "more than {DUMPS_MAX} rebuilds of scheduling domains, or {PARTS_MAX} cores, domains and groups in them, in this \
+         trace; record a shorter one"
     )]
     TooMany,
 }
@@ -33,13 +35,21 @@ pub enum TracedError {
 /// # Errors
 /// When the trace cannot be read, has no domains, or has too many.
 pub fn read(source: &mut dyn Source, name: &str) -> Result<Vec<Dump>, TracedError> {
-    let (mut first, mut groups, mut dumps) = (None, 0, Vec::new());
+    read_within(source, name, PARTS_MAX)
+}
+
+fn read_within(
+    source: &mut dyn Source,
+    name: &str,
+    parts_max: usize,
+) -> Result<Vec<Dump>, TracedError> {
+    let (mut first, mut parts, mut dumps) = (None, 0, Vec::new());
     for event in source {
         let event = event?;
         let first = *first.get_or_insert(event.at);
         let What::Domains(trees) = event.what else { continue };
-        groups += groups_of(&trees);
-        if dumps.len() >= DUMPS_MAX || groups > GROUPS_MAX {
+        parts += parts_of(&trees);
+        if dumps.len() >= DUMPS_MAX || parts > parts_max {
             return Err(TracedError::TooMany);
         }
         let seconds = event.at.since(first).0 as f64 / 1e9;
@@ -52,9 +62,10 @@ pub fn read(source: &mut dyn Source, name: &str) -> Result<Vec<Dump>, TracedErro
     }
 }
 
-fn groups_of(trees: &DomainTrees) -> usize {
+/// Cores, domains and groups. Each takes memory, whatever it takes in the file.
+fn parts_of(trees: &DomainTrees) -> usize {
     let domains = trees.cores().iter().flat_map(|core| &core.domains);
-    domains.map(|domain| domain.groups.len()).sum()
+    trees.cores().len() + domains.map(|domain| 1 + domain.groups.len()).sum::<usize>()
 }
 
 #[cfg(test)]
@@ -62,7 +73,8 @@ mod tests {
     use std::sync::Arc;
 
     use quell_model::{
-        CoreId, CoreSet, DomainRules, Event, Meta, Nanos, Source as Origin, Topology,
+        CoreDomains, CoreId, CoreSet, Domain, DomainGroup, DomainRules, Event, Meta, Nanos,
+        Source as Origin, Topology,
     };
 
     use super::super::{Inspection, Verdict};
@@ -81,6 +93,10 @@ mod tests {
 
     /// A trace of these events, one a millisecond from the fifth second on.
     fn traced(events: Vec<What>) -> Result<Vec<Dump>, TracedError> {
+        read(&mut Reader::new(&written(events)[..]).unwrap(), "t")
+    }
+
+    fn written(events: Vec<What>) -> Vec<u8> {
         let mut writer = Writer::new(Vec::new());
         let meta = Meta {
             source: Origin::Simulator,
@@ -97,8 +113,7 @@ mod tests {
             writer.event(&Event { at, core: CoreId(0), sequence, what }).unwrap();
         }
         writer.finish().unwrap();
-        let bytes = writer.into_inner();
-        read(&mut Reader::new(&bytes[..]).unwrap(), "t")
+        writer.into_inner()
     }
 
     fn all_but(core: u16) -> CoreSet {
@@ -137,6 +152,31 @@ mod tests {
         assert_eq!(traced(vec![trees(&all, true); DUMPS_MAX]).unwrap().len(), DUMPS_MAX);
         let many = traced(vec![trees(&all, true); DUMPS_MAX + 1]).unwrap_err();
         assert!(matches!(many, TracedError::TooMany), "{many}");
+    }
+
+    #[test]
+    fn domains_without_groups_count_against_the_bound() {
+        let all = topology().all();
+        let domain = Domain {
+            name: "MC".to_owned(),
+            span: all,
+            groups: Vec::new(),
+            flags: None,
+            balance: None,
+        };
+        let tree =
+            |core| CoreDomains { core, root: None, domains: vec![domain.clone(), domain.clone()] };
+        let trees = DomainTrees::new(all.iter().map(tree).collect(), CoreSet::EMPTY).unwrap();
+        assert_eq!(parts_of(&trees), 4 + 4 * 2);
+        let group = DomainGroup { cores: all, balance: all };
+        let mut grouped = trees.cores().to_vec();
+        grouped[3].domains[0].groups = vec![group; 5];
+        assert_eq!(parts_of(&DomainTrees::new(grouped, CoreSet::EMPTY).unwrap()), 12 + 5);
+        let bytes = written(vec![What::Domains(Arc::new(trees)); 3]);
+        let within = |max| read_within(&mut Reader::new(&bytes[..]).unwrap(), "t", max);
+        assert_eq!(within(36).unwrap().len(), 3);
+        let many = within(35).unwrap_err();
+        assert!(many.to_string().contains("cores, domains and groups"), "{many}");
     }
 
     #[test]

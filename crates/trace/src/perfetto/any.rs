@@ -77,19 +77,7 @@ fn any_keyframe() -> impl Strategy<Value = Keyframe> {
 }
 
 fn any_cause() -> impl Strategy<Value = MoveCause> {
-    prop::sample::select(vec![
-        MoveCause::Wakeup,
-        MoveCause::Fork,
-        MoveCause::Exec,
-        MoveCause::NewIdle,
-        MoveCause::Periodic,
-        MoveCause::Active,
-        MoveCause::Affinity,
-        MoveCause::Numa,
-        MoveCause::Realtime,
-        MoveCause::Hotplug,
-        MoveCause::Unknown,
-    ])
+    prop::sample::select(MoveCause::ALL.to_vec())
 }
 
 fn any_search() -> impl Strategy<Value = Search> {

@@ -10,7 +10,7 @@ use prost::Message;
 use prost::bytes::Bytes;
 use quell_model::{
     BalanceState, CORES_MAX, CoreDomains, CoreSet, Domain, DomainGroup, DomainTrees, GroupKind,
-    Pass, PassEntry, PassGroup, PassOutcome, Skipped,
+    Pass, PassEntry, PassGroup, PassOutcome, Skipped, What,
 };
 
 use super::PACKET_MAX;
@@ -328,11 +328,36 @@ fn put_tree(tree: &CoreDomains, sets: &mut Sets) -> WireTree {
     WireTree { core: u32::from(tree.core.0), root, domains }
 }
 
-/// Domains and groups that were read.
-#[derive(Default)]
-struct Counts {
+/// What is held together: the trees of single cores, their domains, and the groups of domains and of passes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    cores: usize,
     domains: usize,
     groups: usize,
+}
+
+impl Counts {
+    /// With those of an event; `None` if together they are more than a group of events may hold, which is what the largest
+    /// [`DomainTrees`] hold. Alone an event that was checked always fits.
+    #[must_use]
+    pub fn with(mut self, what: &What) -> Option<Counts> {
+        match what {
+            What::Pass(pass) => self.groups += pass.groups.len().min(Pass::GROUPS_MAX),
+            What::Domains(trees) => {
+                let domains = || trees.cores().iter().flat_map(|core| &core.domains);
+                self.cores += trees.cores().len();
+                self.domains += domains().count();
+                self.groups += domains().map(|domain| domain.groups.len()).sum::<usize>();
+            }
+            _ => return Some(self),
+        }
+        (!self.is_too_many()).then_some(self)
+    }
+
+    /// A core without domains takes less memory than a domain, so there may be as many.
+    fn is_too_many(&self) -> bool {
+        self.cores > DOMAINS_MAX || self.domains > DOMAINS_MAX || self.groups > GROUPS_MAX
+    }
 }
 
 pub fn take_trees(private: &Private) -> Result<DomainTrees, Malformed> {
@@ -385,8 +410,7 @@ fn take_domain(domain: &[u8], sets: &[CoreSet], counts: &mut Counts) -> Result<D
     let message = WireDomain::decode(domain).map_err(|_| NOT_TREES)?;
     counts.domains += 1;
     counts.groups += message.groups.len() / 2;
-    let is_too_many = counts.domains > DOMAINS_MAX || counts.groups > GROUPS_MAX;
-    if message.name.len() > NAME_MAX || message.groups.len() % 2 != 0 || is_too_many {
+    if message.name.len() > NAME_MAX || message.groups.len() % 2 != 0 || counts.is_too_many() {
         return Err(Malformed("domain trees with a longer name or more groups than any have"));
     }
     let set = |index: u32| known(sets, u64::from(index));

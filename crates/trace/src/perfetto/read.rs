@@ -7,6 +7,7 @@ use prost::Message;
 use prost::bytes::Bytes;
 use quell_model::{CoreId, Event, Keyframe, Meta, Nanos, Topology, What};
 
+use super::balance::Counts;
 use super::convert::{self, Malformed};
 use super::ftrace::{self, Ftraced};
 use super::keyframe;
@@ -18,6 +19,10 @@ use crate::stream::{ReadError, Source, stranger};
 
 /// Packets before the first Meta at most: a foreign trace is not read to its end to say that it is foreign.
 const OPENING_PACKETS: usize = 16;
+
+const TOO_MANY: Malformed = Malformed(
+    "a group of events with more domains, or groups of domains and passes, than one may have; record the trace again",
+);
 
 /// Whether a file that begins so may be a Perfetto trace. A text may begin with the same byte, an empty line.
 pub fn is_perfetto(head: &[u8]) -> bool {
@@ -151,6 +156,8 @@ struct Group {
     reach: u32,
     /// A keyframe of which more parts follow, and its place.
     partial: Option<(u32, Entry, Keyframe)>,
+    /// Of the domain trees and passes among the entries: they take many times their bytes in the file.
+    counts: Counts,
     /// By core: the number of its next event, where that is known.
     expected: Vec<Option<u64>>,
 }
@@ -169,6 +176,7 @@ impl Group {
         self.entries.clear();
         self.entries.resize_with(events as usize, || None);
         (self.filled, self.reach, self.partial) = (0, 0, None);
+        self.counts = Counts::default();
     }
 
     fn is_whole(&self) -> bool {
@@ -254,6 +262,7 @@ impl Group {
         if topology.position(entry.core).is_none() || stranger(&entry.what, topology).is_some() {
             return Err(Malformed("an event of a core that the topology does not have"));
         }
+        self.counts = self.counts.with(&entry.what).ok_or(TOO_MANY)?;
         let free = self.entries.get_mut(place as usize).filter(|place| place.is_none());
         *free.ok_or(Malformed("a group of events that are not its own"))? = Some(entry);
         self.filled += 1;

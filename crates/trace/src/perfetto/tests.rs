@@ -3,15 +3,18 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use prost::Message;
 use quell_model::{
-    Activity, Class, CoreDecision, CoreDomains, CoreId, CoreMode, CoreSet, DomainTrees, Event,
-    Keyframe, Left, Meta, MoveCause, Nanos, Pass, PassEntry, PassOutcome, PlanReason, Planned,
-    Rank, Reason, Runner, Skipped, Source as Origin, TaskId, TaskInfo, ThreadName, ThreadState,
-    Topology, What,
+    Activity, Class, CoreDecision, CoreDomains, CoreId, CoreMode, CoreSet, Domain, DomainGroup,
+    DomainTrees, Event, GroupKind, Keyframe, Left, Meta, MoveCause, Nanos, Pass, PassEntry,
+    PassGroup, PassOutcome, PlanReason, Planned, Rank, Reason, Runner, Skipped, Source as Origin,
+    TaskId, TaskInfo, ThreadName, ThreadState, Topology, What,
 };
 
-use super::any::{CORES, any_events};
-use super::{Reader, TEXT_MAX, Writer};
+use super::any::{self, CORES};
+use super::wire::{PACKET_TAG, Packet, Private};
+use super::write::{packed, timed};
+use super::{Reader, TEXT_MAX, Writer, balance};
 use crate::stream::{ReadError, Sink, Source};
 
 fn meta() -> Meta {
@@ -51,6 +54,36 @@ fn read(bytes: &[u8]) -> (Vec<Event>, Option<ReadError>) {
         }
     }
     (events, error)
+}
+
+/// Any events whose passes and domains have cores of the topology only.
+fn any_events() -> impl Strategy<Value = Vec<Event>> {
+    any::any_events().prop_map(|mut events| {
+        events.iter_mut().for_each(|event| fit(&mut event.what));
+        events
+    })
+}
+
+fn fit(what: &mut What) {
+    let fit = |set: &mut CoreSet| *set = set.iter().map(|core| CoreId(core.0 % CORES)).collect();
+    match what {
+        What::Pass(pass) => pass.groups.iter_mut().for_each(|group| fit(&mut group.cores)),
+        What::Domains(trees) => {
+            let mut cores = trees.cores().to_vec();
+            for tree in &mut cores {
+                tree.root.iter_mut().for_each(fit);
+                for domain in &mut tree.domains {
+                    fit(&mut domain.span);
+                    for group in &mut domain.groups {
+                        fit(&mut group.cores);
+                        fit(&mut group.balance);
+                    }
+                }
+            }
+            *trees = Arc::new(DomainTrees::new(cores, trees.isolated).unwrap());
+        }
+        _ => {}
+    }
 }
 
 /// Switches of two threads, and a keyframe each second.
@@ -237,6 +270,156 @@ fn a_core_that_the_topology_lacks_is_refused() {
         assert!(err.to_string().contains("core 9"), "{err}");
     }
     assert!(writer.event(&event(9, What::Exit { thread: 1 })).is_err());
+}
+
+#[test]
+fn set_with_a_core_that_the_topology_lacks_is_refused_when_written_and_read() {
+    let strange: CoreSet = "1,9".parse().unwrap();
+    let known: CoreSet = "0-3".parse().unwrap();
+    let of_domain = |span, cores, balance| {
+        let domain = Domain { span, groups: vec![DomainGroup { cores, balance }], ..domain_of(0) };
+        trees_of(vec![CoreDomains { core: CoreId(0), root: None, domains: vec![domain] }])
+    };
+    let root = CoreDomains { core: CoreId(0), root: Some(strange), domains: Vec::new() };
+    for what in [
+        pass_with(vec![PassGroup { cores: strange, ..GROUP }]),
+        of_domain(strange, known, known),
+        of_domain(known, strange, known),
+        of_domain(known, known, strange),
+        trees_of(vec![root]),
+    ] {
+        let mut writer = Writer::new(Vec::new());
+        writer.meta(&meta()).unwrap();
+        let event = Event { at: Nanos(1), core: CoreId(0), sequence: 0, what: what.clone() };
+        let err = writer.event(&event).unwrap_err();
+        assert!(err.to_string().contains("core 9"), "{err}");
+        let (events, error) = read(&in_one_group(&[what]));
+        let err = error.unwrap().to_string();
+        assert!(events.is_empty() && err.ends_with("that the topology does not have"), "{err}");
+    }
+    // Isolated cores may be ones that the host lacks.
+    let isolated = What::Domains(Arc::new(DomainTrees::new(Vec::new(), strange).unwrap()));
+    let isolated = [isolated];
+    assert_eq!(back(&in_one_group(&isolated)), isolated);
+}
+
+const GROUP: PassGroup = PassGroup {
+    cores: CoreSet::EMPTY,
+    sum: 0,
+    mean: 0,
+    minimum: 0,
+    queued: 0,
+    idle: 0,
+    kind: GroupKind::HasSpare,
+};
+
+fn pass_with(groups: Vec<PassGroup>) -> What {
+    What::Pass(Box::new(Pass { groups, ..pass_of(CoreId(0)) }))
+}
+
+fn trees_of(cores: Vec<CoreDomains>) -> What {
+    What::Domains(Arc::new(DomainTrees::new(cores, CoreSet::EMPTY).unwrap()))
+}
+
+fn domain_of(groups: usize) -> Domain {
+    Domain {
+        name: String::new(),
+        span: CoreSet::EMPTY,
+        groups: vec![DomainGroup::default(); groups],
+        flags: None,
+        balance: None,
+    }
+}
+
+/// Domain trees of all cores, each with so many domains of so many groups.
+fn domains(domains: usize, groups: usize) -> What {
+    let tree = |core| CoreDomains {
+        core: CoreId(core),
+        root: None,
+        domains: vec![domain_of(groups); domains],
+    };
+    trees_of((0..CORES).map(tree).collect())
+}
+
+/// A trace with these passes and domains in one group of events, whatever a writer would do.
+fn in_one_group(events: &[What]) -> Vec<u8> {
+    let mut bytes = written(&[]);
+    let mut put = |packet: Packet| {
+        bytes.push(PACKET_TAG);
+        packet.encode_length_delimited(&mut bytes).unwrap();
+    };
+    let group = Private { group: Some(events.len() as u32), ..Private::default() };
+    put(Packet { private: Some(group), ..timed(Nanos(1)) });
+    for (sequence, what) in (0..).zip(events) {
+        let mut private = Private { core: Some(0), sequence: Some(sequence), ..Private::default() };
+        let shown = match what {
+            What::Pass(pass) => balance::put_pass(pass, &mut private),
+            What::Domains(trees) => balance::put_trees(trees, &mut private),
+            _ => panic!("neither a pass nor domains"),
+        };
+        let track_event = packed(&shown);
+        put(Packet { track_event, private: Some(private), ..timed(Nanos(1)) });
+    }
+    bytes
+}
+
+/// What is read back, all of it.
+fn back(bytes: &[u8]) -> Vec<What> {
+    let (events, error) = read(bytes);
+    assert!(error.is_none(), "{error:?}");
+    events.into_iter().map(|event| event.what).collect()
+}
+
+/// The most of one event that a group of events may hold, and one more than that.
+fn too_much() -> [(Vec<What>, What); 5] {
+    const GROUPS: usize = 1 << 18;
+    let of_64 = || pass_with(vec![GROUP; 64]);
+    [
+        (vec![domains(1, GROUPS / 4)], domains(1, 1)),
+        (vec![domains(1, GROUPS / 4)], pass_with(vec![GROUP])),
+        (vec![of_64(); GROUPS / 64], pass_with(vec![GROUP])),
+        // 256 domains and four cores: 16,384 of each at most.
+        (vec![domains(64, 0); 64], domains(1, 0)),
+        (vec![domains(0, 0); 4096], domains(0, 0)),
+    ]
+}
+
+#[test]
+fn group_of_events_with_more_than_the_largest_trees_is_refused() {
+    for (mut events, more) in too_much() {
+        assert_eq!(back(&in_one_group(&events)).len(), events.len());
+        events.push(more);
+        let (read, error) = read(&in_one_group(&events));
+        let err = error.unwrap().to_string();
+        assert!(read.is_empty() && err.starts_with("damaged at byte "), "{err}");
+        assert!(err.contains("groups of domains and passes, than one may have"), "{err}");
+    }
+}
+
+#[test]
+fn many_domains_in_a_row_are_written_in_groups_that_can_be_read() {
+    for (mut all, more) in too_much() {
+        let last = all[all.len() - 1].clone();
+        all.extend([more, last.clone(), What::Exit { thread: 1 }, last]);
+        let event = |(sequence, what)| Event { at: Nanos(1), core: CoreId(0), sequence, what };
+        let events: Vec<Event> = (0..).zip(all).map(event).collect();
+        let (back, error) = read(&written(&events));
+        assert!(error.is_none() && back == events, "{error:?}");
+    }
+}
+
+#[test]
+fn domains_end_their_group_of_events() {
+    let exit = |thread| What::Exit { thread };
+    let all = [exit(1), domains(1, 2), domains(2, 1), exit(2)];
+    let event = |(sequence, what)| Event { at: Nanos(1), core: CoreId(0), sequence, what };
+    let events: Vec<Event> = (0..).zip(all).map(event).collect();
+    let mut writer = Writer::new(Vec::new());
+    writer.meta(&meta()).unwrap();
+    for (at, whole) in [(0, 0), (1, 2), (2, 3), (3, 3)] {
+        writer.event(&events[at]).unwrap();
+        assert_eq!(read(writer.get_ref()).0, events[..whole]);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use quell_model::{
     Activity, CoreId, Event, Keyframe, Meta, Nanos, Runner, TaskNames, ThreadName, What,
 };
 
+use super::balance::Counts;
 use super::convert::{Shape, Track, shape, shown};
 use super::wire::{self, *};
 use super::{GROUP_EVENTS, balance, keyframe, violation};
@@ -62,6 +63,8 @@ struct Group {
     expected: Vec<Option<u64>>,
     /// Cores that lost events.
     lost: Vec<bool>,
+    /// Of its domain trees and passes.
+    counts: Counts,
 }
 
 /// Events that lie one behind the other in the file.
@@ -300,6 +303,7 @@ impl Group {
             }
         }
         self.bytes += chain.bytes.len() - before;
+        self.counts = self.counts.with(&event.what).unwrap_or_default();
         self.events += 1;
     }
 }
@@ -323,6 +327,7 @@ impl<W: Write> Sink for Writer<W> {
         if let Some(core) = stranger(&event.what, &self.opening()?.meta.topology) {
             return Err(unknown(core));
         }
+        let are_domains = matches!(event.what, What::Domains(_));
         if let What::Domains(trees) = &event.what {
             balance::check_trees(trees)?;
         }
@@ -331,6 +336,7 @@ impl<W: Write> Sink for Writer<W> {
             || self.group.events >= GROUP_EVENTS
             || self.group.bytes >= GROUP_BYTES
             || event.at.since(self.group.began) >= GROUP_TIME
+            || self.group.counts.with(&event.what).is_none()
         {
             self.flush()?;
         }
@@ -344,7 +350,8 @@ impl<W: Write> Sink for Writer<W> {
         self.follow(at, &event.what)?;
         self.tasks.take(&event.what);
         self.group.push(event, at, ran.as_ref(), &self.tasks);
-        Ok(())
+        // A reader refuses a group of events with more domains, or more of their groups, than the largest trees have.
+        if are_domains { self.flush() } else { Ok(()) }
     }
 
     fn finish(&mut self) -> io::Result<()> {
