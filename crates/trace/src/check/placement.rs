@@ -5,6 +5,7 @@ use quell_model::{CoreId, Nanos, What};
 use super::Checker;
 use super::cause::Cause;
 use super::changes::WaiterChange;
+use super::verdict::judge;
 use super::waiters::WaiterId;
 use crate::host::{ClassIndex, Queues, ThreadState};
 
@@ -71,7 +72,7 @@ impl Checker {
         at: Nanos,
         what: &What,
     ) {
-        let Some((on, _)) =
+        let Some((on, class)) =
             place.filter(|(on, _)| self.waiters.at(waiter.slot) != Some((waiter, *on)))
         else {
             return;
@@ -93,7 +94,11 @@ impl Checker {
                 woken
             }
             What::Migrate { thread, to, cause, .. } if (*thread, *to) == (waiter.tid, on) => {
-                Cause::Migrated(*cause)
+                if self.waits_beside_idle(on, class) {
+                    Cause::Migrated(*cause)
+                } else {
+                    Cause::Placed
+                }
             }
             What::Keyframe(_) => Cause::Seen,
             _ if self.arrivals.is_known(waiter, on) => return,
@@ -101,6 +106,12 @@ impl Checker {
             _ => Cause::Seen,
         };
         self.arrivals.came(waiter, on, at, cause);
+    }
+
+    /// Whether a core idles now that a thread of this class might use instead of this one.
+    fn waits_beside_idle(&self, on: CoreId, class: ClassIndex) -> bool {
+        let Some(core) = self.host.core(on) else { return false };
+        judge(&self.host, &self.domains, class, core).is_some()
     }
 
     /// The thread's part in the episodes of its queue is known.

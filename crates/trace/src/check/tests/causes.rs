@@ -150,6 +150,27 @@ fn a_wakeup_while_all_cores_were_busy_is_not_to_blame() {
 }
 
 #[test]
+fn a_migration_while_all_cores_were_busy_is_not_to_blame() {
+    for is_busy in [true, false] {
+        let mut stream = two_nodes(0, 2);
+        stream.show(fair(11, "hog"), 2, Activity::Running, "2");
+        stream.show(fair(12, "worker"), 3, Activity::Waiting, "0-3");
+        stream.keyframe();
+        if is_busy {
+            stream.switch(0, fair(20, "brief"), 0, Left::Sleeping);
+        }
+        stream.migrate(12, 3, 2, MoveCause::Periodic);
+        if is_busy {
+            stream.after(1).switch(0, nobody(), 20, Left::Sleeping);
+        }
+        stream.idle(300);
+        let causes = causes(&stream.check());
+        let is_blamed = causes.iter().any(|(it, _)| *it == Cause::Migrated(MoveCause::Periodic));
+        assert_eq!(is_blamed, !is_busy, "{causes:?}");
+    }
+}
+
+#[test]
 fn an_arrival_counts_for_a_window_at_most() {
     let mut stream = two_nodes(0, 2);
     stream.show(fair(11, "hog"), 2, Activity::Running, "2");
