@@ -1,10 +1,12 @@
 //! A recording replayed on its own kernel and topology, beside its own figures.
 
-use anyhow::{Context as _, Result};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
 use quell_model::{MoveCause, Nanos, Topology};
 use quell_report::table::{Table, number};
 use quell_sim::file::{FileError, Files, Simulation};
-use quell_sim::{Recording, Report, Window};
+use quell_sim::{KernelModel, Recording, Report, Window};
 use serde::Serialize;
 
 /// A recorded host and its replay.
@@ -16,7 +18,7 @@ pub struct Row {
     pub cores: u32,
     /// The kernel that recorded it, and the model that replays it.
     pub kernel: String,
-    /// See [`kernel_of`].
+    /// See [`model_of`].
     pub model: String,
     /// Seconds until the last thread had done all.
     pub recorded_s: f64,
@@ -60,8 +62,11 @@ impl Row {
     }
 }
 
-/// The model of the newest kernel that is no newer than this release: `6.18.44` is `linux-6.18`, `5.10` is `linux-5.4`.
-pub fn kernel_of(release: &str) -> &'static str {
+/// The model of the newest kernel that is no newer than this release: `6.18.44` is `linux-6.18`, `5.10` is `linux-5.4`. Releases
+/// that are older than all models have the oldest one.
+///
+/// `None` for what is no release: texts do not tell their kernel, and simulators have none.
+pub fn kernel_of(release: &str) -> Option<&'static str> {
     const MODELS: [((u32, u32), &str); 6] = [
         ((6, 18), "linux-6.18"),
         ((6, 12), "linux-6.12"),
@@ -71,9 +76,46 @@ pub fn kernel_of(release: &str) -> &'static str {
         ((0, 0), "linux-4.1"),
     ];
     let mut numbers = release.split(|other: char| !other.is_ascii_digit()).map(str::parse);
-    let mut next = || numbers.next().and_then(Result::ok).unwrap_or(0);
-    let version = (next(), next());
-    MODELS.iter().find(|(first, _)| version >= *first).map_or("linux-4.1", |(_, model)| model)
+    let mut next = || numbers.next().and_then(Result::ok);
+    let version = (next()?, next()?);
+    MODELS.iter().find(|(first, _)| version >= *first).map(|(_, model)| *model)
+}
+
+/// The name of the kernel model with one queue for all cores.
+const GLOBAL: &str = "global";
+
+/// Whether there is a kernel model of this name.
+///
+/// # Errors
+/// When there is none: with the names of all.
+pub fn check_model(name: &str) -> Result<()> {
+    let names = KernelModel::PRESETS.map(|(name, _)| name);
+    ensure!(
+        name == GLOBAL || names.contains(&name),
+        "there is no kernel model `{name}`; choose one of: {GLOBAL}, {}",
+        names.join(", ")
+    );
+    Ok(())
+}
+
+/// The model that replays the recording of this file: the chosen one, or that of its kernel.
+///
+/// # Errors
+/// When none is chosen and the file does not tell its kernel.
+pub fn model_of<'a>(
+    file: &Path,
+    recording: &Recording,
+    chosen: Option<&'a str>,
+) -> Result<&'a str, FileError> {
+    let kernel = &recording.figures.kernel;
+    chosen.or_else(|| kernel_of(kernel)).ok_or_else(|| FileError {
+        file: file.display().to_string(),
+        line: None,
+        what: format!(
+            "the trace does not tell its kernel: it has `{kernel}` in place of a release"
+        ),
+        remedy: "name a model with `--model`, such as `--model linux-6.18`".to_owned(),
+    })
 }
 
 /// What is replayed, in memory.
@@ -97,6 +139,7 @@ impl Files for Replayed<'_> {
 /// # Errors
 /// When there is no such model, or the recording is none.
 pub fn replay(recording: &Recording, topology: &Topology, model: &str) -> Result<Report> {
+    check_model(model)?;
     replay_with(recording, topology, &format!("model = \"{model}\""))
 }
 
@@ -122,18 +165,12 @@ pub(super) fn replay_with(
     Ok(quell_sim::run(&simulation.scenario, policy.as_mut()))
 }
 
-/// Replays a recording on its own topology, under the model of its kernel or under `model`.
+/// Replays a recording on its own topology under a kernel model, see [`model_of`].
 ///
 /// # Errors
 /// As [`replay`], and when the replay does not end.
-pub fn compare(
-    name: &str,
-    recording: &Recording,
-    topology: &Topology,
-    model: Option<&str>,
-) -> Result<Row> {
+pub fn compare(name: &str, recording: &Recording, topology: &Topology, model: &str) -> Result<Row> {
     let figures = &recording.figures;
-    let model = model.unwrap_or_else(|| kernel_of(&figures.kernel));
     let report = replay(recording, topology, model)?;
     let task = &report.tasks[0];
     let completed = task.completed.with_context(|| format!("{name}: the replay does not end"))?;

@@ -12,7 +12,7 @@ use quell_trace::host::{
 };
 
 use super::thread::ThreadSteps;
-use super::{ReplayError, SETS_MAX, STEPS_MAX, THREADS_MAX};
+use super::{ReplayError, SETS_MAX, THREADS_MAX};
 
 /// Softirqs of timers (`TIMER_SOFTIRQ`, `HRTIMER_SOFTIRQ`): what they wake, a timer wakes.
 const TIMERS: [u8; 2] = [1, 8];
@@ -37,7 +37,9 @@ pub(super) struct Extract {
     set_indices: HashMap<CoreSet, u32>,
     migrations: BTreeMap<MoveCause, u64>,
     lost: Option<Loss>,
+    /// Steps of all threads, and the most of them.
     steps: usize,
+    steps_max: usize,
 }
 
 /// Events that are missing.
@@ -64,7 +66,7 @@ struct Known {
 }
 
 impl Extract {
-    pub fn new(meta: &Meta) -> Extract {
+    pub fn new(meta: &Meta, steps_max: usize) -> Extract {
         let cores: Vec<CoreId> = meta.topology.cores().iter().map(|core| core.id).collect();
         Extract {
             from: None,
@@ -78,6 +80,7 @@ impl Extract {
             migrations: BTreeMap::new(),
             lost: None,
             steps: 0,
+            steps_max,
         }
     }
 
@@ -110,10 +113,10 @@ impl Extract {
         if self.sets.len() > SETS_MAX {
             return Err(ReplayError::TooLarge { most: SETS_MAX, what: "sets of cores" });
         }
-        match self.steps > STEPS_MAX {
-            true => Err(ReplayError::TooLarge { most: STEPS_MAX, what: "bursts and wake-ups" }),
-            false => Ok(()),
+        if self.steps > self.steps_max {
+            return Err(ReplayError::TooLarge { most: self.steps_max, what: "steps" });
         }
+        Ok(())
     }
 
     /// Takes the next event, and lets the host take it.
@@ -245,16 +248,23 @@ impl Extract {
         self.step_now(host, parent, at, ProgramStep::Fork(child as u32));
     }
 
+    /// Changes the steps of a thread: the one place that adds steps, so that all of them are counted.
+    fn change(&mut self, known: usize, change: impl FnOnce(&mut ThreadSteps)) {
+        let steps = &mut self.threads[known].steps;
+        let before = steps.steps.len();
+        change(steps);
+        self.steps += steps.steps.len().saturating_sub(before);
+    }
+
     /// A thread does this now, at its place in the burst where it runs.
     fn step_now(&mut self, host: &HostState, known: usize, at: Nanos, step: ProgramStep) {
         let thread = host.thread(self.threads[known].index);
         let is_here = self.known(thread) == Some(known);
         if is_here && thread.state == ThreadState::Running {
             let (from, on) = (self.since(thread), self.start_on(thread));
-            self.threads[known].steps.advance(from, at.max(from), known as u32, on);
+            self.change(known, |steps| steps.advance(from, at.max(from), known as u32, on));
         }
-        self.steps += 2;
-        self.threads[known].steps.step(step);
+        self.change(known, |steps| steps.step(step));
     }
 
     /// Since when a thread is in its state, in the chosen part.
@@ -291,9 +301,20 @@ impl Extract {
         index
     }
 
-    /// The trace is over: all of it.
-    pub fn finish(mut self, host: &mut HostState, meta: &Meta, wasted: Nanos) -> Recording {
-        host.finish(&mut self);
+    /// The trace is over: bursts that still run are steps, too.
+    ///
+    /// # Errors
+    /// When these steps are too many.
+    pub fn end(&mut self, host: &mut HostState) -> Result<(), ReplayError> {
+        host.finish(self);
+        for known in 0..self.threads.len() {
+            self.change(known, ThreadSteps::end_burst);
+        }
+        self.check_size()
+    }
+
+    /// All of it, after the end.
+    pub fn finish(mut self, host: &HostState, meta: &Meta, wasted: Nanos) -> Recording {
         let from = self.from.unwrap_or_default();
         let mut figures = RecordedFigures {
             kernel: meta.kernel.clone(),
@@ -303,8 +324,7 @@ impl Extract {
             migrations: std::mem::take(&mut self.migrations),
             ..RecordedFigures::default()
         };
-        for known in &mut self.threads {
-            known.steps.end_burst();
+        for known in &self.threads {
             figures.ran += known.steps.ran;
         }
         // Threads that did nothing are left out.
@@ -402,19 +422,15 @@ impl HostVisitor for Extract {
             return;
         }
         let on = self.start_on(thread);
-        let steps = &mut self.threads[known].steps;
-        match thread.state {
-            ThreadState::Running => {
-                steps.run(from, until, known as u32, on);
-                self.steps += 2;
-            }
+        self.change(known, |steps| match thread.state {
+            ThreadState::Running => steps.run(from, until, known as u32, on),
             ThreadState::Waiting | ThreadState::Waking | ThreadState::Migrating => {
                 steps.wait(from, until, known as u32, on);
             }
             // Its parent has not started it yet.
             ThreadState::New => steps.until = until,
             _ => steps.sleep(from, until),
-        }
+        });
     }
 
     fn migrated(&mut self, _: Option<&HostThread>, _: usize, _: usize, cause: MoveCause, _: Nanos) {

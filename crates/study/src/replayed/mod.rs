@@ -21,7 +21,7 @@ use quell_trace::host::{HostState, WastedTime};
 use quell_trace::import::Options;
 use quell_trace::stream::{ReadError, Source};
 
-pub use compare::{Row, compare, kernel_of, replay, text};
+pub use compare::{Row, check_model, compare, kernel_of, model_of, replay, text};
 
 use extract::{Extract, Loss};
 
@@ -69,6 +69,16 @@ pub enum ReplayError {
     /// The chosen part is after the end.
     #[error("it ends {} s after its begin", seconds(*.0))]
     Ended(Nanos),
+    /// The trace goes on, but without an event in the chosen part.
+    #[error("no event is between {} s and {} s after its begin", seconds(*.from), seconds(*.until))]
+    Empty {
+        /// Where the part begins, after the first event.
+        from: Nanos,
+        /// Where it ends.
+        until: Nanos,
+        /// The next event, after the first one.
+        next: Nanos,
+    },
 }
 
 impl ReplayError {
@@ -97,6 +107,12 @@ impl ReplayError {
             }
             ReplayError::WithoutThreads(_) => "record the host with `quell record`".to_owned(),
             ReplayError::Ended(_) => "choose an earlier `from_s`".to_owned(),
+            ReplayError::Empty { from, next, .. } => format!(
+                "the next event is {} s after its begin: choose another `from_s`, or a longer part: \
+                 `length_s = {}`",
+                seconds(*next),
+                seconds(Nanos(next.since(*from).0.saturating_add(999)))
+            ),
         }
     }
 }
@@ -138,12 +154,21 @@ pub fn load(path: &Path, window: Window) -> Result<Recording, FileError> {
 /// # Errors
 /// When events are missing in it, or it is damaged or too large.
 pub fn read(source: &mut dyn Source, window: Window) -> Result<Recording, ReplayError> {
+    read_up_to(source, window, STEPS_MAX)
+}
+
+/// As [`read`], with this limit of steps.
+fn read_up_to(
+    source: &mut dyn Source,
+    window: Window,
+    steps_max: usize,
+) -> Result<Recording, ReplayError> {
     let meta = source.meta().clone();
     let mut host = HostState::new(&meta);
     if host.queues() == quell_trace::host::Queues::SizesOnly {
         return Err(ReplayError::WithoutThreads(meta.kernel));
     }
-    let mut extract = Extract::new(&meta);
+    let mut extract = Extract::new(&meta, steps_max);
     let mut wasted = WastedTime::default();
     let mut first = None;
     while let Some(event) = source.next() {
@@ -153,7 +178,12 @@ pub fn read(source: &mut dyn Source, window: Window) -> Result<Recording, Replay
         })?;
         let origin = *first.get_or_insert(event.at);
         let begin = Nanos(origin.0.saturating_add(window.from.0));
-        if window.length.is_some_and(|length| event.at.since(begin) > length) {
+        if let Some(length) = window.length.filter(|length| event.at.since(begin) > *length) {
+            if !extract.has_begun() {
+                let next = event.at.since(origin);
+                let from = window.from;
+                return Err(ReplayError::Empty { from, until: from + length, next });
+            }
             break;
         }
         if event.at.since(begin) > Nanos::from_secs(SECONDS_MAX as u64) {
@@ -181,7 +211,8 @@ pub fn read(source: &mut dyn Source, window: Window) -> Result<Recording, Replay
         return Err(lost(source, host, loss, first.unwrap_or_default()));
     }
     wasted.finish(&host);
-    Ok(extract.finish(&mut host, &meta, Nanos(wasted.total().wasted.thread_ns)))
+    extract.end(&mut host)?;
+    Ok(extract.finish(&host, &meta, Nanos(wasted.total().wasted.thread_ns)))
 }
 
 /// What was lost, and when all is known again after that.

@@ -16,6 +16,7 @@ use quell_trace::stream::Sink as _;
 use super::*;
 
 mod hosts;
+mod limits;
 #[path = "../../../trace/tests/recorded/mod.rs"]
 mod recorded;
 
@@ -337,7 +338,7 @@ fn a_simulated_program_replays_as_it_was() {
     let completed = report.tasks.iter().map(|task| task.completed.unwrap()).max().unwrap();
     let ran: Nanos = report.tasks.iter().fold(Nanos::ZERO, |sum, task| sum + task.ran);
     let read = read(&mut trace, ALL).unwrap();
-    let row = compare("program", &read, &trace.meta.topology, Some("linux-6.12")).unwrap();
+    let row = compare("program", &read, &trace.meta.topology, "linux-6.12").unwrap();
     let seconds = |time: Nanos| time.0 as f64 / 1e9;
     assert!(within(0.001, seconds(ran), row.recorded_cpu_s), "{row:?}, {ran}");
     assert!(within(0.001, seconds(ran), row.replayed_cpu_s), "{row:?}, {ran}");

@@ -4,7 +4,7 @@ use super::*;
 use crate::simulate::SimResult;
 use crate::simulate::source::{Setting, Source as File};
 
-/// Recordings of real hosts that are whole. Texts do not say which kernel; the README of the recordings does.
+/// Recordings of real hosts that are whole.
 const HOSTS: [&str; 9] = [
     "fork-storm",
     "hotplug",
@@ -17,12 +17,16 @@ const HOSTS: [&str; 9] = [
     "violation",
 ];
 
+/// Those that are texts, which do not tell their kernel: the README of the recordings does.
+const TEXTS: [&str; 3] = ["make-j4-ftrace", "perf-sched", "trace-cmd"];
+
 fn row_of(name: &str) -> Row {
     let recording = recorded::named(name);
     let mut source = recording.open();
     let topology = source.meta().topology.clone();
     let read = read(source.as_mut(), ALL).unwrap();
-    let model = (read.figures.kernel == "unknown").then_some("linux-6.18");
+    let chosen = TEXTS.contains(&name).then_some("linux-6.18");
+    let model = model_of(Path::new(name), &read, chosen).unwrap();
     compare(name, &read, &topology, model).unwrap()
 }
 
@@ -52,6 +56,51 @@ fn recorded_hosts_replay_alike_on_their_own_kernel_or_it_is_explained() {
     }
     // Builds and what does not depend on the clock, on a kernel that balances all cores.
     assert!(rows.len() - EXPLAINED.len() >= 5, "{table}");
+}
+
+#[test]
+fn kernels_have_the_newest_model_that_is_no_newer() {
+    let models = [
+        ("6.18.44", "linux-6.18"),
+        ("6.17.0-rc1", "linux-6.12"),
+        ("5.10", "linux-5.4"),
+        ("4.3.0", "linux-4.3"),
+        ("3.10.0-1160.el7.x86_64", "linux-4.1"),
+    ];
+    for (release, model) in models {
+        assert_eq!(kernel_of(release), Some(model), "{release}");
+    }
+    for release in ["unknown", "", "6", "quell-sim 0.1.0, policy linux-default"] {
+        assert_eq!(kernel_of(release), None, "{release}");
+    }
+}
+
+#[test]
+fn a_recording_without_a_kernel_needs_a_model() {
+    for name in HOSTS {
+        let read = read(recorded::named(name).open().as_mut(), ALL).unwrap();
+        let file = Path::new("directory").join(name);
+        assert_eq!(model_of(&file, &read, Some("linux-5.4")).unwrap(), "linux-5.4");
+        let found = model_of(&file, &read, None);
+        assert_eq!(found.is_err(), TEXTS.contains(&name), "{name}");
+        let Err(error) = found.map_err(|error| error.to_string()) else { continue };
+        assert!(error.contains(&*file.to_string_lossy()), "{error}");
+        assert!(error.contains("does not tell its kernel"), "{error}");
+        assert!(error.contains("--model"), "{error}");
+    }
+}
+
+#[test]
+fn a_model_that_there_is_not_is_refused_with_the_names_of_all() {
+    let trace = wakes_and_forks;
+    let read = read(&mut trace(), ALL).unwrap();
+    let error = compare("x", &read, &trace().meta.topology, "nonsense").unwrap_err().to_string();
+    assert!(error.contains("`nonsense`") && !error.contains("toml"), "{error}");
+    for (name, _) in quell_sim::KernelModel::PRESETS {
+        assert!(error.contains(name), "{error}");
+        assert!(check_model(name).is_ok());
+    }
+    assert!(check_model("global").is_ok());
 }
 
 #[test]
@@ -135,4 +184,4 @@ fn the_example_replays_the_recorded_build() {
 }
 
 /// Of `examples/sim/replay.toml`. As in `crates/sim/tests/digests.txt`: it changes with the model and the policies alone.
-const DIGEST: &str = "b9c8ac9c6ffbd9ec";
+const DIGEST: &str = "601595650f69acf8";
