@@ -76,7 +76,7 @@ test-crash: ## Kill a real `quell run` in every way at every point, and CRASH_DE
 test-vm: ## Test in virtual machines: 8 cores with hyperthreads, and the 16 of "Wasted Cores" on Linux 6.1 and 6.12 (QUELL_VM_QUICK=1: the first only; QUELL_SKIP_VM=1: none)
 	@$(STEP) "virtual machines" scripts/vm/test.sh
 
-validate: ## Make anew what tests compare with real kernels: the scheduling domains that Linux 6.1 and 6.12 build, and where they keep CPU hogs (QEMU, an hour)
+validate: ## Make anew what tests compare with real kernels: the scheduling domains that Linux 6.1 and 6.12 build, and where they keep CPU hogs (QEMU, 40 minutes)
 	scripts/vm/domains.sh crates/trace/src/lint/golden
 	scripts/vm/placement.sh crates/sim/tests/placement
 

@@ -149,6 +149,10 @@ pub fn run(
     let mut report = BenchReport::new("sim-host", command);
     let parameters = Parameters::new(measured)?;
     report.notes = parameters.notes();
+    let absent = CASES.iter().filter(|(case, _)| measured.row(case, BASE, "service_cpu").is_none());
+    let absent =
+        absent.map(|(case, _)| format!("{case}: not simulated, `services` did not measure it"));
+    report.notes.extend(absent);
     let was_measured = |(case, _): &&(&str, u32)| measured.row(case, BASE, "service_cpu").is_some();
     for (at, (case, threads)) in CASES.iter().filter(was_measured).enumerate() {
         let costly = parameters.with_costly_wakes(measured, case)?;

@@ -4,9 +4,7 @@ mod debug;
 mod events;
 mod timers;
 
-use quell_model::{
-    Burst, Class, CoreId, CoreSet, Nanos, Plan, Role, Rung, Snapshot, TaskScheduler,
-};
+use quell_model::{Burst, Class, CoreSet, Nanos, Plan, Role, Rung, Snapshot, TaskScheduler};
 use quell_policy::invariants::Checker;
 use quell_policy::{Policy, Wake};
 
@@ -154,8 +152,6 @@ pub(crate) struct Engine<'a> {
     pub acting: Option<usize>,
     /// By task.
     pub programs: Vec<ProgramState>,
-    /// Where the thread that starts now does, if its program says so.
-    pub start_core: Option<CoreId>,
     /// What the kernel moved just now.
     pub migrations: Vec<Migration>,
     pub backend: Backend,
@@ -241,7 +237,6 @@ impl<'a> Engine<'a> {
             linux,
             acting: None,
             programs: programs_of(scenario, groups),
-            start_core: None,
             migrations: Vec::new(),
             backend: Backend::new(cores.len(), &tasks),
             seen: room(cores.len(), tasks.len()),
@@ -427,6 +422,7 @@ impl<'a> Engine<'a> {
     }
 
     fn finish(mut self) -> Report {
+        self.note_waste(self.scenario.length);
         self.now = self.scenario.length;
         // Cores that are busy to the end tell nothing, and a trace ends with its last event.
         self.tell_keyframe();
@@ -467,6 +463,8 @@ fn people(scenario: &Scenario) -> (Vec<Thread>, Vec<TaskState>, Vec<HelperThread
             ran: Nanos::ZERO,
             role: Role::Event,
             helper,
+            start_core: None,
+            waker: None,
         };
         threads.extend((0..task.threads).map(|_| thread(None)));
         tasks.push(task_state(scenario, at, first));

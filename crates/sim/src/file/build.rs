@@ -24,7 +24,7 @@ use crate::workload::{Load, Phase, Program, SLICE_DEFAULT, Service, Step, Style,
 /// The longest simulation.
 const LENGTH_MS_MAX: u64 = 3_600_000;
 const TASKS_MAX: usize = 1_000;
-const THREADS_MAX: u64 = 4_096;
+pub(super) const THREADS_MAX: u64 = 4_096;
 const CHANGES_MAX: usize = 100_000;
 const RATE_MAX: u64 = 100_000_000;
 /// Steps of a day's sine.
@@ -231,7 +231,7 @@ fn task(
         nice: nice(&raw.nice, place)?,
         sched_idle: sched_idle(raw, place)?,
         session: raw.session,
-        own_connections: own_connections(raw, style, place)?,
+        own_connections: own_connections(raw, &load, style, place)?,
         cpu_weight: cpu_weight(&raw.cpu_weight, place)?,
         helpers: helpers(raw, style, place)?,
         slice: slice.unwrap_or(SLICE_DEFAULT),
@@ -240,19 +240,19 @@ fn task(
     })
 }
 
-fn own_connections(raw: &RawTask, style: Style, place: &Place) -> Result<bool, FileError> {
+fn own_connections(
+    raw: &RawTask,
+    load: &Load,
+    style: Style,
+    place: &Place,
+) -> Result<bool, FileError> {
     let own = raw.own_connections.unwrap_or(false);
-    match style {
-        Style::Runtime { .. } if own => {
-            let what = format!("`own_connections` of `{}`, which is a runtime", raw.name.get_ref());
-            Err(place.error(
-                &raw.name,
-                what,
-                "any thread of a runtime takes any request: leave it out",
-            ))
-        }
-        _ => Ok(own),
+    let has_requests = matches!(load, Load::Open { .. });
+    if own && (!has_requests || style != Style::Threads) {
+        let what = format!("`own_connections` of `{}`", raw.name.get_ref());
+        return Err(place.error(&raw.name, what, "only services that are no runtimes have them"));
     }
+    Ok(own)
 }
 
 /// The program of a task that has one, and the threads that it needs room for.

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::FileError;
+use super::build::THREADS_MAX;
 use super::raw::Place;
 use crate::workload::{
     Program, ProgramStep, Service, Sync, SyncKind, ThreadKind, Waiting, papers, tpch,
@@ -79,6 +80,10 @@ pub(super) fn program(
         (Some(typed), Ok(())) if program.threads() == 0 => {
             let what = "no thread is there from the start".to_owned();
             Err(place.error(typed, what, "give one kind a `count`"))
+        }
+        (Some(typed), Ok(())) if u64::from(program.threads()) > THREADS_MAX => {
+            let what = format!("{} threads are there from the start", program.threads());
+            Err(place.error(typed, what, &format!("give at most {THREADS_MAX}")))
         }
         _ => Ok(program),
     }

@@ -50,7 +50,8 @@ impl Engine<'_> {
 }
 
 impl ProgramState {
-    /// `worker 2 waits for lock, which worker 1 has`.
+    /// `worker 2 waits for lock, which worker 1 has`: of a lock that a thread took and has not released. Tokens that are counted
+    /// have no holder.
     fn wait_text(&self, program: &Program, (thread, sync): (usize, usize), first: usize) -> String {
         let thread = self.name_of(program, thread);
         let name = program.sync_name(sync);
@@ -58,10 +59,11 @@ impl ProgramState {
             SyncKind::Barrier { parties } => {
                 format!("where {} of {parties} have come", self.arrived(sync))
             }
-            SyncKind::Tokens { .. } => match self.last_taker(sync, first) {
-                Some(taker) => format!("which {} has", self.name_of(program, taker)),
-                None => "which no thread had yet".to_owned(),
+            SyncKind::Tokens { initial: 1 } => match self.holder(sync, first) {
+                Some(holder) => format!("which {} has", self.name_of(program, holder)),
+                None => "which no thread has".to_owned(),
             },
+            SyncKind::Tokens { .. } => "which has no tokens".to_owned(),
         };
         format!("{thread} waits for {name}, {why}")
     }

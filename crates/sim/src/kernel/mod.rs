@@ -88,6 +88,9 @@ pub(crate) struct Thread {
     pub role: Role,
     /// Its number among all helpers, if it is one.
     pub helper: Option<u32>,
+    /// The core on which a program starts it, and the thread that woke it, until the kernel puts it into a queue.
+    pub start_core: Option<CoreId>,
+    pub waker: Option<usize>,
 }
 
 /// A task in motion.

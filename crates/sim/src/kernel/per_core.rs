@@ -23,7 +23,8 @@ pub(crate) fn linux_of(scenario: &Scenario) -> (Option<Box<Linux>>, Vec<Vec<usiz
         // Tasks without a session of their own choice are each in one, as services of systemd are.
         let session = task.session.map_or((Some(at), None), |session| (None, Some(session)));
         // A recording does not say which groups its threads are in.
-        let is_ungrouped = is_kernel || recording_of(task).is_some() && task.session.is_none();
+        let is_ungrouped = is_kernel
+            || recording_of(task).is_some() && task.session.is_none() && task.cpu_weight.is_none();
         let weight = task.cpu_weight;
         let group = match is_ungrouped {
             true => ROOT,
@@ -85,12 +86,12 @@ impl Engine<'_> {
     /// A thread waits: it goes into the queue of a core, unless it is in one.
     pub(super) fn queue_thread(&mut self, thread: usize) {
         let allowed = self.cores_of(thread).intersection(&self.online);
-        let waker = self.acting.filter(|waker| *waker != thread);
-        let start_core = self.start_core.take();
         let Some(linux) = &mut self.linux else { return };
         if linux.is_queued(thread) || allowed.is_empty() {
             return;
         }
+        let state = &mut self.threads[thread];
+        let (waker, start_core) = (state.waker.take(), state.start_core.take());
         linux.set_allowed(thread, allowed, self.now);
         if linux.is_new(thread) {
             let parent = waker.map_or(linux.last_core(thread), |waker| linux.last_core(waker));

@@ -52,8 +52,8 @@ struct ThreadState {
 #[derive(Clone, Debug, Default)]
 struct SyncState {
     tokens: u32,
-    /// The thread that took the last token.
-    taker: Option<usize>,
+    /// The thread that has the token of a lock: it took the last one, and none was posted since.
+    holder: Option<usize>,
     arrived: u32,
     generation: u64,
     /// Threads that sleep for it, the first one first.
@@ -126,7 +126,7 @@ impl Engine<'_> {
         if let (Some(linux), Some(group)) = (&mut self.linux, state.groups.get(kind)) {
             linux.join_group(thread, *group, self.now);
         }
-        self.start_core = core;
+        self.threads[thread].start_core = core;
         self.resume(thread);
     }
 
@@ -238,7 +238,7 @@ impl Engine<'_> {
         match kind {
             SyncKind::Tokens { .. } if state.tokens > 0 => {
                 state.tokens -= 1;
-                state.taker = Some(thread);
+                state.holder = Some(thread);
                 return true;
             }
             SyncKind::Tokens { .. } => {}
@@ -285,10 +285,11 @@ impl Engine<'_> {
     fn post(&mut self, task: usize, sync: usize) {
         let Some(state) = self.programs[task].syncs.get_mut(sync) else { return };
         if let Some(thread) = state.sleepers.pop_front() {
-            state.taker = Some(thread);
+            state.holder = Some(thread);
             return self.resume(thread);
         }
         state.tokens = state.tokens.saturating_add(1);
+        state.holder = None;
         let runs = |thread: &usize| matches!(self.threads[*thread].state, State::Running(_));
         let poller = self.programs[task].syncs[sync].pollers.iter().copied().find(runs);
         if let Some(thread) = poller {
@@ -307,7 +308,7 @@ impl Engine<'_> {
                 return;
             }
             state.tokens -= 1;
-            state.taker = Some(thread);
+            state.holder = Some(thread);
         }
         state.pollers.retain(|other| *other != thread);
         self.end_polling(thread);
@@ -459,9 +460,9 @@ impl ProgramState {
         format!("{} {}", kind.map_or("a thread that ended:", |kind| &kind.name), place + 1)
     }
 
-    /// The place of the thread that took the last token of a sync.
-    pub(super) fn last_taker(&self, sync: usize, first: usize) -> Option<usize> {
-        self.syncs[sync].taker.map(|thread| thread - first)
+    /// The place of the thread that has the token of a lock.
+    pub(super) fn holder(&self, sync: usize, first: usize) -> Option<usize> {
+        self.syncs[sync].holder.map(|thread| thread - first)
     }
 
     /// Threads that wait at a barrier.
@@ -472,6 +473,13 @@ impl ProgramState {
     /// The index of the cores that a thread of a recording may use, if it restricts it.
     pub(super) fn allowed(&self, own: usize) -> Option<u32> {
         self.threads.get(own)?.allowed
+    }
+
+    /// The threads of a recording may use the cores of its begin, also when its task joins again.
+    pub(super) fn begin_again(&mut self, recording: &Recording) {
+        for (thread, recorded) in self.threads.iter_mut().zip(&recording.threads) {
+            thread.allowed = recorded.allowed;
+        }
     }
 
     pub(super) fn set_allowed(&mut self, own: usize, cores: u32) {

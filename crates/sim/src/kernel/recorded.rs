@@ -16,6 +16,7 @@ impl Engine<'_> {
         let cores = scenario.host.topology.cores();
         // A host with fewer cores has another one in its place.
         let here = |core: CoreId| cores[core.index() % cores.len()].id;
+        self.programs[task].begin_again(recording);
         for (own, thread) in recording.threads.iter().enumerate() {
             if let RecordedStart::Asleep(core) = thread.start {
                 self.begin_asleep(
@@ -92,7 +93,7 @@ impl Engine<'_> {
 /// The class of a thread that Quell leaves alone, where a recording says so.
 pub(super) fn recorded_class(task: &Task, own: usize) -> Option<SchedClass> {
     match recorded_thread(task, own)?.class {
-        RecordedClass::RealTime(priority) => Some(SchedClass::RealTime(priority)),
+        RecordedClass::RealTime(priority) => Some(SchedClass::RealTime(priority.min(99))),
         RecordedClass::Idle => Some(SchedClass::Idle),
         // With the nice value of its task.
         RecordedClass::Fair => None,

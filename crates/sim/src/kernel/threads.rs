@@ -93,9 +93,11 @@ impl Engine<'_> {
 
     /// Gives a sleeping thread, which is in no list, work, and a core if it finds one.
     pub(crate) fn wake(&mut self, thread: usize, work: Work) {
-        self.threads[thread].work = work;
-        self.threads[thread].state = State::Waiting { since: self.now };
-        let task = self.threads[thread].task;
+        let waker = self.acting.filter(|waker| *waker != thread);
+        let state = &mut self.threads[thread];
+        (state.work, state.waker) = (work, waker);
+        state.state = State::Waiting { since: self.now };
+        let task = state.task;
         self.tasks[task].waiting.push_back(thread);
         self.count_transition(thread);
         self.tell_waking(thread);

@@ -121,7 +121,7 @@ impl Waiting {
 impl Program {
     /// Threads from the start.
     pub fn threads(&self) -> u32 {
-        self.kinds.iter().map(|kind| kind.count).sum()
+        self.kinds.iter().fold(0, |sum, kind| sum.saturating_add(kind.count))
     }
 
     /// The name of a sync, or its number.

@@ -42,6 +42,32 @@ fn a_deadlock_names_the_threads_and_what_each_waits_for() {
 }
 
 #[test]
+fn tokens_that_are_counted_have_no_holder() {
+    let text = "version = 1\nlength_ms = 50\nwarm_up_ms = 0\n[machine]\nphysical = 2\nmanaged = \"0-1\"\n\
+                [host]\npolicy = \"linux-default\"\ncores = \"shared\"\ntick_us = 1000\nmemory_counters = false\n\
+                [[task]]\nname = \"a\"\nmodel = \"program\"\n\
+                [[task.thread]]\nname = \"maker\"\ncount = 1\nsteps = [\"compute 1ms\", \"post items\"]\n\
+                [[task.thread]]\nname = \"user\"\ncount = 1\nsteps = [\"take items\", \"take items\"]\n\
+                [[task.sync]]\nname = \"items\"\ntokens = 0\n";
+    let other = |_: &str| unreachable!("it names no file");
+    let simulation = Simulation::parse(text, "x.toml", "x", &other).unwrap();
+    let report = quell_sim::run(&simulation.scenario, simulation.driver().unwrap().as_mut());
+    let said = report.deadlocks[0].to_string();
+    assert!(said.ends_with("user 2 waits for `items`, which has no tokens"), "{said}");
+}
+
+#[test]
+fn more_threads_than_there_may_be_are_refused() {
+    let text = "version = 1\nlength_ms = 50\n[machine]\nphysical = 2\n[host]\npolicy = \"linux-default\"\n\
+                cores = \"shared\"\n[[task]]\nname = \"a\"\nmodel = \"program\"\n\
+                [[task.thread]]\nname = \"w\"\ncount = 4294967295\nsteps = [\"compute 1ms\"]\n\
+                [[task.thread]]\nname = \"v\"\ncount = 4294967295\nsteps = [\"compute 1ms\"]\n";
+    let other = |_: &str| unreachable!("it names no file");
+    let refused = Simulation::parse(text, "x.toml", "x", &other).unwrap_err().to_string();
+    assert!(refused.contains("threads are there from the start"), "{refused}");
+}
+
+#[test]
 fn a_barrier_with_too_few_parties_is_a_deadlock() {
     let text = "version = 1\nlength_ms = 50\nwarm_up_ms = 0\n[machine]\nphysical = 2\nmanaged = \"0-1\"\n\
                 [host]\npolicy = \"linux-default\"\ncores = \"shared\"\ntick_us = 1000\nmemory_counters = false\n\

@@ -72,6 +72,26 @@ fn on_the_papers_machine(kernel: &str, length_ms: u64, rest: &str) -> quell_sim:
 }
 
 #[test]
+fn threads_start_on_their_cores_though_wake_ups_take_time() {
+    let thread = |core: u16| {
+        format!(
+            "[[task.thread]]\nname = \"t{core}\"\ncount = 1\nstart_core = {core}\nsteps = [\"compute 20ms\"]\n"
+        )
+    };
+    let tasks = format!(
+        "[[task]]\nname = \"a\"\nmodel = \"program\"\n{}{}{}",
+        thread(9),
+        thread(33),
+        thread(50)
+    );
+    let kernel = "costs = { wake_ns = 1000 }\n[kernel]\nmodel = \"linux-6.12\"";
+    let report = on_the_papers_machine(kernel, 100, &tasks);
+    assert_eq!(report.migrations.values().sum::<u64>(), 0, "{:?}", report.migrations);
+    let used = report.queued.iter().enumerate().filter(|(_, time)| time.0 > 0);
+    assert_eq!(used.map(|(core, _)| core).collect::<Vec<_>>(), [9, 33, 50]);
+}
+
+#[test]
 fn lu_on_nodes_two_hops_apart_is_slow_without_groups_of_its_own() {
     let lu = "[[task]]\nname = \"lu\"\nmodel = \"nas-lu\"\nthreads = 16\ncores = \"8-23\"\nlength_permille = 4\n";
     let time = |fix: &str| {

@@ -6,9 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use quell_model::Event;
 use quell_sim::file::Simulation;
-use quell_trace::check::{Checker, Options};
 use serde::{Deserialize, Serialize};
 
 use crate::simulate;
@@ -46,10 +44,9 @@ pub fn measure(file: &Path, is_checked: bool) -> Result<Cost> {
     let began = Instant::now();
     let report = match is_checked {
         true => {
-            let meta = scenario.meta(policy.name());
-            let mut checker = Checker::new(&meta, Options::default());
-            let mut sink = |event: Event| checker.event(&event);
-            quell_sim::run_traced(scenario, policy.as_mut(), &mut sink)
+            // As `quell sim --trace` does, but for the disk.
+            let nowhere = Path::new("/dev/null");
+            simulate::run_checked(scenario, policy.as_mut(), Some(nowhere))?.0
         }
         false => quell_sim::run(scenario, policy.as_mut()),
     };

@@ -348,7 +348,7 @@ fn row(case: &str, system: &str, metric: &str, value: f64) -> Row {
 }
 
 /// Migrations of the kernel by cause, and the metrics that count them.
-const MIGRATIONS: [(MoveCause, &str); 9] = [
+const MIGRATIONS: [(MoveCause, &str); 11] = [
     (MoveCause::Wakeup, "migrations_wakeup"),
     (MoveCause::Fork, "migrations_fork"),
     (MoveCause::Exec, "migrations_exec"),
@@ -358,6 +358,8 @@ const MIGRATIONS: [(MoveCause, &str); 9] = [
     (MoveCause::Affinity, "migrations_affinity"),
     (MoveCause::Realtime, "migrations_realtime"),
     (MoveCause::Hotplug, "migrations_hotplug"),
+    (MoveCause::Numa, "migrations_numa"),
+    (MoveCause::Unknown, "migrations_unknown"),
 ];
 
 const LATENCIES: [(&str, f64); 3] = [("p50_us", 0.5), ("p99_us", 0.99), ("p999_us", 0.999)];

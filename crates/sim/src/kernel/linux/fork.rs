@@ -50,7 +50,7 @@ impl Linux {
             });
         }
         let share = Share::new(self.model.load, self.tunables.granularity, now);
-        if self.compares_types() {
+        if self.compares_types() && self.threads[thread].class.is_fair() {
             self.begin_used(thread, core, now);
         }
         let state = &mut self.threads[thread];

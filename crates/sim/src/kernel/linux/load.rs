@@ -50,6 +50,9 @@ const POWERS: [u64; STEPS as usize + 1] = {
 
 /// A sum that only decays.
 pub(super) fn decayed(sum: u64, time: Nanos) -> u64 {
+    if sum == 0 || time == Nanos::ZERO {
+        return sum;
+    }
     ((u128::from(sum) * u128::from(decay(time))) >> 20) as u64
 }
 

@@ -10,13 +10,15 @@
 //! | `fair` | the order of fair threads: CFS, EEVDF |
 //! | `load`, `sums` | decayed loads of threads, groups and cores |
 //! | `queue` | threads that come into and leave the queue of a core, and which one it runs |
-//! | `realtime` | real-time threads, pushed and pulled |
+//! | `realtime`, `cpupri` | real-time threads, pushed and pulled, and which cores run them |
 //! | `domains` | levels of domains and the state of their balancing |
 //! | `balance` | passes of the load balancer |
 //! | `record` | what searches and passes saw, for traces |
 //! | `wake`, `fork` | where woken and new threads go |
+//! | `waste` | idle cores that could run what waits elsewhere |
 
 mod balance;
+mod cpupri;
 mod domains;
 mod fair;
 mod fork;
@@ -38,6 +40,7 @@ pub use model::{
     Balancer, Fix, Fixes, KernelModel, LevelRules, LoadMetric, Picker, RtLimit, WakeSearch,
 };
 
+use cpupri::RealtimeCores;
 use domains::Domains;
 use fair::{FairQueue, Tunables};
 use load::Share;
@@ -183,7 +186,7 @@ pub(crate) struct Linux {
     realtime_queued: usize,
     realtime_waits: CoreSet,
     /// Cores that run one.
-    realtime_runs: CoreSet,
+    realtime_runs: RealtimeCores,
     /// Searches, passes and domains, where a trace is made.
     records: Option<Vec<Record>>,
 }
@@ -233,7 +236,7 @@ impl Linux {
             migrations: Vec::new(),
             realtime_queued: 0,
             realtime_waits: CoreSet::EMPTY,
-            realtime_runs: CoreSet::EMPTY,
+            realtime_runs: RealtimeCores::new(cores),
             records: None,
         };
         linux.add_group(weights::NICE_0);

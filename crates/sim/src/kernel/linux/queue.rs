@@ -159,8 +159,8 @@ impl Linux {
         self.charge_limit(core, ran, now);
         let Some(thread) = self.cores[core].running else { return };
         self.threads[thread].ran_at = now;
-        self.threads[thread].used.pass(now, true);
         let SchedThread { class, group, .. } = self.threads[thread];
+        self.threads[thread].used.pass(now, class.is_fair());
         if !class.is_fair() {
             return;
         }
@@ -229,7 +229,7 @@ impl Linux {
     /// The running thread waits with the others.
     fn put_back(&mut self, core: usize, now: Nanos) {
         let Some(thread) = self.cores[core].running.take() else { return };
-        self.realtime_runs.remove(Linux::id(core));
+        self.realtime_runs.set(core, None);
         self.refresh(thread, now, true);
         let SchedThread { class, group, .. } = self.threads[thread];
         if class.is_fair() {
@@ -400,21 +400,36 @@ impl Linux {
         self.preempt_if_due(thread);
     }
 
-    /// What a thread that changes cores used goes with it (`detach_entity_load_avg`, `attach_entity_load_avg`).
+    /// What a thread that changes cores used goes with it.
     pub(super) fn carry_used(&mut self, thread: usize, from: usize, to: usize, now: Nanos) {
+        self.detach_used(thread, from, now);
+        self.attach_used(thread, to, now);
+    }
+
+    /// The core counts what a fair thread used no more (`detach_entity_load_avg`). The thread is in no queue.
+    fn detach_used(&mut self, thread: usize, core: usize, now: Nanos) {
         if !self.compares_types() || !self.threads[thread].class.is_fair() {
             return;
         }
-        self.charge(from, now);
-        self.charge(to, now);
+        self.charge(core, now);
         let state = &mut self.threads[thread];
         state.used.pass(now, false);
         state.runnable.pass(now, false);
-        let SchedThread { used, runnable, .. } = self.threads[thread];
-        self.cores[from].fair_share.subtract(&used);
-        self.cores[from].fair_runnable.subtract(&runnable);
-        self.cores[to].fair_share.add(&used);
-        self.cores[to].fair_runnable.add(&runnable);
+        self.cores[core].fair_share.subtract(&state.used);
+        self.cores[core].fair_runnable.subtract(&state.runnable);
+    }
+
+    /// The core counts it from now on (`attach_entity_load_avg`).
+    fn attach_used(&mut self, thread: usize, core: usize, now: Nanos) {
+        if !self.compares_types() || !self.threads[thread].class.is_fair() {
+            return;
+        }
+        self.charge(core, now);
+        let state = &mut self.threads[thread];
+        state.used.pass(now, false);
+        state.runnable.pass(now, false);
+        self.cores[core].fair_share.add(&state.used);
+        self.cores[core].fair_runnable.add(&state.runnable);
     }
 
     /// The thread has another class, or another weight in it.
@@ -424,19 +439,32 @@ impl Linux {
         }
         self.finish_delayed(thread);
         let SchedThread { core, is_queued, .. } = self.threads[thread];
+        let was_fair = self.threads[thread].class.is_fair();
         if !is_queued {
+            // `switched_from_fair`, `switched_to_fair`.
+            if was_fair && !class.is_fair() {
+                self.detach_used(thread, core, now);
+            }
             self.threads[thread].class = class;
+            if !was_fair {
+                self.attach_used(thread, core, now);
+            }
             return self.refresh(thread, now, false);
         }
         let runs = self.cores[core].running == Some(thread);
         self.dequeue(thread, false, now);
         let group = self.threads[thread].group;
-        let was_fair = self.threads[thread].class.is_fair();
+        if was_fair && !class.is_fair() {
+            self.detach_used(thread, core, now);
+        }
         if was_fair {
             let place = self.threads[thread].place;
             self.threads[thread].place = self.fair_queue(group, core).relative(place);
         }
         self.threads[thread].class = class;
+        if !was_fair {
+            self.attach_used(thread, core, now);
+        }
         self.refresh(thread, now, true);
         let arrival = if was_fair { Arrival::Moved } else { Arrival::Woken };
         self.enqueue(thread, core, arrival, now);
@@ -519,6 +547,9 @@ impl Linux {
                 sums.unblock(&counted, share.updated(), now);
             }
             self.stale.insert(Linux::id(core));
+        }
+        if has_run {
+            self.detach_used(thread, core, now);
         }
         let state = &mut self.threads[thread];
         debug_assert!(!state.is_queued, "thread {thread} is in a queue");

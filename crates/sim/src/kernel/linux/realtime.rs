@@ -1,7 +1,7 @@
 //! Real-time threads: the highest priority that is queued runs; others are pushed and pulled to cores that run lower ones
 //! (kernel/sched/rt.c). And what keeps them from starving fair threads.
 
-use quell_model::{MoveCause, Nanos};
+use quell_model::{CoreId, CoreSet, MoveCause, Nanos};
 
 use super::model::RtLimit;
 use super::{Linux, SchedClass};
@@ -58,18 +58,22 @@ impl Linux {
         self.lowest_core(thread).or_else(|| self.any_core(thread)).unwrap_or(last)
     }
 
-    /// The core with the lowest priority below the thread's own that it may use.
+    /// The core with the lowest priority below the thread's own that it may use (`cpupri_find`): one that idles, else one that runs a
+    /// fair thread, else a lower real-time one.
     fn lowest_core(&self, thread: usize) -> Option<usize> {
-        let own = priority(self.threads[thread].class);
+        let SchedClass::RealTime(own) = self.threads[thread].class else { return None };
         let usable = self.threads[thread].allowed.intersection(&self.online);
-        // Cores that idle, then those that run fair threads, are the lowest (`cpupri_find`).
-        let fair = usable.difference(&self.realtime_runs);
-        if let Some(core) = fair.intersection(&self.idle).first().or_else(|| fair.first()) {
-            debug_assert!(self.running_priority(core.index()) <= FAIR, "core {core} runs no more");
-            return Some(core.index());
-        }
-        let lower = usable.iter().map(|core| (self.running_priority(core.index()), core.index()));
-        lower.filter(|(other, _)| *other < own).min().map(|(_, core)| core)
+        let fair = usable.difference(self.realtime_runs.all());
+        let found = fair.intersection(&self.idle).first().or_else(|| fair.first());
+        let found = found.or_else(|| self.realtime_runs.lowest(&usable, own));
+        debug_assert_eq!(found, self.lowest_of_all(&usable, own), "thread {thread}");
+        found.map(|core| core.index())
+    }
+
+    /// The same by a look at all cores.
+    fn lowest_of_all(&self, usable: &CoreSet, own: u8) -> Option<CoreId> {
+        let lower = usable.iter().map(|core| (self.running_priority(core.index()), core));
+        lower.filter(|(other, _)| *other < i32::from(own)).min().map(|(_, core)| core)
     }
 
     fn any_core(&self, thread: usize) -> Option<usize> {
@@ -102,15 +106,15 @@ impl Linux {
     /// Whether a real-time thread waits on the core, and whether one runs, after its queue or what it runs changed.
     pub(super) fn note_realtime(&mut self, core: usize) {
         let queue = &self.cores[core];
-        let runs = queue.running.is_some_and(|thread| queue.realtime.contains(&thread));
-        match queue.realtime.len() > usize::from(runs) {
+        let running = queue.running.and_then(|thread| match self.threads[thread].class {
+            SchedClass::RealTime(priority) => Some(priority),
+            SchedClass::Fair { .. } | SchedClass::Idle => None,
+        });
+        match queue.realtime.len() > usize::from(running.is_some()) {
             true => self.realtime_waits.insert(Linux::id(core)),
             false => self.realtime_waits.remove(Linux::id(core)),
         };
-        match runs {
-            true => self.realtime_runs.insert(Linux::id(core)),
-            false => self.realtime_runs.remove(Linux::id(core)),
-        };
+        self.realtime_runs.set(core, running);
     }
 
     /// A core that is about to run something lower takes the highest real-time thread that waits elsewhere

@@ -120,6 +120,9 @@ impl Linux {
         if self.compares_types() {
             // `update_tg_cfs_load`: the weight of its entity, for as much of the past as that was runnable.
             let weight = on[core].queue.weight().max(here);
+            if weight == 0 {
+                return 0;
+            }
             let others = total.all_load(now).saturating_sub(here);
             let weight = shares * weight / (others + weight).max(1);
             return weight * on[core].sums.all_time(now).min(1_024) / 1_024;

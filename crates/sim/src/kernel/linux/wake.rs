@@ -54,6 +54,7 @@ impl Linux {
             return false;
         }
         self.unblock(thread, now);
+        self.threads[thread].runnable.pass(now, false);
         self.threads[thread].is_queued = true;
         self.cores[core].fair.push(thread);
         let counts = self.threads[thread].counted;
@@ -281,9 +282,7 @@ impl Linux {
         let idle = usable.intersection(&self.idle);
         let after = idle.iter().filter(|core| core.index() > target);
         let before = idle.iter().filter(|core| core.index() <= target);
-        let idles =
-            |core: &quell_model::CoreId| self.topology.siblings(*core).is_subset(&self.idle);
-        after.chain(before).find(idles).map(|core| core.index())
+        after.chain(before).find(|core| self.idles_whole(*core)).map(|core| core.index())
     }
 
     /// How many cores a scan looks at (`select_idle_cpu`).

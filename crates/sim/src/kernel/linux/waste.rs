@@ -21,12 +21,17 @@ impl Linux {
             return waste;
         }
         let mut usable = CoreSet::EMPTY;
+        // Most threads may use the same cores as the one before.
+        let (mut allowed, mut idle) = (CoreSet::EMPTY, CoreSet::EMPTY);
         for core in self.crowded.iter().map(CoreId::index) {
-            for thread in waiting(&self.cores[core]) {
-                let idle = self.threads[*thread].allowed.intersection(&self.idle);
+            for thread in waiting(&self.cores[core]).map(|thread| &self.threads[*thread]) {
+                if thread.allowed != allowed {
+                    allowed = thread.allowed;
+                    idle = allowed.intersection(&self.idle);
+                    usable = usable.union(&idle);
+                }
                 if !idle.is_empty() {
                     waste.threads[self.distance(core, &idle)] += 1;
-                    usable = usable.union(&idle);
                 }
             }
         }
@@ -43,6 +48,11 @@ impl Linux {
     /// The siblings of a core, itself included.
     pub(super) fn siblings_of(&self, core: usize) -> &CoreSet {
         &self.near[core].siblings
+    }
+
+    /// The core and all of its siblings that are online idle (`is_core_idle`).
+    pub(super) fn idles_whole(&self, core: CoreId) -> bool {
+        self.siblings_of(core.index()).intersection(&self.online).is_subset(&self.idle)
     }
 
     /// The thread went to a core of another node.
@@ -78,7 +88,7 @@ impl Near {
         for core in cores {
             let node = cores.iter().filter(|other| other.node == core.node);
             near[core.id.index()] = Near {
-                siblings: topology.siblings(core.id),
+                siblings: topology.siblings(core.id).union(&CoreSet::of(core.id)),
                 node: node.map(|other| other.id).collect(),
             };
         }

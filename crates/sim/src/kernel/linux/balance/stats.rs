@@ -256,7 +256,7 @@ impl Linux {
         let usable = local.balance.intersection(&self.online);
         let idle = usable.intersection(&self.idle);
         let is_between_cores = self.domains.levels(core)[level].kind != LevelKind::Siblings;
-        let whole = idle.iter().find(|core| self.topology.siblings(*core).is_subset(&self.idle));
+        let whole = idle.iter().find(|core| self.idles_whole(*core));
         let first = match self.model.balances_siblings && is_between_cores {
             true => whole.or_else(|| idle.first()),
             false => idle.first(),

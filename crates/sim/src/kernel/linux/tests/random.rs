@@ -140,6 +140,13 @@ impl Life {
             assert!(online || queue.queued == 0, "core {at} is offline and has {}", queue.queued);
             assert!(queue.queued as usize >= waiting, "core {at}: {} and {waiting}", queue.queued);
             assert_eq!(linux.idle.contains(id), online && queue.queued == 0, "core {at}");
+            assert_eq!(linux.crowded.contains(id), queue.queued > 1, "core {at}");
+            assert!(!linux.idle.contains(id) || linux.tickless.contains(id), "core {at}");
+            let is_realtime = |thread: usize| !linux.threads[thread].class.is_fair();
+            let runs_realtime = queue.running.is_some_and(is_realtime);
+            assert_eq!(linux.realtime_runs.all().contains(id), runs_realtime, "core {at}");
+            let waits = queue.realtime.len() > usize::from(runs_realtime);
+            assert_eq!(linux.realtime_waits.contains(id), waits, "core {at}");
             // Delayed sleepers keep nothing from running.
             assert_eq!(queue.running.is_some(), waiting > 0, "core {at} with {waiting} threads");
             for thread in queue.fair.iter().chain(&queue.realtime) {
