@@ -40,6 +40,26 @@ pub enum TopologyError {
         /// Nodes that have distances.
         nodes: usize,
     },
+    /// A list with one entry for each core has another length.
+    #[error(
+        "there are {entries} {what} for {cores} cores; give one for each core, in the order of their numbers"
+    )]
+    NotOneEach {
+        /// What is listed.
+        what: &'static str,
+        /// Entries of the list.
+        entries: usize,
+        /// Cores of the host.
+        cores: usize,
+    },
+    /// A capacity is out of range.
+    #[error("core {core} has capacity {capacity}; capacities are between 1 and {max}", max = Topology::FULL_CAPACITY)]
+    Capacity {
+        /// The core.
+        core: CoreId,
+        /// Its capacity.
+        capacity: u16,
+    },
 }
 
 /// The cores of a host in ascending order. Core numbers may have holes.
@@ -50,24 +70,42 @@ pub struct Topology {
     /// Position in `cores` by core number; `u16::MAX` for a hole.
     position: Vec<u16>,
     distances: Option<NodeDistances>,
+    /// By position; empty: every physical core is a cluster of its own.
+    clusters: Vec<u16>,
+    /// By position; empty: all are [`Topology::FULL_CAPACITY`].
+    capacities: Vec<u16>,
 }
 
-/// As it is written. In formats for people a topology without distances is the list of its cores, as it always was.
+/// As it is written in binary formats, which lack clusters and capacities: no policy goes by them.
 #[derive(Serialize, Deserialize)]
 struct Parts {
     cores: Vec<Core>,
     distances: Option<NodeDistances>,
 }
 
-/// See [`Parts`].
+/// As it is written in formats for people. A topology of cores alone is the list of them, as it always was.
+#[derive(Serialize, Deserialize)]
+struct NamedParts {
+    cores: Vec<Core>,
+    distances: Option<NodeDistances>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    clusters: Vec<u16>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    capacities: Vec<u16>,
+}
+
+/// See [`NamedParts`].
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {
     Cores(Vec<Core>),
-    Parts(Parts),
+    Parts(NamedParts),
 }
 
 impl Topology {
+    /// The capacity of the fastest cores (`SCHED_CAPACITY_SCALE`).
+    pub const FULL_CAPACITY: u16 = 1_024;
+
     /// Builds the topology from its cores, in any order.
     ///
     /// # Errors
@@ -92,7 +130,14 @@ impl Topology {
                 cores.iter().filter(shares).map(|other| other.id).collect()
             })
             .collect();
-        Ok(Topology { cores, siblings, position, distances: None })
+        Ok(Topology {
+            cores,
+            siblings,
+            position,
+            distances: None,
+            clusters: Vec::new(),
+            capacities: Vec::new(),
+        })
     }
 
     /// The same with the distances between its nodes.
@@ -110,6 +155,51 @@ impl Topology {
     /// How far its nodes are from each other, where that is known.
     pub fn distances(&self) -> Option<&NodeDistances> {
         self.distances.as_ref()
+    }
+
+    /// The same with cores in clusters, by position: those of a cluster share a cache below the last-level one
+    /// (`cpu_clustergroup_mask`). Clusters are numbered over the host.
+    ///
+    /// # Errors
+    /// When there is not one for each core.
+    pub fn with_clusters(self, clusters: Vec<u16>) -> Result<Topology, TopologyError> {
+        self.one_each("clusters", clusters.len())?;
+        Ok(Topology { clusters, ..self })
+    }
+
+    /// The same with cores of these capacities, by position (`arch_scale_cpu_capacity`).
+    ///
+    /// # Errors
+    /// When there is not one for each core, or one is 0 or above [`Topology::FULL_CAPACITY`].
+    pub fn with_capacities(self, capacities: Vec<u16>) -> Result<Topology, TopologyError> {
+        self.one_each("capacities", capacities.len())?;
+        let is_wrong = |capacity: u16| !(1..=Topology::FULL_CAPACITY).contains(&capacity);
+        let both = || self.cores.iter().zip(&capacities);
+        match both().find(|(_, capacity)| is_wrong(**capacity)) {
+            Some((core, capacity)) => {
+                Err(TopologyError::Capacity { core: core.id, capacity: *capacity })
+            }
+            None => Ok(Topology { capacities, ..self }),
+        }
+    }
+
+    fn one_each(&self, what: &'static str, entries: usize) -> Result<(), TopologyError> {
+        let cores = self.cores.len();
+        if entries == cores {
+            return Ok(());
+        }
+        Err(TopologyError::NotOneEach { what, entries, cores })
+    }
+
+    /// The cluster of each core, by position, where that is known.
+    pub fn clusters(&self) -> Option<&[u16]> {
+        Some(self.clusters.as_slice()).filter(|clusters| !clusters.is_empty())
+    }
+
+    /// The capacity of a core; the full one where nothing else is known.
+    pub fn capacity(&self, core: CoreId) -> u16 {
+        let known = self.position(core).and_then(|at| self.capacities.get(at));
+        known.copied().unwrap_or(Topology::FULL_CAPACITY)
     }
 
     /// A regular host: `nodes` × `physical_per_node` physical cores with `smt` siblings each, one
@@ -184,28 +274,50 @@ impl Topology {
 
 impl Serialize for Topology {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if serializer.is_human_readable() && self.distances.is_none() {
-            return self.cores.serialize(serializer);
+        let Topology { cores, distances, clusters, capacities, .. } = self.clone();
+        if !serializer.is_human_readable() {
+            return Parts { cores, distances }.serialize(serializer);
         }
-        let parts = Parts { cores: self.cores.clone(), distances: self.distances.clone() };
-        parts.serialize(serializer)
+        if distances.is_none() && clusters.is_empty() && capacities.is_empty() {
+            return cores.serialize(serializer);
+        }
+        NamedParts { cores, distances, clusters, capacities }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Topology {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Topology, D::Error> {
+        let (clusters, capacities) = (Vec::new(), Vec::new());
         let parts = match deserializer.is_human_readable() {
             true => match Written::deserialize(deserializer)? {
-                Written::Cores(cores) => Parts { cores, distances: None },
+                Written::Cores(cores) => {
+                    NamedParts { cores, distances: None, clusters, capacities }
+                }
                 Written::Parts(parts) => parts,
             },
-            false => Parts::deserialize(deserializer)?,
+            false => {
+                let Parts { cores, distances } = Parts::deserialize(deserializer)?;
+                NamedParts { cores, distances, clusters, capacities }
+            }
         };
-        let topology = Topology::new(parts.cores).map_err(D::Error::custom)?;
-        match parts.distances {
-            Some(distances) => topology.with_distances(distances).map_err(D::Error::custom),
-            None => Ok(topology),
+        parts.topology().map_err(D::Error::custom)
+    }
+}
+
+impl NamedParts {
+    fn topology(self) -> Result<Topology, TopologyError> {
+        let NamedParts { cores, distances, clusters, capacities } = self;
+        let mut topology = Topology::new(cores)?;
+        if let Some(distances) = distances {
+            topology = topology.with_distances(distances)?;
         }
+        if !clusters.is_empty() {
+            topology = topology.with_clusters(clusters)?;
+        }
+        if !capacities.is_empty() {
+            topology = topology.with_capacities(capacities)?;
+        }
+        Ok(topology)
     }
 }
 
@@ -258,5 +370,25 @@ mod tests {
         let host = Topology::regular(2, 1, 1).unwrap();
         let error = host.with_distances(NodeDistances::uniform(1, 20).unwrap());
         assert_eq!(error, Err(TopologyError::NoDistances { core: CoreId(1), node: 1, nodes: 1 }));
+    }
+
+    #[test]
+    fn clusters_and_capacities_are_one_for_each_core() {
+        let host = || Topology::regular(1, 2, 1).unwrap();
+        assert_eq!((host().clusters(), host().capacity(CoreId(1))), (None, 1_024));
+        let both = host().with_clusters(vec![3, 3]).unwrap().with_capacities(vec![1_024, 512]);
+        let both = both.unwrap();
+        assert_eq!((both.clusters(), both.capacity(CoreId(1))), (Some(&[3, 3][..]), 512));
+        let text = serde_json::to_string(&both).unwrap();
+        assert_eq!(serde_json::from_str::<Topology>(&text).unwrap(), both, "{text}");
+        let short = host().with_clusters(vec![0]).unwrap_err();
+        assert_eq!(short, TopologyError::NotOneEach { what: "clusters", entries: 1, cores: 2 });
+        let core = CoreId(0);
+        for capacity in [0, 1_025] {
+            let refused = host().with_capacities(vec![capacity, 1]).unwrap_err();
+            assert_eq!(refused, TopologyError::Capacity { core, capacity });
+        }
+        let hostile = text.replace("512", "4096");
+        assert!(serde_json::from_str::<Topology>(&hostile).is_err());
     }
 }

@@ -1,10 +1,10 @@
 //! Builds scheduling domains as kernels do (kernel/sched/topology.c): what balances with what, without a kernel.
 //!
-//! Each core has a domain for each level: its siblings (`SMT`), its last-level cache (`MC`), its node (`PKG`), then one for each
+//! Each core has a domain for each level: its siblings (`SMT`), its cluster (`CLS`), its last-level cache (`MC`), its node (`PKG`), then one for each
 //! distance between nodes (`NUMA`). A level that spans no more than the one below it is left out. The groups of a domain
 //! are spans of the level below. Between nodes these overlap, and there kernels differ: [`DomainRules`].
 //!
-//! Not modelled: clusters that share a second-level cache (`CLS`), packages of several nodes, the NUMA levels of one group that
+//! Not modelled: packages of several nodes, the NUMA levels of one group that
 //! kernels before 5.10 keep, and that in kernels before 4.13 all cores share the masks of the one that was built first, which
 //! differ where nodes are more than two hops apart.
 
@@ -22,6 +22,8 @@ pub struct DomainRules {
     /// There are levels between nodes. Kernels of 3.19 to 4.8 lost them once a core had been offline ("Missing Scheduling
     /// Domains", section 3.4 of "A Decade of Wasted Cores").
     pub between_nodes: bool,
+    /// Cores that share a cache below the last-level one are a level of their own (`CONFIG_SCHED_CLUSTER`, Linux 5.16).
+    pub clusters: bool,
     /// The name of the level of nodes: `DIE` before Linux 6.7.
     pub node_level: &'static str,
 }
@@ -43,14 +45,19 @@ impl DomainRules {
         stays_within: false,
         hops_of_node_0: true,
         between_nodes: true,
+        clusters: false,
         node_level: "DIE",
     };
     /// Linux 4.13 to 5.11.
     pub const LINUX_4_13: DomainRules =
         DomainRules { walk: GroupWalk::FromOwnCore, ..DomainRules::LINUX_4_1 };
-    /// Linux 5.13 to 6.6. What lies between, 5.12, has node 0's distances no longer.
-    pub const LINUX_5_13: DomainRules =
-        DomainRules { stays_within: true, hops_of_node_0: false, ..DomainRules::LINUX_4_13 };
+    /// Linux 5.13 to 6.6, but for clusters, which are from 5.16. What lies between, 5.12, has node 0's distances no longer.
+    pub const LINUX_5_13: DomainRules = DomainRules {
+        stays_within: true,
+        hops_of_node_0: false,
+        clusters: true,
+        ..DomainRules::LINUX_4_13
+    };
     /// Linux 6.7 and later.
     pub const LINUX_6_7: DomainRules = DomainRules { node_level: "PKG", ..DomainRules::LINUX_5_13 };
 }
@@ -110,7 +117,15 @@ impl Builder {
         add("SMT", false, &|a, b| cores[a].physical == cores[b].physical);
         let same_node = |a: usize, b: usize| cores[a].node == cores[b].node;
         // A cache that nodes share (sub-NUMA clusters) ends at the node.
-        add("MC", false, &|a, b| cores[a].llc == cores[b].llc && same_node(a, b));
+        let same_cache = |a: usize, b: usize| cores[a].llc == cores[b].llc && same_node(a, b);
+        if let Some(clusters) = topology.clusters().filter(|_| rules.clusters) {
+            let cluster = |at: usize| topology.position(cores[at].id).map(|at| clusters[at]);
+            // Siblings share all caches of their core, and a cluster ends at the last-level cache.
+            let siblings = |a: usize, b: usize| cores[a].physical == cores[b].physical;
+            let shares = |a, b| cluster(a) == cluster(b) && same_cache(a, b);
+            add("CLS", false, &|a, b| siblings(a, b) || shares(a, b));
+        }
+        add("MC", false, &same_cache);
         add(rules.node_level, false, &same_node);
         let distance = |a: usize, b: usize| match topology.distances() {
             Some(distances) => distances.between(cores[a].node, cores[b].node),
@@ -388,5 +403,16 @@ mod tests {
         assert!(levels(&machine(cores(1, 1, 1, 1)), &DomainRules::LINUX_6_7).is_empty());
         let lost = DomainRules { between_nodes: false, ..DomainRules::LINUX_4_1 };
         assert_eq!(levels(&machine(cores(2, 1, 2, 1)), &lost), ["MC"]);
+        let clustered = |clusters: [u16; 4]| {
+            let topology = Topology::new(cores(1, 1, 4, 1)).unwrap();
+            let topology = topology.with_clusters(clusters.to_vec()).unwrap();
+            let online = topology.all();
+            Machine { topology, online }
+        };
+        let pairs = clustered([0, 0, 1, 1]);
+        assert_eq!(levels(&pairs, &DomainRules::LINUX_6_7), ["CLS", "MC"]);
+        assert_eq!(levels(&pairs, &DomainRules::LINUX_4_13), ["MC"]);
+        assert_eq!(levels(&clustered([0, 1, 2, 3]), &DomainRules::LINUX_6_7), ["MC"]);
+        assert_eq!(levels(&clustered([0; 4]), &DomainRules::LINUX_6_7), ["CLS"]);
     }
 }
