@@ -41,7 +41,7 @@ impl Engine<'_> {
             let program = task.load.program().filter(|_| recording_of(task).is_none())?;
             let waits = state.blocked(first)?;
             let named = waits.iter().take(NAMED_MAX);
-            let named = named.map(|wait| state.wait_text(program, *wait, first));
+            let named = named.map(|wait| state.wait_text(program, *wait));
             let waits_named = named.collect();
             Some(Deadlock { task: task.name.clone(), threads: waits.len(), waits: waits_named })
         });
@@ -52,15 +52,15 @@ impl Engine<'_> {
 impl ProgramState {
     /// `worker 2 waits for lock, which worker 1 has`: of a lock that a thread took and has not released. Tokens that are counted
     /// have no holder.
-    fn wait_text(&self, program: &Program, (thread, sync): (usize, usize), first: usize) -> String {
+    fn wait_text(&self, program: &Program, (thread, sync): (usize, usize)) -> String {
         let thread = self.name_of(program, thread);
         let name = program.sync_name(sync);
         let why = match program.syncs[sync].kind {
             SyncKind::Barrier { parties } => {
                 format!("where {} of {parties} have come", self.arrived(sync))
             }
-            SyncKind::Tokens { initial: 1 } => match self.holder(sync, first) {
-                Some(holder) => format!("which {} has", self.name_of(program, holder)),
+            SyncKind::Tokens { initial: 1 } => match self.holder_name(program, sync) {
+                Some(holder) => format!("which {holder} has"),
                 None => "which no thread has".to_owned(),
             },
             SyncKind::Tokens { .. } => "which has no tokens".to_owned(),

@@ -37,6 +37,8 @@ pub(crate) struct ProgramState {
 struct ThreadState {
     /// Its kind; `None`: it has ended, or was not forked yet.
     kind: Option<usize>,
+    /// How many threads there were in this place, with this one.
+    life: u32,
     step: usize,
     /// How often the repetitions that it is in were done, by their step.
     repeats: Vec<(usize, u32)>,
@@ -52,8 +54,9 @@ struct ThreadState {
 #[derive(Clone, Debug, Default)]
 struct SyncState {
     tokens: u32,
-    /// The thread that has the token of a lock: it took the last one, and none was posted since.
-    holder: Option<usize>,
+    /// The place in its task and the [`ThreadState::life`] of the thread that has the token of a lock: it took the last one, and none
+    /// was posted since.
+    holder: Option<(usize, u32)>,
     arrived: u32,
     generation: u64,
     /// Threads that sleep for it, the first one first.
@@ -73,6 +76,7 @@ pub(crate) fn programs_of(scenario: &Scenario, groups: Vec<Vec<usize>>) -> Vec<P
         let counts: Option<Vec<bool>> = recording.map(Recording::counting);
         let thread = |nth: u32| ThreadState {
             kind: None,
+            life: 0,
             step: 0,
             repeats: Vec::new(),
             polls: None,
@@ -234,11 +238,12 @@ impl Engine<'_> {
         else {
             return true;
         };
+        let holder = self.as_holder(thread);
         let state = &mut self.programs[task].syncs[sync];
         match kind {
             SyncKind::Tokens { .. } if state.tokens > 0 => {
                 state.tokens -= 1;
-                state.holder = Some(thread);
+                state.holder = Some(holder);
                 return true;
             }
             SyncKind::Tokens { .. } => {}
@@ -266,6 +271,13 @@ impl Engine<'_> {
         false
     }
 
+    /// See [`SyncState::holder`].
+    fn as_holder(&self, thread: usize) -> (usize, u32) {
+        let task = self.threads[thread].task;
+        let own = thread - self.tasks[task].first;
+        (own, self.programs[task].threads[own].life)
+    }
+
     /// All have come: those that sleep wake, those that poll go on.
     fn open_barrier(&mut self, task: usize, sync: usize) {
         let state = &mut self.programs[task].syncs[sync];
@@ -285,7 +297,7 @@ impl Engine<'_> {
     fn post(&mut self, task: usize, sync: usize) {
         let Some(state) = self.programs[task].syncs.get_mut(sync) else { return };
         if let Some(thread) = state.sleepers.pop_front() {
-            state.holder = Some(thread);
+            self.programs[task].syncs[sync].holder = Some(self.as_holder(thread));
             return self.resume(thread);
         }
         state.tokens = state.tokens.saturating_add(1);
@@ -302,13 +314,14 @@ impl Engine<'_> {
         let task = self.threads[thread].task;
         let own = thread - self.tasks[task].first;
         let Some((sync, generation)) = self.programs[task].threads[own].polls else { return };
+        let holder = self.as_holder(thread);
         let state = &mut self.programs[task].syncs[sync];
         if state.generation == generation {
             if state.tokens == 0 {
                 return;
             }
             state.tokens -= 1;
-            state.holder = Some(thread);
+            state.holder = Some(holder);
         }
         state.pollers.retain(|other| *other != thread);
         self.end_polling(thread);
@@ -456,13 +469,20 @@ impl ProgramState {
 
     /// A thread by its kind and its place in the task, from 1.
     pub(super) fn name_of(&self, program: &Program, place: usize) -> String {
-        let kind = self.threads[place].kind.and_then(|kind| program.kinds.get(kind));
-        format!("{} {}", kind.map_or("a thread that ended:", |kind| &kind.name), place + 1)
+        self.name_of_life(program, (place, self.threads[place].life))
     }
 
-    /// The place of the thread that has the token of a lock.
-    pub(super) fn holder(&self, sync: usize, first: usize) -> Option<usize> {
-        self.syncs[sync].holder.map(|thread| thread - first)
+    /// The thread that has the token of a lock.
+    pub(super) fn holder_name(&self, program: &Program, sync: usize) -> Option<String> {
+        self.syncs[sync].holder.map(|holder| self.name_of_life(program, holder))
+    }
+
+    /// A thread that ended has no kind any more, and another one may have its place.
+    fn name_of_life(&self, program: &Program, (place, life): (usize, u32)) -> String {
+        let thread = &self.threads[place];
+        let kind = thread.kind.filter(|_| thread.life == life);
+        let kind = kind.and_then(|kind| program.kinds.get(kind));
+        format!("{} {}", kind.map_or("a thread that ended:", |kind| &kind.name), place + 1)
     }
 
     /// Threads that wait at a barrier.
@@ -490,6 +510,7 @@ impl ProgramState {
     fn begin(&mut self, place: usize, kind: usize) {
         let thread = &mut self.threads[place];
         (thread.kind, thread.step, thread.polls) = (Some(kind), 0, None);
+        thread.life = thread.life.wrapping_add(1);
         thread.repeats.clear();
         if thread.counts {
             self.alive += 1;

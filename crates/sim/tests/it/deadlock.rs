@@ -57,6 +57,24 @@ fn tokens_that_are_counted_have_no_holder() {
 }
 
 #[test]
+fn an_ended_holder_is_not_the_thread_in_its_place() {
+    // The first child takes the lock and ends with it; the second one has its place and waits for it.
+    let text = "version = 1\nlength_ms = 50\nwarm_up_ms = 0\n[machine]\nphysical = 2\nmanaged = \"0-1\"\n\
+                [host]\npolicy = \"linux-default\"\ncores = \"shared\"\ntick_us = 1000\nmemory_counters = false\n\
+                [[task]]\nname = \"a\"\nmodel = \"program\"\nthreads = 2\n\
+                [[task.thread]]\nname = \"parent\"\ncount = 1\n\
+                steps = [\"fork child\", \"sleep 5ms\", \"fork child\", \"compute 1ms\", \"lock it\"]\n\
+                [[task.thread]]\nname = \"child\"\nsteps = [\"lock it\", \"compute 1ms\"]\n\
+                [[task.sync]]\nname = \"it\"\ntokens = 1\n";
+    let other = |_: &str| unreachable!("it names no file");
+    let simulation = Simulation::parse(text, "x.toml", "x", &other).unwrap();
+    let report = quell_sim::run(&simulation.scenario, simulation.driver().unwrap().as_mut());
+    let said = report.deadlocks[0].to_string();
+    let ends = "child 2 waits for `it`, which a thread that ended: 2 has";
+    assert!(said.ends_with(ends) && !said.contains("which child"), "{said}");
+}
+
+#[test]
 fn more_threads_than_there_may_be_are_refused() {
     let text = "version = 1\nlength_ms = 50\n[machine]\nphysical = 2\n[host]\npolicy = \"linux-default\"\n\
                 cores = \"shared\"\n[[task]]\nname = \"a\"\nmodel = \"program\"\n\
