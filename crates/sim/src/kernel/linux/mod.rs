@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `model` | which version has which part |
 //! | `fair` | the order of fair threads: CFS, EEVDF |
+//! | `fair_server` | what fair threads get beside real-time ones |
 //! | `load`, `sums` | decayed loads of threads, groups and cores |
 //! | `queue` | threads that come into and leave the queue of a core, and which one it runs |
 //! | `realtime`, `cpupri` | real-time threads, pushed and pulled, and which cores run them |
@@ -21,6 +22,7 @@ mod balance;
 mod cpupri;
 mod domains;
 mod fair;
+mod fair_server;
 mod fork;
 mod load;
 mod model;

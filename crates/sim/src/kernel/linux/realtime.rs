@@ -3,6 +3,7 @@
 
 use quell_model::{CoreId, CoreSet, MoveCause, Nanos};
 
+use super::fair_server::{FairServer, Ran};
 use super::model::RtLimit;
 use super::{Linux, SchedClass};
 
@@ -10,19 +11,16 @@ use super::{Linux, SchedClass};
 const RUNTIME: Nanos = Nanos::from_millis(950);
 const PERIOD: Nanos = Nanos::from_secs(1);
 
-/// Fair threads that starve run this long in each [`PERIOD`] (`fair_server_init`).
-const SERVED: Nanos = Nanos::from_millis(50);
-
 /// What a core's limit has counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limit {
     /// When the period began.
     began: Nanos,
-    /// Time that real-time threads ran in it, and fair ones.
+    /// Time that real-time threads ran in it.
     realtime: Nanos,
-    fair: Nanos,
-    /// Fair threads go first.
-    is_on: bool,
+    /// They had what they may have.
+    is_throttled: bool,
+    server: FairServer,
 }
 
 /// The priority of what runs on a core; fair threads and nothing are below all.
@@ -156,39 +154,55 @@ impl Linux {
     /// Time passed on a core.
     pub(super) fn charge_limit(&mut self, core: usize, ran: Nanos, now: Nanos) {
         let running = self.cores[core].running.map(|thread| self.threads[thread].class);
+        let fair_waits = !self.cores[core].fair.is_empty();
         let limit = &mut self.cores[core].limit;
-        match running {
-            Some(SchedClass::RealTime(_)) => limit.realtime += ran,
-            Some(_) => limit.fair += ran,
-            None => {}
-        }
-        if now.since(limit.began) >= PERIOD {
-            // The next tick sees whether the limit still holds.
-            *limit = Limit { began: now, is_on: limit.is_on, ..Limit::default() };
+        match self.model.rt_limit {
+            RtLimit::None => {}
+            RtLimit::Throttling => {
+                if let Some(SchedClass::RealTime(_)) = running {
+                    limit.realtime += ran;
+                }
+                if now.since(limit.began) >= PERIOD {
+                    // The next tick sees whether the limit still holds.
+                    *limit = Limit { began: now, realtime: Nanos::ZERO, ..*limit };
+                }
+            }
+            RtLimit::FairServer => {
+                let is_fair = running.is_some_and(SchedClass::is_fair);
+                let what = if is_fair { Ran::Fair } else { Ran::Other };
+                limit.server.pass((Nanos(now.0.saturating_sub(ran.0)), now), what, fair_waits);
+            }
         }
     }
 
     /// A tick: real-time threads may have had what they may have.
     pub(super) fn check_limit(&mut self, core: usize, now: Nanos) {
-        let fair_waits = !self.cores[core].fair.is_empty();
+        // What is charged is up to now.
+        debug_assert!(self.cores[core].charged >= now, "core {core} is not charged");
         let limit = &mut self.cores[core].limit;
-        let before = limit.is_on;
-        limit.is_on = match self.model.rt_limit {
-            RtLimit::None => false,
+        if self.model.rt_limit == RtLimit::Throttling {
             // Throttled threads do not run; here fair ones go first, and an idle core is not kept so.
-            RtLimit::Throttling => limit.realtime >= RUNTIME,
-            RtLimit::FairServer => {
-                let is_late = now.since(limit.began) >= Nanos(PERIOD.0 - SERVED.0);
-                fair_waits && is_late && limit.fair < SERVED
-            }
+            limit.is_throttled = limit.realtime >= RUNTIME;
+        }
+        let queue = &self.cores[core];
+        let runs_fair = queue.running.is_some_and(|thread| self.threads[thread].class.is_fair());
+        let is_wrong = match self.is_limited(core) {
+            true => !runs_fair && !queue.fair.is_empty(),
+            false => runs_fair && !queue.realtime.is_empty(),
         };
-        if limit.is_on != before {
+        if is_wrong {
             self.resched.insert(Linux::id(core));
         }
     }
 
+    /// Fair threads go before real-time ones.
     pub(super) fn is_limited(&self, core: usize) -> bool {
-        self.cores[core].limit.is_on
+        let limit = &self.cores[core].limit;
+        match self.model.rt_limit {
+            RtLimit::None => false,
+            RtLimit::Throttling => limit.is_throttled,
+            RtLimit::FairServer => limit.server.is_serving(),
+        }
     }
 }
 

@@ -404,6 +404,51 @@ fn threads_of_one_group_share_what_one_thread_of_another_has() {
     }
 }
 
+/// For how long at a time a real-time thread waits that is busy for so many percent of its time, beside a pinned thread of a class: the
+/// stops of 20 ms and more in five seconds.
+fn stops_beside(busy_percent: u64, other: SchedClass) -> Vec<Nanos> {
+    let topology = Topology::regular(1, 1, 1).unwrap();
+    let mut host = TestHost::new(KernelModel::LINUX_6_18, &topology);
+    let [service, batch] = [
+        (
+            SchedClass::RealTime(50),
+            Habit {
+                runs: Nanos::from_micros(10 * busy_percent),
+                sleeps: Nanos::from_micros(10 * (100 - busy_percent)),
+            },
+        ),
+        (other, SPINS),
+    ]
+    .map(|(class, habit)| {
+        let thread = host.add(class, ROOT, topology.all(), 0, habit);
+        host.linux.wake(thread, None, host.now);
+        host.settle();
+        thread
+    });
+    let step = Nanos::from_micros(100);
+    let (mut stops, mut waited) = (Vec::new(), Nanos::ZERO);
+    while host.now < Nanos::from_secs(5) {
+        host.run(step);
+        match host.linux.is_queued(service) && host.running[0] == Some(batch) {
+            true => waited += step,
+            false => stops.extend(Some(std::mem::take(&mut waited))),
+        }
+    }
+    stops.retain(|stop| *stop >= Nanos::from_millis(20));
+    stops
+}
+
+#[test]
+fn the_fair_server_stops_a_service_that_is_95_percent_busy() {
+    // Measured on Linux 6.18: four stops of some 52 ms in 5 s beside SCHED_IDLE, none beside FIFO 1, none at 90 %.
+    let stops = stops_beside(95, SchedClass::Idle);
+    let as_measured = Nanos::from_millis(50)..=Nanos::from_millis(56);
+    assert!(stops.len() == 4 && stops.iter().all(|stop| as_measured.contains(stop)), "{stops:?}");
+    assert_eq!(stops_beside(95, SchedClass::RealTime(1)), []);
+    assert_eq!(stops_beside(90, SchedClass::Idle), []);
+    assert_eq!(stops_beside(94, SchedClass::Idle), []);
+}
+
 #[test]
 fn what_threads_used_and_waited_goes_with_them() {
     let topology = Topology::regular(1, 2, 1).unwrap();
