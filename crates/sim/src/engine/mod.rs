@@ -218,6 +218,7 @@ impl<'a> Engine<'a> {
             let siblings = topology.siblings(core.id);
             let siblings = siblings.iter().filter_map(|sibling| topology.position(sibling));
             Core::new(core.id, siblings.collect(), *domain, hardware.domains[*domain].node)
+                .with_capacity(topology.capacity(core.id))
         });
         let cores: Vec<Core> = cores.collect();
         let (threads, tasks, helpers) = people(scenario);

@@ -47,6 +47,25 @@ struct RawFixes {
     group_construction: Option<Fix>,
     overload_on_wakeup: Option<Fix>,
     missing_domains: Option<Fix>,
+    even_idle: Option<RawPublishedFix>,
+    imbalanced_group: Option<RawPublishedFix>,
+}
+
+/// No kernel that is modelled has a fix of these, so that there is no `mainline`.
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "kebab-case")]
+enum RawPublishedFix {
+    None,
+    Paper,
+}
+
+impl From<RawPublishedFix> for Fix {
+    fn from(raw: RawPublishedFix) -> Fix {
+        match raw {
+            RawPublishedFix::None => Fix::None,
+            RawPublishedFix::Paper => Fix::Paper,
+        }
+    }
 }
 
 impl RawKernelModel {
@@ -105,6 +124,8 @@ pub(super) fn kernel(
         group_construction: fix.group_construction.unwrap_or(preset.fixes.group_construction),
         overload_on_wakeup: fix.overload_on_wakeup.unwrap_or(preset.fixes.overload_on_wakeup),
         missing_domains: fix.missing_domains.unwrap_or(preset.fixes.missing_domains),
+        even_idle: fix.even_idle.map_or(preset.fixes.even_idle, Fix::from),
+        imbalanced_group: fix.imbalanced_group.map_or(preset.fixes.imbalanced_group, Fix::from),
     });
     Ok(Kernel::Linux(KernelModel {
         picker: picker.unwrap_or(preset.picker),

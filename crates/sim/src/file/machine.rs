@@ -52,11 +52,37 @@ pub(super) fn machine(
         None => Topology::regular(nodes as u16, physical as u16, smt as u16),
     };
     let topology = topology.map_err(broken)?;
-    let Some(rows) = &raw.distances else { return Ok((topology, machine)) };
-    let refused = |what: String| place.error(rows, format!("`distances`: {what}"), "");
-    let distances = NodeDistances::new(rows.get_ref()).map_err(|err| refused(err.to_string()))?;
-    let topology = topology.with_distances(distances).map_err(|err| refused(err.to_string()))?;
-    Ok((topology, machine))
+    Ok((with_parts(topology, raw, place)?, machine))
+}
+
+/// The topology with the distances, clusters and capacities that the file has.
+fn with_parts(
+    mut topology: Topology,
+    raw: &RawMachine,
+    place: &Place,
+) -> Result<Topology, FileError> {
+    if let Some(rows) = &raw.distances {
+        let refused = |what: String| place.error(rows, format!("`distances`: {what}"), "");
+        let distances = NodeDistances::new(rows.get_ref());
+        let distances = distances.map_err(|err| refused(err.to_string()))?;
+        topology = topology.with_distances(distances).map_err(|err| refused(err.to_string()))?;
+    }
+    if let Some(size) = &raw.cluster {
+        let physical = place.within("cluster", size, 1..=CORES_MAX as u64)? as u16;
+        let clusters = topology.cores().iter().map(|core| core.physical / physical).collect();
+        let refused = |err: quell_model::TopologyError| place.error(size, err.to_string(), "");
+        topology = topology.with_clusters(clusters).map_err(refused)?;
+    }
+    if let Some(list) = &raw.capacities {
+        let refused = |what: String| place.error(list, format!("`capacities`: {what}"), "");
+        if topology.has_siblings() {
+            // The kernel warns of both and has no rules for it (`sd_init`).
+            return Err(refused("cores with siblings have one capacity".to_owned()));
+        }
+        let capacities = topology.with_capacities(list.get_ref().clone());
+        topology = capacities.map_err(|err| refused(err.to_string()))?;
+    }
+    Ok(topology)
 }
 
 /// The cores of a recorded host. What they share besides is not in a recording.
@@ -67,12 +93,13 @@ fn like(
     files: &dyn Files,
 ) -> Result<(Topology, Machine), FileError> {
     let parts = [&raw.nodes, &raw.physical, &raw.smt];
-    if raw.preset.is_some() || raw.distances.is_some() || parts.iter().any(|it| it.is_some()) {
-        let what = "`like` has cores and distances".to_owned();
+    let lists = [raw.distances.is_some(), raw.cluster.is_some(), raw.capacities.is_some()];
+    if raw.preset.is_some() || lists.contains(&true) || parts.iter().any(|it| it.is_some()) {
+        let what = "`like` has the shape of the machine".to_owned();
         return Err(place.error(
             file,
             what,
-            "leave out preset, nodes, physical, smt and distances",
+            "leave out preset, nodes, physical, smt, distances, cluster and capacities",
         ));
     }
     let refused = |what: String| {

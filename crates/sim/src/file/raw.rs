@@ -57,6 +57,8 @@ pub(super) struct RawMachine {
     pub physical: Option<Spanned<u64>>,
     pub smt: Option<Spanned<u64>>,
     pub distances: Option<Spanned<Vec<Vec<u32>>>>,
+    pub cluster: Option<Spanned<u64>>,
+    pub capacities: Option<Spanned<Vec<u16>>>,
     pub cache_mb: Option<Spanned<u64>>,
     pub memory_mb_s: Option<Spanned<u64>>,
     pub managed: Option<Spanned<String>>,

@@ -255,12 +255,19 @@ fn kernel_is_a_version_with_parts_set_apart() {
     assert_eq!(model.load, LoadMetric::Contribution);
     assert_eq!(model.fixes.overload_on_wakeup, Fix::Paper);
     assert_eq!(model.fixes.group_imbalance, Fix::Mainline, "as 6.1 has it");
+    let changed = kernel("model = \"linux-6.12\"\n[kernel.fix]\neven_idle = \"paper\"");
+    let Kernel::Linux(model) = changed.unwrap().scenario.kernel else { panic!("Linux") };
+    assert_eq!((model.fixes.even_idle, model.fixes.imbalanced_group), (Fix::Paper, Fix::None));
     for (lines, says) in [
         ("model = \"linux-2.6\"", "choose one of: global, linux-4.1"),
         ("model = \"global\"\nnohz = false", "has no parts"),
         ("model = \"linux-4.1\"\nhz = 1", "`hz` is 1"),
         ("model = \"linux-4.1\"\npicker = \"o1\"", "unknown variant `o1`"),
         ("nohz = false", "missing field `model`"),
+        (
+            "model = \"linux-6.1\"\n[kernel.fix]\nimbalanced_group = \"mainline\"",
+            "expected `none` or `paper`",
+        ),
     ] {
         let error = kernel(lines).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
@@ -280,6 +287,28 @@ fn machine_is_like_a_recorded_host() {
     let both = text.replace("like =", "nodes = 2\nlike =");
     assert!(read(&both).unwrap_err().to_string().contains("leave out preset"));
     assert!(parse(text).unwrap_err().to_string().contains("is not there"));
+}
+
+#[test]
+fn machine_has_clusters_and_capacities() {
+    let machine = |lines: &str| {
+        let task = "[[task]]\nname = \"a\"\nmodel = \"hog\"\n";
+        parse(&format!("version = 1\nlength_ms = 1\n[machine]\n{lines}\n{task}"))
+    };
+    let topology = machine("nodes = 2\ncluster = 2").unwrap().scenario.host.topology;
+    assert_eq!(topology.clusters(), Some(&[0, 0, 1, 1, 2, 2, 3, 3][..]));
+    let topology = machine("physical = 2\ncapacities = [512, 1024]").unwrap();
+    assert_eq!(topology.scenario.host.topology.capacity(quell_model::CoreId(0)), 512);
+    for (lines, says) in [
+        ("cluster = 0", "`cluster` is 0"),
+        ("capacities = [1024]", "1 capacities for 4 cores"),
+        ("physical = 2\ncapacities = [1024, 2000]", "core 1 has capacity 2000"),
+        ("physical = 1\nsmt = 2\ncapacities = [1024, 1024]", "have one capacity"),
+        ("like = \"host.json\"\ncluster = 2", "leave out preset"),
+    ] {
+        let error = machine(lines).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
 }
 
 const STEPS: &str = r#"

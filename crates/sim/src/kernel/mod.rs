@@ -185,6 +185,8 @@ pub(crate) struct Core {
     pub siblings: Box<[usize]>,
     pub domain: usize,
     pub node: usize,
+    /// What it does in a time against the fastest cores, in 1/1,024ths.
+    pub capacity: u64,
     pub running: Option<usize>,
     /// What its execution units do.
     pub kind: Kind,
@@ -226,6 +228,7 @@ impl Core {
             siblings,
             domain,
             node,
+            capacity: ONE,
             running: None,
             kind: Kind::Idle,
             stretch: ONE,
@@ -244,6 +247,11 @@ impl Core {
             rt_ran: Nanos::ZERO,
             moved: 0,
         }
+    }
+
+    /// The same core with this capacity, in 1/1,024ths.
+    pub fn with_capacity(self, capacity: u16) -> Core {
+        Core { capacity: u64::from(capacity), ..self }
     }
 
     /// Moves the window on.

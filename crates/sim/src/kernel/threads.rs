@@ -443,11 +443,12 @@ impl Engine<'_> {
         };
         let task = self.cores[at].running.map(|thread| self.threads[thread].task);
         let works = task.filter(|_| !matches!(kind, Kind::Idle | Kind::Poll));
-        let mut beside = ONE;
+        let slow = ONE * ONE / self.cores[at].capacity;
+        let mut beside = slow;
         if works.is_some() && self.hardware.has_smt() {
             let others = self.cores[at].siblings.iter();
             let slowest = others.map(|other| smt::stretch(kind, self.cores[*other].kind)).max();
-            beside = slowest.unwrap_or(ONE);
+            beside = slow * slowest.unwrap_or(ONE) / ONE;
         }
         let counted = if works.is_some() { ONE * ONE / beside } else { 0 };
         let last = std::mem::replace(&mut self.cores[at].counted, counted);

@@ -15,6 +15,7 @@ const RECLAIM_DISTANCE: u32 = 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LevelKind {
     Siblings,
+    Cluster,
     Cache,
     Node,
     BetweenNodes,
@@ -45,6 +46,8 @@ pub(super) struct Level {
     pub cache_nice_tries: u32,
     /// Groups below shall not have more threads than cores (`SD_PREFER_SIBLING` of the child).
     pub prefers_siblings: bool,
+    /// Its cores have different capacities (`SD_ASYM_CPUCAPACITY`).
+    pub is_asymmetric: bool,
     /// Its groups are siblings of one physical core (`SD_SHARE_CPUCAPACITY` of the child).
     pub of_siblings: bool,
     /// Between nodes: with no more threads than this on the destination, two threads more elsewhere are no imbalance
@@ -171,6 +174,7 @@ fn levels(
         };
         let groups = domain.groups.iter().map(group).collect();
         let below = levels.last();
+        let is_asymmetric = model.levels.asymmetry && is_asymmetric(&domain.span, topology);
         let weight = domain.span.len() as u64;
         let min = Nanos::from_millis(weight);
         levels.push(Level {
@@ -181,10 +185,13 @@ fn levels(
             imbalance_pct: imbalance_pct(kind, model),
             cache_nice_tries: match kind {
                 LevelKind::Siblings => 0,
-                LevelKind::Cache | LevelKind::Node => 1,
+                LevelKind::Cluster | LevelKind::Cache | LevelKind::Node => 1,
                 LevelKind::BetweenNodes => 2,
             },
-            prefers_siblings: below.is_some_and(|below| prefers_siblings(below, topology, model)),
+            // Threads are not spread over cores of different capacities (`sd_init`).
+            prefers_siblings: !is_asymmetric
+                && below.is_some_and(|below| prefers_siblings(below, topology, model)),
+            is_asymmetric,
             of_siblings: below.is_some_and(|below| below.kind == LevelKind::Siblings),
             slack: slack(kind, weight, &levels),
             places: kind < LevelKind::BetweenNodes || is_near(tree.core, &domain.span, topology),
@@ -203,6 +210,7 @@ fn levels(
 fn kind(name: &str) -> LevelKind {
     match name {
         "SMT" => LevelKind::Siblings,
+        "CLS" => LevelKind::Cluster,
         "MC" => LevelKind::Cache,
         "NUMA" => LevelKind::BetweenNodes,
         _ => LevelKind::Node,
@@ -225,12 +233,12 @@ fn slack(kind: LevelKind, weight: u64, below: &[Level]) -> u64 {
 fn imbalance_pct(kind: LevelKind, model: &KernelModel) -> u64 {
     match kind {
         LevelKind::Siblings => 110,
-        LevelKind::Cache => 117,
+        LevelKind::Cluster | LevelKind::Cache => 117,
         LevelKind::Node | LevelKind::BetweenNodes => model.levels.imbalance_pct,
     }
 }
 
-/// Whether a level has `SD_PREFER_SIBLING`. Siblings and nodes have it, and a cache that spans its node: it inherits the flag of
+/// Whether a level has `SD_PREFER_SIBLING`. Siblings, clusters and nodes have it, and a cache that spans its node: it inherits the flag of
 /// the node's level, which is left out then.
 fn prefers_siblings(level: &Level, topology: &Topology, model: &KernelModel) -> bool {
     let spans_node = || {
@@ -239,10 +247,16 @@ fn prefers_siblings(level: &Level, topology: &Topology, model: &KernelModel) -> 
         of_node.map(|core| core.id).collect::<CoreSet>().is_subset(&level.span)
     };
     match level.kind {
-        LevelKind::Siblings | LevelKind::Node => true,
+        LevelKind::Siblings | LevelKind::Cluster | LevelKind::Node => true,
         LevelKind::Cache => model.levels.caches_prefer_siblings || spans_node(),
         LevelKind::BetweenNodes => false,
     }
+}
+
+/// Whether the cores of a span differ in capacity (`asym_cpu_capacity_classify`).
+fn is_asymmetric(span: &CoreSet, topology: &Topology) -> bool {
+    let first = span.first().map(|core| topology.capacity(core));
+    span.iter().any(|core| Some(topology.capacity(core)) != first)
 }
 
 /// Whether no node of the span is too far from the core's.

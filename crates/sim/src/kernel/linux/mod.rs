@@ -118,6 +118,8 @@ pub(crate) struct CoreQueue {
     fair: Vec<usize>,
     /// Those that run or wait, of all classes; with delayed sleepers (`nr_running`).
     queued: u32,
+    /// What the core does in a time against the fastest ones, in 1/1,024ths (`arch_scale_cpu_capacity`).
+    scale: u64,
     /// The sum of [`CoreQueue::queued`] over time, up to [`CoreQueue::charged`].
     queued_time: Nanos,
     /// Since when it idles, and how long it usually does (`avg_idle`).
@@ -205,6 +207,7 @@ impl Linux {
             charged: Nanos::ZERO,
             fair: Vec::new(),
             queued: 0,
+            scale: balance::ONE,
             queued_time: Nanos::ZERO,
             idle_since: Nanos::ZERO,
             mean_idle: Nanos(2 * balance::MIGRATION_COST.0),
@@ -215,6 +218,10 @@ impl Linux {
             pushes_from: None,
             limit: realtime::Limit::default(),
         };
+        let mut queues = vec![queue; cores];
+        for core in topology.cores() {
+            queues[core.id.index()].scale = u64::from(topology.capacity(core.id));
+        }
         let online = topology.all();
         let mut linux = Linux {
             model,
@@ -223,7 +230,7 @@ impl Linux {
             near: waste::Near::of_all(topology),
             online,
             after_hotplug: false,
-            cores: vec![queue; cores],
+            cores: queues,
             threads: Vec::new(),
             groups: Vec::new(),
             domains: Domains::build(topology, &online, &model, false),

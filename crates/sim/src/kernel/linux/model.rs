@@ -53,6 +53,8 @@ pub struct LevelRules {
     pub imbalance_pct: u64,
     /// Threads spread over caches before they share one (`SD_PREFER_SIBLING`, Linux 4.20).
     pub caches_prefer_siblings: bool,
+    /// Levels of cores of different capacities have rules of their own (`SD_ASYM_CPUCAPACITY`, Linux 4.20).
+    pub asymmetry: bool,
 }
 
 /// Order of the fair threads of one core.
@@ -113,20 +115,21 @@ pub enum RtLimit {
     FairServer,
 }
 
-/// What is done about a bug of the paper.
+/// What is done about a bug.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fix {
     /// The kernel has it.
     #[default]
     None,
-    /// The fix that the text of the paper describes.
+    /// The fix that the text of the paper describes, or its authors published.
     Paper,
     /// What later kernels do instead.
     Mainline,
 }
 
-/// A fix for each of the four bugs of "The Linux Scheduler: a Decade of Wasted Cores" (EuroSys'16, section 3).
+/// A fix for each of the four bugs of "The Linux Scheduler: a Decade of Wasted Cores" (EuroSys'16, section 3), and of the two that
+/// kSTEP (OSDI'26) found in balancers of [`Balancer::GroupTypes`]. No release is known to have a fix of these two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fixes {
     /// 3.1. Paper: groups are compared by their least loaded core. Mainline: [`Balancer::GroupTypes`].
@@ -138,6 +141,12 @@ pub struct Fixes {
     pub overload_on_wakeup: Fix,
     /// 3.4. Both: the levels between nodes are built again after a core went offline (mainline since 4.9).
     pub missing_domains: Fix,
+    /// "Even idle CPU": the difference of idle cores, 1, is halved to nothing, though the busiest group has waiting threads. Paper: of
+    /// a group that is overloaded or imbalanced a difference of 1 counts as 2.
+    pub even_idle: Fix,
+    /// "Local group imbalance": a group whose threads may not run everywhere is taken for overloaded, so that its idle core takes
+    /// nothing from another overloaded group. Paper: it is imbalanced first, and an idle core of an imbalanced group takes a thread.
+    pub imbalanced_group: Fix,
 }
 
 impl KernelModel {
@@ -158,12 +167,19 @@ impl KernelModel {
         deep_idle: false,
         tick: Nanos::from_millis(4),
         domains: DomainRules::LINUX_4_1,
-        levels: LevelRules { busy_factor: 32, imbalance_pct: 125, caches_prefer_siblings: false },
+        levels: LevelRules {
+            busy_factor: 32,
+            imbalance_pct: 125,
+            caches_prefer_siblings: false,
+            asymmetry: false,
+        },
         fixes: Fixes {
             group_imbalance: Fix::None,
             group_construction: Fix::None,
             overload_on_wakeup: Fix::None,
             missing_domains: Fix::None,
+            even_idle: Fix::None,
+            imbalanced_group: Fix::None,
         },
     };
     /// Linux 4.3: another load metric, the same four bugs.
@@ -176,7 +192,11 @@ impl KernelModel {
         moves_least_recent: true,
         kicks_lowest_tickless: false,
         domains: DomainRules::LINUX_4_13,
-        levels: LevelRules { caches_prefer_siblings: true, ..KernelModel::LINUX_4_1.levels },
+        levels: LevelRules {
+            caches_prefer_siblings: true,
+            asymmetry: true,
+            ..KernelModel::LINUX_4_1.levels
+        },
         fixes: Fixes {
             group_construction: Fix::Mainline,
             missing_domains: Fix::Mainline,

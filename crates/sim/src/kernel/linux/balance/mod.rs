@@ -7,7 +7,7 @@ mod types;
 
 use quell_model::{CoreId, Nanos, PassEntry};
 
-pub(super) use stats::CoreView;
+pub(super) use stats::{CoreView, ONE};
 
 use super::Linux;
 pub(super) use stats::GroupStats;

@@ -6,7 +6,7 @@ use super::super::domains::LevelKind;
 use super::super::model::Comparison;
 use super::super::record::PassNotes;
 use super::super::{Linux, SchedClass};
-use super::stats::{GroupStats, LevelStats, capacity};
+use super::stats::{GroupStats, LevelStats, capacity, is_greater};
 use super::{Entry, MIGRATION_COST, averages, types};
 
 /// Threads that a pass looks at in one queue (`sysctl_sched_nr_migrate`).
@@ -117,7 +117,8 @@ impl Linux {
             // All that could be moved was pinned: that the others are balanced is no news for the level above.
             let or_pinned = |outcome| if were_pinned { PassOutcome::Pinned } else { outcome };
             let (busiest, amount) = found.map_err(or_pinned)?;
-            let queue = self.busiest_queue(&busiest, amount, now).filter(|found| *found != core);
+            let queue = self.busiest_queue((core, level), &busiest, amount, now);
+            let queue = queue.filter(|found| *found != core);
             self.note_search(core, Search::BusiestQueue, busiest.cores);
             let queue = queue.ok_or(or_pinned(PassOutcome::NoQueue))?;
             // Since Linux 5.5 only what is counted in threads is pushed (`imbalanced_active_balance`).
@@ -165,18 +166,30 @@ impl Linux {
             Comparison::Averages => averages::imbalance(&stats, of, entry)?,
             Comparison::LeastLoads => averages::least_imbalance(&stats)?,
             Comparison::Types => {
-                let balances_siblings = self.model.balances_siblings;
-                types::imbalance(&stats, of, types::Rules { entry, balances_siblings })?
+                types::imbalance(&stats, of, types::Rules::of(&self.model, entry))?
             }
         };
         stats.busiest.map(|busiest| (busiest, amount)).ok_or(PassOutcome::NoBusiest)
     }
 
     /// The queue with the highest load for its capacity, or with most threads (`find_busiest_queue`).
-    fn busiest_queue(&self, group: &GroupStats, amount: Amount, now: Nanos) -> Option<usize> {
+    fn busiest_queue(
+        &self,
+        (own, level): (usize, usize),
+        group: &GroupStats,
+        amount: Amount,
+        now: Nanos,
+    ) -> Option<usize> {
+        let is_asymmetric = self.domains.levels(own)[level].is_asymmetric;
+        let own_capacity = capacity(&self.cores[own], now);
         let mut best: Option<(u64, usize)> = None;
         for core in group.cores.iter().map(CoreId::index) {
             let queue = &self.cores[core];
+            // A thread alone on its core is not pushed to one that is no faster.
+            if is_asymmetric && queue.queued == 1 && !is_greater(own_capacity, capacity(queue, now))
+            {
+                continue;
+            }
             let value = match amount {
                 Amount::Load(most) => {
                     let load = self.core_load(core, now);

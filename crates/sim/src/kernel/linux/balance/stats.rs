@@ -3,13 +3,13 @@
 use quell_model::{CoreId, CoreSet, GroupKind, Nanos};
 
 use super::super::domains::{Level, LevelGroup, LevelKind};
-use super::super::model::Comparison;
+use super::super::model::{Comparison, Fix};
 use super::super::record::PassNotes;
 use super::super::{CoreQueue, Linux};
 use super::Entry;
 
 /// The capacity of a core, and a load of one.
-pub(super) const ONE: u64 = 1_024;
+pub(in super::super) const ONE: u64 = 1_024;
 
 /// A core as passes see it: as of the last event there, and as it is now while it idles.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,6 +30,8 @@ pub(in super::super) struct GroupStats {
     pub weight: u64,
     pub load: u64,
     pub capacity: u64,
+    /// The capacity of its weakest core (`sgc->min_capacity`), where capacities differ.
+    pub least_capacity: u64,
     /// Its physical cores.
     pub physical: u64,
     /// Time that fair threads ran.
@@ -123,6 +125,7 @@ impl Linux {
                 seen.kind = GroupKind::Overloaded;
             }
             let is_busiest = seen.queued > 0
+                && !self.slows_down(of, &seen, core)
                 && stats.busiest.is_none_or(|busiest| self.is_busier(of, &seen, &busiest));
             if is_busiest {
                 stats.busiest = Some(seen);
@@ -155,6 +158,10 @@ impl Linux {
             let all = group.cores.intersection(&self.online);
             stats.weight = all.len() as u64;
             stats.capacity = all.iter().map(|core| self.views[core.index()].capacity).sum();
+            if level.is_asymmetric {
+                let least = all.iter().map(|core| self.views[core.index()].capacity).min();
+                stats.least_capacity = least.unwrap_or_default();
+            }
             stats.physical = if level.of_siblings { 1 } else { self.physical_cores(&all) };
         }
         stats
@@ -202,9 +209,11 @@ impl Linux {
         level: &Level,
         helps_idle: bool,
     ) -> GroupKind {
-        if stats.is_overloaded(level.imbalance_pct) {
+        let is_imbalanced = self.domains.is_imbalanced(group);
+        let goes_first = self.compares_types() && self.model.fixes.imbalanced_group != Fix::None;
+        if stats.is_overloaded(level.imbalance_pct) && !(is_imbalanced && goes_first) {
             GroupKind::Overloaded
-        } else if self.domains.is_imbalanced(group) {
+        } else if is_imbalanced {
             GroupKind::Imbalanced
         } else if helps_idle
             && self.model.balances_siblings
@@ -219,6 +228,15 @@ impl Linux {
         } else {
             GroupKind::FullyBusy
         }
+    }
+
+    /// Whether threads of a group have faster cores of their own than this one, which would slow them down
+    /// (`update_sd_pick_busiest`).
+    fn slows_down(&self, level: &Level, group: &GroupStats, core: usize) -> bool {
+        level.is_asymmetric
+            && self.compares_types()
+            && group.kind <= GroupKind::FullyBusy
+            && is_greater(group.least_capacity, self.views[core].capacity)
     }
 
     /// `update_sd_pick_busiest`: the higher type; of equals the one with more to give.
@@ -267,5 +285,10 @@ impl Linux {
 
 /// What real-time threads leave of a core (`scale_rt_capacity`).
 pub(super) fn capacity(queue: &CoreQueue, now: Nanos) -> u64 {
-    (ONE - queue.realtime_share.at(now, false).of(ONE).min(ONE)).max(1)
+    (queue.scale - queue.realtime_share.at(now, false).of(queue.scale).min(queue.scale)).max(1)
+}
+
+/// A capacity is noticeably greater than another one (`capacity_greater`).
+pub(super) fn is_greater(capacity: u64, than: u64) -> bool {
+    capacity * ONE > than * 1_078
 }

@@ -3,6 +3,7 @@
 use quell_model::{GroupKind, PassOutcome};
 
 use super::super::domains::{Level, LevelKind};
+use super::super::model::{Fix, KernelModel};
 use super::Entry;
 use super::pass::Amount;
 use super::stats::{GroupStats, LevelStats, ONE};
@@ -13,9 +14,28 @@ pub(super) struct Rules {
     pub entry: Entry,
     /// [`super::super::KernelModel::balances_siblings`].
     pub balances_siblings: bool,
+    /// See [`super::super::Fixes::even_idle`] and [`super::super::Fixes::imbalanced_group`].
+    pub fixes_even_idle: bool,
+    pub fixes_imbalanced_group: bool,
 }
 
 impl Rules {
+    pub fn of(model: &KernelModel, entry: Entry) -> Rules {
+        Rules {
+            entry,
+            balances_siblings: model.balances_siblings,
+            fixes_even_idle: model.fixes.even_idle != Fix::None,
+            fixes_imbalanced_group: model.fixes.imbalanced_group != Fix::None,
+        }
+    }
+
+    /// By how many idle cores the own group is ahead.
+    fn idle_ahead(self, local: &GroupStats, busiest: &GroupStats) -> u64 {
+        let ahead = local.idle.saturating_sub(busiest.idle);
+        let has_waiting = busiest.kind > GroupKind::FullyBusy;
+        if ahead == 1 && has_waiting && self.fixes_even_idle { 2 } else { ahead }
+    }
+
     /// By how many threads the busiest group is ahead. Since Linux 6.6 for each physical core, and for idle cores alone
     /// (`sibling_imbalance`).
     fn ahead(self, local: &GroupStats, busiest: &GroupStats) -> u64 {
@@ -101,6 +121,10 @@ fn amount(
     if matches!(busiest.kind, GroupKind::Imbalanced | GroupKind::Siblings) {
         return Amount::Threads(1);
     }
+    let is_idle = rules.entry != Entry::Busy;
+    if local.kind == GroupKind::Imbalanced && is_idle && rules.fixes_imbalanced_group {
+        return Amount::Threads(1);
+    }
     if local.kind == GroupKind::HasSpare {
         if busiest.kind > GroupKind::FullyBusy && level.kind > LevelKind::Cache {
             let room = local.capacity.saturating_sub(local.used);
@@ -112,7 +136,7 @@ fn amount(
         }
         let difference = match busiest.weight == 1 || level.prefers_siblings {
             true => rules.ahead(local, busiest),
-            false => local.idle.saturating_sub(busiest.idle),
+            false => rules.idle_ahead(local, busiest),
         };
         let is_tolerated =
             level.kind == LevelKind::BetweenNodes && local.queued < level.slack && difference <= 2;
@@ -138,7 +162,12 @@ mod tests {
     use super::*;
     use crate::kernel::linux::{KernelModel, Linux};
 
-    const IDLE: Rules = Rules { entry: Entry::Idle, balances_siblings: false };
+    const IDLE: Rules = Rules {
+        entry: Entry::Idle,
+        balances_siblings: false,
+        fixes_even_idle: false,
+        fixes_imbalanced_group: false,
+    };
     const BUSY: Rules = Rules { entry: Entry::Busy, ..IDLE };
 
     fn level(nodes: u16) -> Level {

@@ -317,6 +317,58 @@ fn after_hotplug_threads_stay_on_one_node_unless_fixed() {
     assert_eq!(after_hotplug(KernelModel::LINUX_6_12).len(), 64);
 }
 
+/// A host of two clusters of two cores each, and the hogs that kSTEP (OSDI'26) starts there: where each is bound, and where it may run
+/// half a second later. The cores that idle ten seconds later, and what was wasted in the last one.
+fn clustered(model: KernelModel, capacities: [u16; 4], hogs: &[(u16, &[u16])]) -> (CoreSet, Nanos) {
+    let topology = Topology::regular(1, 4, 1).unwrap();
+    let topology = topology.with_clusters(vec![0, 0, 1, 1]).unwrap();
+    let topology = topology.with_capacities(capacities.to_vec()).unwrap();
+    let mut host = TestHost::new(model, &topology);
+    for (core, _) in hogs {
+        host.fork(ROOT, CoreSet::of(CoreId(*core)), *core, SPINS);
+    }
+    host.run(Nanos::from_millis(500));
+    for (thread, (_, later)) in hogs.iter().enumerate() {
+        host.linux.set_allowed(thread, later.iter().copied().map(CoreId).collect(), host.now);
+        host.settle();
+    }
+    host.run(Nanos::from_secs(9));
+    host.wasted = Nanos::ZERO;
+    host.run(SECOND);
+    (host.linux.idle, host.wasted)
+}
+
+const SINCE_GROUP_TYPES: [KernelModel; 3] =
+    [KernelModel::LINUX_6_1, KernelModel::LINUX_6_12, KernelModel::LINUX_6_18];
+
+#[test]
+fn an_even_number_of_idle_cores_keeps_one_idle_unless_fixed() {
+    let hogs: [(u16, &[u16]); 4] = [(0, &[0]), (2, &[1, 2]), (2, &[1, 2]), (3, &[3])];
+    let unequal = [1_024, 512, 1_024, 512];
+    for model in SINCE_GROUP_TYPES {
+        assert_eq!(clustered(model, unequal, &hogs), (CoreSet::of(CoreId(1)), SECOND));
+        // Threads are spread over clusters of equal cores.
+        assert_eq!(clustered(model, [1_024; 4], &hogs), (CoreSet::EMPTY, Nanos::ZERO));
+        let fixes = Fixes { even_idle: Fix::Paper, ..model.fixes };
+        let fixed = KernelModel { fixes, ..model };
+        assert_eq!(clustered(fixed, unequal, &hogs), (CoreSet::EMPTY, Nanos::ZERO));
+    }
+}
+
+#[test]
+fn an_imbalanced_group_keeps_its_core_idle_unless_fixed() {
+    let bound: (u16, &[u16]) = (3, &[3]);
+    let mut hogs = [bound; 6];
+    hogs[..3].copy_from_slice(&[0, 0, 1].map(|core| (core, &[0, 1, 2, 3][..])));
+    for model in SINCE_GROUP_TYPES {
+        assert_eq!(clustered(model, [1_024; 4], &hogs), (CoreSet::of(CoreId(2)), SECOND));
+        let fixes = Fixes { imbalanced_group: Fix::Paper, ..model.fixes };
+        let fixed = KernelModel { fixes, ..model };
+        let (idle, wasted) = clustered(fixed, [1_024; 4], &hogs);
+        assert_eq!((idle, wasted), (CoreSet::EMPTY, Nanos::ZERO));
+    }
+}
+
 /// Nine workers at home on a node of eight cores, which they may leave for one core of the next node; a thread that is
 /// bound there sends them back now and then (section 3.3). Wasted core time.
 fn workers_of_a_full_node(model: KernelModel) -> Nanos {
@@ -388,22 +440,6 @@ fn fair_threads_get_a_twentieth_beside_a_real_time_spinner() {
     }
 }
 
-#[test]
-fn threads_of_one_group_share_what_one_thread_of_another_has() {
-    let topology = Topology::regular(1, 1, 1).unwrap();
-    for (name, model) in KernelModel::PRESETS {
-        let mut host = TestHost::new(model, &topology);
-        let [many, one] = [(); 2].map(|()| host.linux.add_group(weights::NICE_0));
-        let alone = host.fork(one, topology.all(), 0, SPINS);
-        for _ in 0..4 {
-            host.fork(many, topology.all(), 0, SPINS);
-        }
-        host.run(Nanos::from_secs(8));
-        let ran = host.threads[alone].ran.0 / 80_000_000;
-        assert!((45..55).contains(&ran), "{name}: {ran} %");
-    }
-}
-
 /// For how long at a time a real-time thread waits that is busy for so many percent of its time, beside a pinned thread of a class: the
 /// stops of 20 ms and more in five seconds.
 fn stops_beside(busy_percent: u64, other: SchedClass) -> Vec<Nanos> {
@@ -447,6 +483,22 @@ fn the_fair_server_stops_a_service_that_is_95_percent_busy() {
     assert_eq!(stops_beside(95, SchedClass::RealTime(1)), []);
     assert_eq!(stops_beside(90, SchedClass::Idle), []);
     assert_eq!(stops_beside(94, SchedClass::Idle), []);
+}
+
+#[test]
+fn threads_of_one_group_share_what_one_thread_of_another_has() {
+    let topology = Topology::regular(1, 1, 1).unwrap();
+    for (name, model) in KernelModel::PRESETS {
+        let mut host = TestHost::new(model, &topology);
+        let [many, one] = [(); 2].map(|()| host.linux.add_group(weights::NICE_0));
+        let alone = host.fork(one, topology.all(), 0, SPINS);
+        for _ in 0..4 {
+            host.fork(many, topology.all(), 0, SPINS);
+        }
+        host.run(Nanos::from_secs(8));
+        let ran = host.threads[alone].ran.0 / 80_000_000;
+        assert!((45..55).contains(&ran), "{name}: {ran} %");
+    }
 }
 
 #[test]
