@@ -9,6 +9,8 @@ use quell_sim::{
     Fix, Fixes, Kernel, KernelModel, Load, Program, Scenario, Sink, Task, run, run_traced,
 };
 
+use super::kstep::{self, FAULTS};
+
 /// A ready scenario: its name and its text.
 macro_rules! scenario {
     ($name:literal) => {
@@ -53,6 +55,7 @@ pub(super) fn arms() -> Result<Vec<Arm>> {
     overload_on_wakeup(&mut arms)?;
     missing_domains(&mut arms)?;
     what_is_left(&mut arms)?;
+    faults_of_kstep(&mut arms)?;
     Ok(arms)
 }
 
@@ -192,6 +195,24 @@ fn what_is_left(arms: &mut Vec<Arm>) -> Result<()> {
             };
             arms.push(arm("as-is", Some("paper"), Kernel::Linux(model)));
             arms.push(arm("paper", None, fixed(model, fixes)));
+        }
+    }
+    Ok(())
+}
+
+/// What kSTEP found, on each kernel: as it is, and with its authors' fix of that fault alone.
+fn faults_of_kstep(arms: &mut Vec<Arm>) -> Result<()> {
+    for fault in &FAULTS {
+        let base = parsed(fault.scenario)?;
+        for (name, model) in KernelModel::PRESETS {
+            let arm = |system, against, kernel| Arm {
+                case: kstep::case(fault.name, name),
+                system,
+                against,
+                scenario: Scenario { kernel, ..base.clone() },
+            };
+            arms.push(arm("as-is", Some("paper"), Kernel::Linux(model)));
+            arms.push(arm("paper", None, fixed(model, (fault.fixed)(model.fixes))));
         }
     }
     Ok(())

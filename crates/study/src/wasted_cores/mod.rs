@@ -1,11 +1,12 @@
 //! `quell bench wasted-cores`: the four bugs of "A Decade of Wasted Cores" (EuroSys'16) under the paper's workloads, with and
-//! without each fix, and what later kernels have left of them.
+//! without each fix, what later kernels have left of them, and the two that kSTEP (OSDI'26) found in those.
 //!
 //! Each arm is a scenario of `examples/sim` with another program, kernel or fix. Nothing in an arm names its result: a bug
 //! shows itself by how the model of that kernel balances. [`TARGETS`] has what the paper reports, the bounds, and the verdict.
 
 mod arms;
 mod checked;
+mod kstep;
 mod targets;
 
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use quell_report::{BenchReport, Row};
 
-use super::checked;
+use super::{checked, kstep};
 
 /// A figure of the paper.
 #[derive(Clone, Copy, Debug)]
@@ -268,7 +268,8 @@ pub fn verdicts(report: &BenchReport) -> Vec<Verdict> {
         let is_met = here >= target.accepted.0 && here <= target.accepted.1;
         Some(Verdict { target, here, is_met })
     };
-    TARGETS.iter().chain(&checked::TARGETS).filter_map(verdict).collect()
+    let all = TARGETS.iter().chain(&checked::TARGETS).chain(&kstep::TARGETS);
+    all.filter_map(verdict).collect()
 }
 
 /// By how much the time of a case changes, in percent.
@@ -277,7 +278,7 @@ fn change(report: &BenchReport, case: &str, system: &str) -> Option<f64> {
 }
 
 /// The median of a metric.
-fn median(report: &BenchReport, case: &str, system: &str, metric: &str) -> Option<f64> {
+pub(super) fn median(report: &BenchReport, case: &str, system: &str, metric: &str) -> Option<f64> {
     let is_it = |row: &&Row| row.case == case && row.system == system && row.metric == metric;
     report.rows.iter().find(is_it).map(|row| row.median)
 }
