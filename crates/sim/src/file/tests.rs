@@ -104,7 +104,7 @@ stops_world = true
 "#;
 
 #[test]
-fn helpers_and_threads_of_the_kernel_are_threads_beside_those_that_serve() {
+fn helpers_and_kernel_threads_are_threads_beside_servers() {
     let Simulation { scenario, .. } = parse(HELPED).unwrap();
     assert!(scenario.host.caps.bursts);
     let [web, kernel] = &scenario.tasks[..] else { panic!("two tasks") };

@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stream_disturbs_nobody_and_many_fill_the_memory_but_no_more() {
+    fn many_streams_fill_the_memory_and_one_disturbs_nothing() {
         assert!(with_streams(1, false).base(0, 0) < ONE + ONE / 50);
         let mut last = 0;
         for threads in 1..=22 {
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_push_others_out_of_the_cache_and_leave_them_time_to_return() {
+    fn streams_evict_others_that_return_after_them() {
         let mut host = with_streams(6, true);
         let misses = |host: &Hardware| host.cells[0].misses;
         for _ in 0..200 {

@@ -31,7 +31,7 @@ fn bimodal(quantum_us: u64) -> String {
 }
 
 #[test]
-fn a_quantum_lets_short_requests_pass_long_ones_while_all_threads_run() {
+fn quantum_lets_short_requests_pass_long_ones() {
     let p99 = |quantum| outcome(&bimodal(quantum), "caladan").tasks[0].latency.quantile(0.99);
     let (without, with) = (p99(0), p99(100));
     assert!(with.0 * 3 < without.0, "{with} with a quantum, {without} without");
@@ -42,7 +42,7 @@ const SHARED: &str = "[machine]\nphysical = 5\n[host]\ncores = \"shared\"\n[[tas
     [[task]]\nname = \"batch\"\nmodel = \"hog\"\nthreads = 12\n";
 
 #[test]
-fn a_first_plan_that_takes_away_what_tasks_began_with_is_carried_out() {
+fn first_plan_that_takes_initial_cores_is_carried_out() {
     let text = format!("length_ms = 200\n{SHARED}");
     let batch = |policy| outcome(&text, policy).tasks[1].ran;
     let (kept_off, everywhere) = (batch("perfiso"), batch("linux-default"));
@@ -89,7 +89,7 @@ fn host() -> Host {
 }
 
 #[test]
-fn rights_that_change_faster_than_they_take_effect_do_take_effect() {
+fn rights_that_change_fast_do_take_effect() {
     let mut scenario = simulation(&format!("length_ms = 200\n{SHARED}")).scenario;
     scenario.costs.rights = Nanos(scenario.tick.0 * 4);
     let report = run(&scenario, &mut Fickle(false));
@@ -98,7 +98,7 @@ fn rights_that_change_faster_than_they_take_effect_do_take_effect() {
 }
 
 #[test]
-fn a_trace_with_helpers_and_threads_of_the_kernel_has_none_waiting_beside_idle_cores() {
+fn trace_with_helpers_has_no_wait_beside_idle_cores() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/sim/threads.toml");
     let Simulation { mut scenario, config, .. } = Simulation::load(path.as_ref()).unwrap();
     scenario.length = Nanos::from_millis(1_200);

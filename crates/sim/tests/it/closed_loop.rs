@@ -39,7 +39,7 @@ fn leftover_used(scenario: &Scenario, report: &Report) -> f64 {
 }
 
 #[test]
-fn the_invariants_hold_with_late_refused_and_lost_actions_and_a_changing_host() {
+fn invariants_hold_with_faulty_actions_on_a_changing_host() {
     for shares in [true, false] {
         for seed in 0..6 {
             let mut scenario = load_steps(shares);
@@ -82,7 +82,7 @@ fn a_run_is_the_same_to_the_byte_each_time() {
 }
 
 #[test]
-fn lc_keeps_the_tail_that_it_has_alone_and_be_fills_what_it_leaves() {
+fn lc_keeps_its_tail_and_be_fills_what_it_leaves() {
     for shares in [true, false] {
         let host = host(4, 1, shares);
         let mut together = scenario(host.clone());
@@ -146,7 +146,7 @@ fn a_runaway_service_does_not_take_its_neighbour_down() {
 }
 
 #[test]
-fn a_core_that_leaves_and_returns_is_done_without_and_used_again() {
+fn core_that_leaves_and_returns_is_used_again() {
     for shares in [true, false] {
         let host = host(3, 1, shares);
         let mut scenario = scenario(host.clone());

@@ -124,7 +124,7 @@ fn crowded(host: &Host, seed: u64) -> Scenario {
 }
 
 #[test]
-fn the_invariants_hold_with_the_controllers_and_a_back_end_that_refuses_and_loses() {
+fn controllers_keep_invariants_on_a_faulty_back_end() {
     for shares in [true, false] {
         let host = seeing(4, shares);
         for seed in 0..6 {

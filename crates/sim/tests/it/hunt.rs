@@ -5,7 +5,7 @@
 use quell_sim::fuzz;
 
 #[test]
-fn random_scenarios_find_nothing_in_the_policies_that_keep_the_invariants() {
+fn random_scenarios_find_nothing_in_promising_policies() {
     let found: Vec<String> = (0..60)
         .flat_map(|seed| fuzz::PROMISE.map(|policy| (seed, policy)))
         .filter_map(|(seed, policy)| {

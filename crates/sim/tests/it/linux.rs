@@ -104,7 +104,7 @@ fn lu_on_nodes_two_hops_apart_is_slow_without_groups_of_its_own() {
 }
 
 #[test]
-fn threads_that_only_compute_take_as_much_longer_as_they_have_fewer_cores() {
+fn computing_threads_slow_down_with_fewer_cores() {
     let ep = "[[task]]\nname = \"ep\"\nmodel = \"nas-ep\"\nthreads = 16\ncores = \"8-23\"\nlength_permille = 50\n";
     let time = |fix: &str| {
         let kernel = format!("[kernel]\nmodel = \"linux-4.1\"\n{fix}");

@@ -81,7 +81,7 @@ fn churn(shares: bool, minutes: u64) -> Scenario {
 }
 
 #[test]
-fn an_hour_under_load_hotplug_and_churn_is_replayed_byte_for_byte() {
+fn hour_of_hotplug_and_churn_is_replayed_byte_for_byte() {
     for (name, shares, minutes) in [("quell", true, 60), ("quell", false, 10), ("static", true, 5)]
     {
         let scenario = churn(shares, minutes);

@@ -173,7 +173,7 @@ fn crawler_does_not_hold_up_a_cache() {
 }
 
 #[test]
-fn requests_wait_for_a_collector_that_stops_their_world_and_for_no_other() {
+fn requests_wait_only_for_a_collector_of_their_task() {
     let mut scenario = one_core(true);
     let mut stops = worker(&scenario.host, 1, &[(0, 300)]);
     let collector = Helper { threads: 2, ..helper("collector", 100 * MS, 3 * MS) };
@@ -326,7 +326,7 @@ fn overloaded(seed: u64) -> Option<Scenario> {
 }
 
 #[test]
-fn kernel_threads_of_random_hosts_run_however_overloaded_their_services_are() {
+fn kernel_threads_run_beside_overloaded_services() {
     let (mut hosts, mut starved) = (0, 0);
     for seed in 0..700 {
         let Some(mut scenario) = overloaded(seed) else { continue };

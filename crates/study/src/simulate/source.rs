@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_changes_with_the_file_its_keys_and_the_files_that_it_names() {
+    fn fingerprint_changes_with_file_keys_and_named_files() {
         let folder = tempfile::tempdir().unwrap();
         let [file, costs] = ["x.toml", "costs.json"].map(|name| folder.path().join(name));
         let text = "version = 1\nlength_ms = 2\n[machine]\nphysical = 3\n[host]\ncosts = { mechanism = \"costs.json\" }\n\

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_the_host_cannot_run_is_a_row_and_a_name_that_nobody_has_is_an_error() {
+    fn unusable_policy_is_a_row_and_unknown_name_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let spec = spec(folder.path());
         let with = |policies: &str| SweepSpec {

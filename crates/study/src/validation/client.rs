@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn network_and_client_have_the_percentiles_that_they_were_made_from() {
+    fn network_and_client_have_the_percentiles_they_came_from() {
         assert!((network(MEDIAN_US) - 0.5).abs() < 1e-9);
         assert!((network(alone_us()) - 0.999).abs() < 1e-4);
         assert!((alone_us() - 36.0).abs() < 0.5, "{}", alone_us());

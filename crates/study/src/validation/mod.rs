@@ -209,7 +209,7 @@ mod tests {
     use quell_terminal::Silent;
 
     #[test]
-    fn every_target_belongs_to_a_figure_and_a_third_at_least_is_held_out() {
+    fn targets_belong_to_figures_and_a_third_is_held_out() {
         for (at, target) in TARGETS.iter().enumerate() {
             assert!(FIGURES.iter().any(|figure| figure.name == target.figure), "{target:?}");
             assert!(

@@ -40,24 +40,24 @@ fn services_serve_alone_what_their_models_were_made_for() {
 }
 
 #[test]
-fn shenango_harms_the_tail_that_caladan_keeps_beside_a_full_memory() {
+fn shenango_harms_the_tail_that_caladan_keeps() {
     let verdicts = judged("memcached-stream");
     met(&verdicts, "caladan_throughput_percent");
     met(&verdicts, "shenango_tail_times");
 }
 
 #[test]
-fn a_collection_takes_as_long_as_published_and_caladan_keeps_the_tail_meanwhile() {
+fn collection_takes_as_long_as_published() {
     met(&judged("gc"), "pause_ms");
 }
 
 #[test]
-fn queueing_grows_by_half_of_the_time_that_passes_once_half_of_the_capacity_is_gone() {
+fn queueing_grows_by_half_once_half_of_the_capacity_is_gone() {
     met(&judged("halved-capacity"), "growth_us_in_10_us");
 }
 
 #[test]
-fn storage_answers_about_as_alone_and_silo_slightly_later_at_low_load() {
+fn storage_answers_as_alone_and_silo_later_at_low_load() {
     let verdicts = judged("colocations");
     met(&verdicts, "storage_tail_times");
     met(&verdicts, "silo_low_tail_times");
@@ -65,14 +65,14 @@ fn storage_answers_about_as_alone_and_silo_slightly_later_at_low_load() {
 }
 
 #[test]
-fn three_services_keep_their_tails_through_load_steps_and_burst_beyond_their_guarantee() {
+fn services_keep_tails_in_load_steps_and_burst_beyond_guarantee() {
     let verdicts = judged("five-tasks");
     met(&verdicts, "burst_cores");
     met(&verdicts, "batch_gives_way_percent");
 }
 
 #[test]
-fn eleven_services_leave_cores_to_batch_work_for_microseconds_of_tail() {
+fn eleven_services_leave_cores_for_microseconds_of_tail() {
     let verdicts = judged("many-services");
     met(&verdicts, "tail_extra_us");
     met(&verdicts, "batch_cores");
@@ -86,7 +86,7 @@ fn a_single_hog_alternates_between_no_core_and_one() {
 }
 
 #[test]
-fn bandwidth_control_alone_suffices_at_low_load_and_not_at_high_load() {
+fn bandwidth_control_alone_suffices_at_low_load_only() {
     let verdicts = judged("ablation");
     met(&verdicts, "low_bandwidth_alone_times");
     met(&verdicts, "high_bandwidth_alone_times");
@@ -96,21 +96,21 @@ fn bandwidth_control_alone_suffices_at_low_load_and_not_at_high_load() {
 }
 
 #[test]
-fn caladan_serves_more_than_elfen_and_leaves_more_to_batch_work_at_low_load() {
+fn caladan_serves_and_leaves_more_than_elfen_at_low_load() {
     let verdicts = judged("elfen");
     met(&verdicts, "throughput_times");
     met(&verdicts, "low_batch_times");
 }
 
 #[test]
-fn a_delay_target_below_10_us_costs_batch_work_where_cores_are_not_guaranteed() {
+fn delay_below_10_us_costs_batch_without_guarantees() {
     let verdicts = judged("queueing-delay");
     met(&verdicts, "burst_batch_below_10_us_percent");
     met(&verdicts, "tail_below_10_us_percent");
 }
 
 #[test]
-fn idling_siblings_early_costs_batch_work_and_never_doing_so_costs_the_tail() {
+fn idling_siblings_early_costs_batch_and_never_the_tail() {
     let verdicts = judged("sibling-threshold");
     met(&verdicts, "batch_below_median_percent");
     met(&verdicts, "never_batch_percent");
@@ -118,7 +118,7 @@ fn idling_siblings_early_costs_batch_work_and_never_doing_so_costs_the_tail() {
 }
 
 #[test]
-fn the_published_bandwidth_limit_keeps_the_tail_and_none_does_not() {
+fn published_bandwidth_limit_keeps_the_tail() {
     let verdicts = judged("bandwidth-limit");
     met(&verdicts, "tail_at_limit_times");
     met(&verdicts, "tail_without_limit_times");

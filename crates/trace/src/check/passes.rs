@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_says_nothing_of_its_own_group_or_when_it_compared_nothing() {
+    fn pass_says_nothing_of_its_own_group_or_without_comparison() {
         use PassOutcome::{Kept, Moved, NotDesignated};
         assert_eq!(left(Kept, vec![group("0-3", 1, 0)]), None);
         assert_eq!(

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_held_throughout_fills_the_window_but_for_one_part() {
+    fn lasting_state_fills_the_window_but_for_one_part() {
         let mut window = Window::new(ms(100));
         window.add(ms(3), ms(60_001));
         let share = window.share(ms(60_001));

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_attached_last_counts_and_a_detached_core_is_not_judged() {
+    fn last_attached_counts_and_detached_core_is_not_judged() {
         let log = format!(
             "{TWO_CORES}CPU0 attaching NULL sched-domain.\nCPU1 attaching NULL sched-domain.\n"
         );

@@ -108,7 +108,7 @@ fn by_the_old_rule_all_cores_have_the_groups_of_core_0() {
 }
 
 #[test]
-fn groups_built_from_core_0_are_found_with_the_nodes_that_share_them_all() {
+fn groups_built_from_core_0_are_found_with_their_nodes() {
     let machine = Machine::of_the_paper(2, 1);
     let report = lint(&machine.trees(&DomainRules::LINUX_4_1));
     assert_eq!(rules(&report).iter().min(), Some(&Rule::OwnGroup));
@@ -139,7 +139,7 @@ fn lost_levels_are_found_in_one_dump_and_between_two() {
 }
 
 #[test]
-fn a_host_without_domains_is_found_and_isolated_cores_are_wanted_so() {
+fn host_without_domains_is_found_unless_isolated() {
     let machine = Machine::flat(4, 1);
     let trees = machine.trees(&DomainRules::LINUX_6_7);
     let none: Vec<CoreDomains> =

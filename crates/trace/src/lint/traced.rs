@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_lost_at_a_hotplug_are_found_against_those_of_the_same_cores() {
+    fn levels_lost_at_hotplug_are_found() {
         let all = topology().all();
         let begin = What::Exit { thread: 1 };
         for (has_nodes, verdict) in [(true, Verdict::Clean), (false, Verdict::Violated)] {

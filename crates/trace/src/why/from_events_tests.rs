@@ -314,7 +314,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn windows_with_losses_are_charged_in_full_and_never_to_the_service(
+    fn windows_with_losses_are_charged_but_not_to_the_service(
         record in proptest::collection::vec(any_step(), 0..100),
         lost in proptest::collection::vec((0..1_000_000u64, 0..2u16, 1..9u64), 1..4),
         from in 0..1_000_000u64,

@@ -145,7 +145,7 @@ fn a_switch_that_was_not_told_is_put_where_the_wake_up_preempts() {
 }
 
 #[test]
-fn waiting_beneath_a_hog_is_charged_to_it_and_behind_batch_work_to_its_kernel_section() {
+fn waiting_is_charged_to_hogs_and_kernel_sections() {
     for (who, cause) in [
         (hog(), Cause::Behind(hog().name)),
         (batch(), Cause::KernelSection(batch().name)),
@@ -166,7 +166,7 @@ fn waiting_beneath_a_hog_is_charged_to_it_and_behind_batch_work_to_its_kernel_se
 }
 
 #[test]
-fn a_request_that_queues_behind_a_backlog_is_charged_to_what_made_it() {
+fn request_behind_a_backlog_is_charged_to_its_cause() {
     let blame = Script::default()
         .switch(0, hog(), idle(), Left::Sleeping)
         .wake(100)
@@ -210,7 +210,7 @@ fn softirqs_stops_and_stolen_time_have_their_own_names() {
 }
 
 #[test]
-fn a_gap_of_the_load_generator_explains_what_the_service_did_not_see() {
+fn gap_of_the_load_generator_explains_a_late_request() {
     let script = Script::default()
         .switch(0, idle(), batch(), Left::Sleeping)
         .wake(1_000)
@@ -226,7 +226,7 @@ fn a_gap_of_the_load_generator_explains_what_the_service_did_not_see() {
 }
 
 #[test]
-fn a_core_that_takes_nobody_up_while_the_whole_machine_stands_still_is_not_in_the_kernel() {
+fn stopped_machine_is_not_charged_to_the_kernel() {
     let script = Script::default().switch(0, batch(), idle(), Left::Sleeping).wake(100).switch(
         1_100,
         service(),
@@ -307,7 +307,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn whatever_was_recorded_a_window_is_charged_in_full_and_no_more(
+    fn any_window_is_charged_in_full_and_no_more(
         record in proptest::collection::vec(any_step(), 0..200),
         windows in proptest::collection::vec((0..1_000_000u64, 1..500_000u64), 1..8),
     ) {

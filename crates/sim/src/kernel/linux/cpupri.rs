@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lowest_priority_below_the_own_is_found_among_usable_cores() {
+    fn lowest_priority_below_own_is_found_among_usable_cores() {
         let mut cores = RealtimeCores::new(4);
         let all: CoreSet = (0..4).map(CoreId).collect();
         assert_eq!(cores.lowest(&all, 99), None);

@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_preempts_under_cfs_and_waits_for_the_slice_under_eevdf() {
+    fn sleeper_preempts_under_cfs_and_waits_under_eevdf() {
         for picker in PICKERS {
             let mut queue = queue(picker);
             queue.put(Entity::Thread(0), 1_024, Arrival::New, 0);

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_thread_has_its_whole_weight_and_a_sleeper_loses_it_as_the_metric_says() {
+    fn load_is_full_when_new_and_decays_as_the_metric_says() {
         for (metric, after) in
             [(LoadMetric::Contribution, 190..230), (LoadMetric::Average, 820..826)]
         {

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_past_the_bound_leave_out_neither_the_own_nor_the_busiest() {
+    fn groups_past_the_bound_keep_the_own_and_the_busiest() {
         let mut notes = PassNotes { groups: Some(Vec::new()), ..PassNotes::default() };
         // A first look is forgotten.
         notes.note_group(&GroupStats::default(), true);

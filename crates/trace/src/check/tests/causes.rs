@@ -382,7 +382,7 @@ fn without_passes_the_loads_of_real_groups_count() {
 }
 
 #[test]
-fn the_plan_is_to_blame_only_where_affinity_withholds_what_it_allows() {
+fn plan_is_blamed_only_where_affinity_withholds_it() {
     let mut stream = Stream::of(2);
     stream.hog_and_waiter(1, "0-1");
     stream.idle(300);

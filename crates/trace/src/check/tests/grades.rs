@@ -25,7 +25,7 @@ fn cores_without_a_common_domain_are_grade_b() {
 }
 
 #[test]
-fn a_thread_whose_affinity_nobody_told_is_no_violation_and_no_acquittal() {
+fn thread_of_unknown_affinity_is_no_violation() {
     let mut stream = Stream::of(2);
     stream.switch(0, nobody(), 5, Left::Sleeping);
     stream.switch(1, fair(11, "hog"), 12, Left::Preempted);
@@ -60,7 +60,7 @@ fn wake_ups_onto_busy_cores_are_told_apart_by_cache() {
 }
 
 #[test]
-fn a_heavy_thread_that_hides_idle_cores_in_an_average_is_group_imbalance() {
+fn heavy_thread_that_hides_idle_cores_is_group_imbalance() {
     let mut stream = Stream::on(Topology::regular(2, 2, 1).unwrap());
     stream.show(fair(20, "heavy"), 0, Activity::Running, "0");
     stream.show(fair(21, "light"), 3, Activity::Running, "3");
@@ -77,7 +77,7 @@ fn a_heavy_thread_that_hides_idle_cores_in_an_average_is_group_imbalance() {
 }
 
 #[test]
-fn passes_of_the_balancer_tell_never_balanced_from_balanced_in_vain() {
+fn passes_distinguish_not_balanced_from_balanced_in_vain() {
     for (core, label) in [(0, Label::BalancedInVain), (1, Label::NeverBalanced)] {
         let mut stream = Stream::of(2);
         stream.hog_and_waiter(1, "0-1");
@@ -114,7 +114,7 @@ fn managed(planned: &str) -> Managed {
 }
 
 #[test]
-fn a_managed_thread_is_judged_by_the_plan_and_not_by_its_affinity() {
+fn managed_thread_is_judged_by_the_plan() {
     let mut stream = Stream::of(2);
     stream.hog_and_waiter(1, "1");
     stream.idle(500);
@@ -136,7 +136,7 @@ fn a_managed_thread_that_a_cap_holds_back_is_explained() {
 }
 
 #[test]
-fn in_a_simulation_a_thread_waits_although_the_core_that_it_is_filed_under_idles() {
+fn simulated_thread_waits_though_its_filed_core_idles() {
     let mut stream = Stream::of(2);
     stream.show(fair(11, "hog"), 0, Activity::Running, "0");
     stream.show(fair(12, "waiter"), 1, Activity::Waiting, "0-1");

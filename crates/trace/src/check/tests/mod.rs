@@ -27,7 +27,7 @@ fn a_waiter_beside_an_idle_core_is_a_violation_of_grade_a() {
 }
 
 #[test]
-fn threads_that_take_turns_on_one_core_beside_an_idle_one_are_a_violation() {
+fn threads_that_share_a_core_beside_an_idle_one_are_found() {
     let mut stream = Stream::of(2);
     stream.hog_and_waiter(1, "0-1");
     for turn in 0..100 {
@@ -82,7 +82,7 @@ fn waiters_are_named_with_what_each_waited_whoever_came_first() {
 }
 
 #[test]
-fn who_comes_and_goes_before_others_is_named_once_and_where_it_waits() {
+fn thread_that_comes_and_goes_is_named_once() {
     let mut stream = Stream::of(2);
     stream.show(runner(11, "realtime", Rank::realtime(1)), 1, Activity::Running, "0-1");
     stream.show(fair(12, "waiter"), 1, Activity::Waiting, "0-1");
@@ -101,7 +101,7 @@ fn who_comes_and_goes_before_others_is_named_once_and_where_it_waits() {
 }
 
 #[test]
-fn short_interruptions_do_not_hide_a_violation_unless_strictly_asked() {
+fn short_interruptions_hide_a_violation_only_if_strict() {
     let mut stream = Stream::of(2);
     stream.hog_and_waiter(1, "0-1");
     for _ in 0..30 {
@@ -136,7 +136,7 @@ fn a_balance_ends_the_violation_and_is_in_its_evidence() {
 }
 
 #[test]
-fn a_waiter_that_others_overtake_is_found_although_balances_go_on() {
+fn overtaken_waiter_is_found_although_balances_go_on() {
     let mut stream = Stream::of(2);
     stream.hog_and_waiter(1, "0-1");
     for thread in 100..130 {
@@ -164,7 +164,7 @@ fn across_a_loss_nothing_is_concluded() {
 }
 
 #[test]
-fn what_rests_on_the_silence_of_a_core_that_lost_events_is_taken_back() {
+fn findings_on_a_core_that_lost_events_are_taken_back() {
     let silent = |lost: bool| {
         let mut stream = Stream::of(2);
         stream.hog_and_waiter(1, "0-1");
@@ -275,7 +275,7 @@ fn a_sampler_concludes_nothing_from_looks_that_are_far_apart() {
 }
 
 #[test]
-fn a_suspicion_that_is_gone_when_a_late_look_comes_does_not_count() {
+fn suspicion_gone_at_a_late_look_does_not_count() {
     let mut stream = Stream::of(2);
     let calm = stream.look();
     stream.hog_and_waiter(1, "0-1");

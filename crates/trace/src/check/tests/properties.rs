@@ -168,7 +168,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn where_all_allowed_cores_of_waiters_are_busy_nothing_is_reported(
+    fn nothing_is_reported_where_all_allowed_cores_are_busy(
         masks in masks(),
         acts in prop::collection::vec(act(), 1..200),
     ) {
@@ -184,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn a_movable_waiter_beside_an_idle_core_for_longer_than_the_window_is_reported(
+    fn waiter_beside_an_idle_core_past_the_window_is_reported(
         waits in 101..400_u64,
         noise in prop::collection::vec((0..5_u64, 2..CORES, 30..40_i32), 0..300),
         threshold in 1..=1000_u16,
@@ -206,7 +206,7 @@ proptest! {
     }
 
     #[test]
-    fn what_comes_a_window_after_a_keyframe_does_not_depend_on_what_came_before_it(
+    fn findings_a_window_after_a_keyframe_ignore_the_past(
         masks in masks(),
         acts in prop::collection::vec(act(), 20..200),
         cut in 1..8_usize,

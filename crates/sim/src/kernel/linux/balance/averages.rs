@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heavy_thread_hides_idle_cores_from_averages_and_not_from_least_loads() {
+    fn heavy_thread_hides_idle_cores_from_averages_alone() {
         // Section 3.1: a thread of R beside idle cores, and a group in which two light threads share each core.
         let local = group(&[1_024, 0, 0, 0], 1);
         let busiest = GroupStats { kind: GroupKind::Overloaded, ..group(&[32, 32, 32, 32], 8) };

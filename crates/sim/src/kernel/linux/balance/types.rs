@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn since_6_6_busy_cores_leave_groups_uneven_and_siblings_give_one() {
+    fn since_6_6_busy_cores_take_nothing_and_siblings_give_one() {
         let level = Level { prefers_siblings: true, ..level(2) };
         let uneven = stats(group(1, 4, GroupKind::HasSpare), group(4, 4, GroupKind::FullyBusy));
         assert_eq!(imbalance(&uneven, &level, BUSY), Ok(Amount::Threads(1)));

@@ -234,7 +234,7 @@ fn kicked_past_a_busy_core(model: KernelModel) -> CoreSet {
 }
 
 #[test]
-fn no_core_balances_if_the_lowest_tickless_one_became_busy_until_5_1() {
+fn until_5_1_a_busy_lowest_tickless_core_ends_balancing() {
     let found = |model| kicked_past_a_busy_core(model).len();
     assert_eq!(found(KernelModel::LINUX_4_1), 1);
     assert_eq!(found(KernelModel::LINUX_5_4), 2);
@@ -394,7 +394,7 @@ fn workers_of_a_full_node(model: KernelModel) -> Nanos {
 }
 
 #[test]
-fn woken_threads_find_cores_of_other_nodes_only_with_the_papers_fix() {
+fn woken_threads_find_other_nodes_only_with_the_papers_fix() {
     let fix = Fixes { overload_on_wakeup: Fix::Paper, ..Fixes::default() };
     let [bug, fixed] = [KernelModel::LINUX_4_1, with(fix)].map(workers_of_a_full_node);
     assert!(bug > Nanos::from_millis(200), "{bug} wasted without the fix");
