@@ -46,6 +46,25 @@ fn siblings_slow_each_other_down_as_the_table_says() {
 }
 
 #[test]
+fn work_on_a_core_of_half_the_capacity_takes_twice_as_long() {
+    for kernel in ["", "[kernel]\nmodel = \"linux-6.12\"\n"] {
+        let text = format!(
+            "version = 1\nlength_ms = 20\nwarm_up_ms = 0\n[machine]\nphysical = 2\nmanaged = \"0-1\"\n\
+             capacities = [512, 1024]\n[host]\npolicy = \"linux-default\"\ncores = \"shared\"\n\
+             costs = {{ switch_ns = 0 }}\n{kernel}{}{}",
+            batch("hog", 1, "cores = \"0\""),
+            batch("hog", 1, "cores = \"1\"").replace("\"hog\"\nmodel", "\"fast\"\nmodel"),
+        );
+        let none = |_: &str| unreachable!("it names no file");
+        let simulation = Simulation::parse(&text, "test.toml", "test", &none).unwrap();
+        let report = run(&simulation.scenario, simulation.driver().unwrap().as_mut());
+        assert_eq!(report.broken, []);
+        let work: Vec<u64> = report.tasks.iter().map(|task| task.work.0 / 100_000).collect();
+        assert_eq!(work, [100, 200], "tenths of a millisecond under {kernel:?}");
+    }
+}
+
+#[test]
 fn streams_share_what_the_memory_has() {
     let one = outcome(&batch("stream-dram", 1, ""), 10);
     let all = outcome(&batch("stream-dram", 22, ""), 10);
