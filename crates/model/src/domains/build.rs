@@ -119,11 +119,15 @@ impl Builder {
         // A cache that nodes share (sub-NUMA clusters) ends at the node.
         let same_cache = |a: usize, b: usize| cores[a].llc == cores[b].llc && same_node(a, b);
         if let Some(clusters) = topology.clusters().filter(|_| rules.clusters) {
-            let cluster = |at: usize| topology.position(cores[at].id).map(|at| clusters[at]);
-            // Siblings share all caches of their core, and a cluster ends at the last-level cache.
-            let siblings = |a: usize, b: usize| cores[a].physical == cores[b].physical;
+            // Siblings are in one cluster, that of the first of them.
+            let first = |at: usize| {
+                let siblings = topology.siblings(cores[at].id).first();
+                siblings.filter(|first| *first < cores[at].id).unwrap_or(cores[at].id)
+            };
+            let cluster = |at: usize| topology.position(first(at)).map(|at| clusters[at]);
+            // A cluster ends at the last-level cache.
             let shares = |a, b| cluster(a) == cluster(b) && same_cache(a, b);
-            add("CLS", false, &|a, b| siblings(a, b) || shares(a, b));
+            add("CLS", false, &shares);
         }
         add("MC", false, &same_cache);
         add(rules.node_level, false, &same_node);
@@ -308,7 +312,7 @@ mod tests {
         (0..count).map(core).collect()
     }
 
-    /// Any symmetric distances, some cores off line.
+    /// Any symmetric distances and clusters, some cores off line.
     fn machines() -> impl Strategy<Value = Machine> {
         (1usize..7, 1usize..3, 1usize..3, 1usize..3).prop_flat_map(
             |(nodes, caches, physical, siblings)| {
@@ -316,7 +320,8 @@ mod tests {
                 let count = nodes * caches * physical * siblings;
                 let distances = proptest::collection::vec(distance, nodes * nodes);
                 let online = proptest::collection::vec(prop::bool::weighted(0.9), count);
-                (distances, online).prop_map(move |(numbers, online)| {
+                let clusters = proptest::option::of(proptest::collection::vec(0u16..4, count));
+                (distances, online, clusters).prop_map(move |(numbers, online, clusters)| {
                     let distance = |a: usize, b: usize| match a == b {
                         true => 10,
                         false => numbers[a.min(b) * nodes + a.max(b)],
@@ -327,7 +332,10 @@ mod tests {
                     let online =
                         topology.all().iter().filter(|core| online[core.index()]).collect();
                     let distances = NodeDistances::new(&rows).unwrap();
-                    let topology = topology.with_distances(distances).unwrap();
+                    let mut topology = topology.with_distances(distances).unwrap();
+                    if let Some(clusters) = clusters {
+                        topology = topology.with_clusters(clusters).unwrap();
+                    }
                     Machine { topology, online }
                 })
             },
