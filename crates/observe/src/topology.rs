@@ -1,20 +1,14 @@
 //! The topology of this host, from sysfs.
-//!
-//! A core that is offline has no topology files: it stands alone, on its node, until it comes online and
-//! the topology is read again. Files that a kernel or a virtual machine leaves out have a stand-in: without
-//! sibling lists each core is a physical core, without cache files a package is one last-level cache, without tables of
-//! distances none is known.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use quell_model::{Core, CoreId, CoreSet, NodeDistances, Topology};
+use quell_model::{CoreSet, Topology};
+use quell_os::topology::SYSFS;
 
 use super::ObserveError;
-
-const SYSFS: &str = "/sys/devices/system/cpu";
 
 /// The topology of this host: all cores that are present, offline ones too.
 ///
@@ -45,107 +39,15 @@ pub fn possible() -> Result<CoreSet, ObserveError> {
 /// # Errors
 /// As [`read`].
 pub fn read_at(root: &Path) -> Result<Topology, ObserveError> {
-    let present = list(&root.join("present")).or_else(|_| list(&root.join("online")))?;
-    let mut physical = Groups::default();
-    let mut llc = Groups::default();
-    let cores = present.iter().map(|id| {
-        let directory = root.join(format!("cpu{id}"));
-        Core {
-            id,
-            physical: physical.number(id, &siblings(&directory)),
-            llc: llc.number(id, &cache_domain(&directory)),
-            node: node(&directory).unwrap_or(0),
-        }
-    });
-    let topology = Topology::new(cores.collect()).map_err(|error| ObserveError::Format {
-        path: root.display().to_string(),
-        what: error.to_string(),
-    })?;
-    let without = topology.clone();
-    Ok(match distances(root, &topology) {
-        Some(distances) => topology.with_distances(distances).unwrap_or(without),
-        None => topology,
-    })
-}
-
-/// The distances of nodes with cores, where those are numbered without holes. Others, of memory alone, come behind them.
-fn distances(root: &Path, topology: &Topology) -> Option<NodeDistances> {
-    let last = topology.cores().iter().map(|core| core.node).max()?;
-    let row = |node: u16| -> Option<Vec<u32>> {
-        let core = topology.cores().iter().find(|core| core.node == node)?;
-        let path = root.join(format!("cpu{}/node{node}/distance", core.id));
-        let text = fs::read_to_string(path).ok()?;
-        let numbers = text.split_whitespace().take(usize::from(last) + 1);
-        numbers.map(|number| number.parse().ok()).collect()
-    };
-    let rows: Vec<Vec<u32>> = (0..=last).map(row).collect::<Option<_>>()?;
-    NodeDistances::new(&rows).ok()
-}
-
-/// Numbers groups of cores in the order of their first members.
-#[derive(Default)]
-struct Groups {
-    members: Vec<CoreSet>,
-}
-
-impl Groups {
-    /// The number of the core's group; a core that no list names is a group of its own.
-    fn number(&mut self, core: CoreId, listed: &CoreSet) -> u16 {
-        let known = self.members.iter().position(|group| group.contains(core));
-        let at = known.unwrap_or_else(|| {
-            self.members.push(listed.union(&CoreSet::of(core)));
-            self.members.len() - 1
-        });
-        at as u16
-    }
-}
-
-fn siblings(directory: &Path) -> CoreSet {
-    // The first name is that of kernels since 5.3, the second the older one.
-    ["topology/core_cpus_list", "topology/thread_siblings_list"]
-        .iter()
-        .find_map(|name| list(&directory.join(name)).ok())
-        .unwrap_or_default()
-}
-
-/// The cores that share the last level of cache.
-fn cache_domain(directory: &Path) -> CoreSet {
-    let shared =
-        (0..8).map(|index| directory.join(format!("cache/index{index}"))).filter_map(|index| {
-            let level: u32 = fs::read_to_string(index.join("level")).ok()?.trim().parse().ok()?;
-            Some((level, list(&index.join("shared_cpu_list")).ok()?))
-        });
-    shared
-        // A first level alone is no domain: caches were not enumerated.
-        .filter(|&(level, _)| level > 1)
-        .max_by_key(|&(level, _)| level)
-        .map(|(_, cores)| cores)
-        .or_else(|| list(&directory.join("topology/package_cpus_list")).ok())
-        .or_else(|| list(&directory.join("topology/core_siblings_list")).ok())
-        .unwrap_or_default()
-}
-
-fn node(directory: &Path) -> Option<u16> {
-    fs::read_dir(directory).ok()?.flatten().find_map(|entry| {
-        let name = entry.file_name();
-        name.to_str()?.strip_prefix("node")?.parse().ok()
-    })
+    quell_os::topology::read_at(root).map_err(unreadable)
 }
 
 pub(super) fn list(path: &Path) -> Result<CoreSet, ObserveError> {
-    let text = fs::read_to_string(path).map_err(|source| unreadable(path, source))?;
-    parse(path, &text)
+    quell_os::topology::list(path).map_err(unreadable)
 }
 
-fn parse(path: &Path, text: &str) -> Result<CoreSet, ObserveError> {
-    text.parse().map_err(|error: quell_model::CoreListError| ObserveError::Format {
-        path: path.display().to_string(),
-        what: error.to_string(),
-    })
-}
-
-fn unreadable(path: &Path, source: io::Error) -> ObserveError {
-    ObserveError::Kernel { what: format!("reading {}", path.display()), source }
+fn unreadable(source: io::Error) -> ObserveError {
+    ObserveError::Kernel { what: "reading the host's cores".to_owned(), source }
 }
 
 /// Notices cores that go offline or come online: one `pread` a look.
@@ -167,7 +69,7 @@ impl Hotplug {
 
     fn at(root: &Path) -> Result<Hotplug, ObserveError> {
         let path = root.join("online");
-        let file = File::open(&path).map_err(|source| unreadable(&path, source))?;
+        let file = File::open(&path).map_err(unreadable)?;
         let mut hotplug = Hotplug { file, path, online: CoreSet::EMPTY };
         hotplug.online = hotplug.look()?;
         Ok(hotplug)
@@ -194,14 +96,18 @@ impl Hotplug {
     fn look(&self) -> Result<CoreSet, ObserveError> {
         // CORES_MAX cores, every other one, are under 5,000 bytes.
         let mut text = [0; 8192];
-        let length =
-            self.file.read_at(&mut text, 0).map_err(|source| unreadable(&self.path, source))?;
-        parse(&self.path, &String::from_utf8_lossy(&text[..length]))
+        let length = self.file.read_at(&mut text, 0).map_err(unreadable)?;
+        let text = String::from_utf8_lossy(&text[..length]);
+        quell_os::topology::parse(&self.path, &text).map_err(unreadable)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use quell_model::{CoreId, NodeDistances};
+
     use super::*;
 
     /// A sysfs tree in a temporary directory.

@@ -1,5 +1,6 @@
 //! Safe wrappers of the system calls that several crates need: the clock, shared mappings, handles on threads and
-//! processes, scheduling attributes, settings of the calling thread, and the path of a connection.
+//! processes, scheduling attributes, settings of the calling thread, the path of a connection, and the
+//! cores of the host.
 //!
 //! Nothing here changes another thread or process: only the crate `act` does.
 
@@ -16,6 +17,7 @@ pub mod sched;
 pub mod tcp;
 mod thread;
 mod thread_clock;
+pub mod topology;
 
 pub use exists::exists;
 pub use group::id as group_id;
