@@ -49,6 +49,8 @@ pub(crate) struct Channel {
     pub readiness: Arc<dyn Readiness>,
     /// Of bulk data across a network.
     pub path: Option<Arc<dyn Path>>,
+    /// The thread of the endpoint that sends and reads it, if it is placed: no other does.
+    pub thread: Option<usize>,
     /// Of that path, as far as it is known.
     pub rtt: Nanos,
     /// Since when bytes have waited for it, as the helper saw.
@@ -114,6 +116,7 @@ impl Channel {
             inbox: Some(Box::new(Inbox::new(transport.incoming, pool, is_timed))),
             readiness: transport.readiness,
             path: transport.path.filter(|_| class == Class::Throughput),
+            thread: None,
             rtt: Nanos::ZERO,
             waits_since: None,
             pace: None,

@@ -1,7 +1,7 @@
 //! How an endpoint is set up.
 
-use quell_model::Nanos;
-use quell_net_engine::scheduler::GrantLimits;
+use quell_model::{CoreSet, Nanos, Topology};
+use quell_net_engine::scheduler::{CopyPolicy, GrantLimits, InlineCopy, Placement};
 use quell_net_engine::{EndpointId, EngineConfig, Policies};
 
 use crate::count::NewCount;
@@ -28,6 +28,16 @@ pub struct EndpointConfig {
     /// Has channels of the throughput class that leave this host send a little less than the slowest link carries, where they
     /// would fill its queue. Other TCP connections over that link may take more of it then.
     pub paces: bool,
+    /// Has threads of the endpoint send and read its channels, each on the core that this policy chooses. `None`: the program's
+    /// threads do, and the kernel places them. A thread that is handed every message costs those that are alone a wake-up.
+    pub placement: Option<Box<dyn Placement>>,
+    /// Divides large reads and writes between the thread that calls and threads that only copy. By default it copies all
+    /// itself: that costs nothing where all cores have work.
+    pub copying: Box<dyn CopyPolicy>,
+    /// The cores of the host, which both policies are given. `None`: read from sysfs where one needs it.
+    pub topology: Option<Topology>,
+    /// Cores that both may use. `None`: those that the thread may use which makes the endpoint.
+    pub cores: Option<CoreSet>,
     /// The slice that threads ask the kernel for which often wait for latency sockets: the shorter, the sooner they run once
     /// they are woken beside bulk data (Linux 6.12). Threads that they start inherit it. Zero: they keep theirs.
     pub latency_slice: Nanos,
@@ -70,6 +80,10 @@ impl Default for EndpointConfig {
             throughput_channels: 1,
             channel_count: None,
             paces: true,
+            placement: None,
+            copying: Box::new(InlineCopy),
+            topology: None,
+            cores: None,
             // The kernel's least.
             latency_slice: Nanos::from_micros(100),
             insecure: false,

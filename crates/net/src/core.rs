@@ -1,12 +1,12 @@
 //! An endpoint's state, under its lock: the engine, the bytes of its sockets, and its channels.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::Waker;
 
 use quell_model::Nanos;
-use quell_net_engine::scheduler::{LatencyShare, Target};
+use quell_net_engine::scheduler::Target;
 use quell_net_engine::wire::Hello;
 use quell_net_engine::{ChannelId, Class, Engine, Key, Notice};
 
@@ -16,11 +16,12 @@ use crate::helper::LOOK;
 use crate::leading::Led;
 use crate::memory::Pool;
 use crate::outbox::{Outbox, Sent};
+use crate::placing::Placing;
+use crate::queue::SendQueue;
 use crate::socket::{Sockets, Wakers};
 use crate::stats::Origin;
 use crate::table::SideTable;
 use crate::transport::Transport;
-use crate::waiter::Waiter;
 
 /// Where peers are, and how they are reached again.
 #[derive(Clone, Copy, Debug)]
@@ -57,10 +58,10 @@ pub(crate) struct Core {
     pub pool: Arc<Pool>,
     pub listeners: BTreeMap<Key, Wakers>,
     pub routes: BTreeMap<IpAddr, Vec<Route>>,
-    /// Channels with something to send.
-    to_send: VecDeque<Key>,
-    /// Which class goes first where both have something to send.
-    share: LatencyShare,
+    /// Channels with something to send that the program's threads send on.
+    queue: SendQueue,
+    /// Threads that send and read channels on cores of theirs, where a policy places them.
+    pub placing: Option<Placing>,
     /// To be woken once the lock is free.
     pub wakes: Vec<Waker>,
     /// The same, for bulk data that has come: more may be on its way.
@@ -69,7 +70,7 @@ pub(crate) struct Core {
     pub missing: Vec<Key>,
     /// Peers to which a thread opens channels.
     pub reopening: BTreeSet<Key>,
-    pub helper: Arc<Waiter>,
+    helper: Waker,
     /// When the helper looks next, by itself.
     pub helper_until: Nanos,
     /// It looks only when it is woken.
@@ -86,8 +87,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub fn new(engine: Engine, helper: Arc<Waiter>) -> Core {
-        let share = LatencyShare::new(engine.config().latency_percent);
+    pub fn new(engine: Engine, helper: Waker) -> Core {
+        let queue = SendQueue::new(engine.config().latency_percent);
         Core {
             engine,
             sockets: Sockets::default(),
@@ -95,8 +96,8 @@ impl Core {
             pool: Arc::new(Pool::default()),
             listeners: BTreeMap::new(),
             routes: BTreeMap::new(),
-            to_send: VecDeque::new(),
-            share,
+            queue,
+            placing: None,
             wakes: Vec::new(),
             bulk_wakes: Vec::new(),
             missing: Vec::new(),
@@ -138,6 +139,7 @@ impl Core {
         }
         let channel = Channel::new(hello.class, peer, transport, origin, &self.pool);
         self.channels.insert(key, channel);
+        self.place(key);
         self.wake_helper();
         Ok(key)
     }
@@ -149,7 +151,7 @@ impl Core {
 
     /// Has the helper look.
     pub fn wake_helper(&mut self) {
-        self.wakes.push(Waker::from(Arc::clone(&self.helper)));
+        self.wakes.push(self.helper.clone());
     }
 
     /// Handles the engine's notices. Returns the wakers to call once the lock is free, those of readers of bulk data apart, and
@@ -172,12 +174,13 @@ impl Core {
                     let waiting = self.listeners.get_mut(&key).map(Wakers::take);
                     self.wakes.extend(waiting.into_iter().flatten());
                 }
-                Notice::Send(key) => self.to_send.push_back(key),
+                Notice::Send(key) => self.queue(key),
                 Notice::Pause(key, is_paused) => {
                     if let Some(channel) = self.channels.get_mut(key) {
                         channel.is_paused = is_paused;
                         self.wakes.extend(channel.next_leader());
                     }
+                    self.wake_thread_of(key);
                     self.wake_helper();
                 }
                 Notice::Close(key) => self.drop_channel(key),
@@ -197,7 +200,17 @@ impl Core {
             self.wake_helper();
         }
         let wakes = [std::mem::take(&mut self.wakes), std::mem::take(&mut self.bulk_wakes)];
-        (wakes, !self.to_send.is_empty())
+        let has_placed = self.placing.as_ref().is_some_and(Placing::has_sleeping_sender);
+        (wakes, !self.queue.is_empty() || has_placed)
+    }
+
+    /// A channel has something to send: its own thread does that, or whichever is next to send.
+    pub fn queue(&mut self, key: Key) {
+        let placed = self.channels.get(key).and_then(|channel| channel.thread);
+        match placed.and_then(|index| self.placing.as_mut()?.thread_mut(index)) {
+            Some(thread) => thread.queue.push(key),
+            None => self.queue.push(key),
+        }
     }
 
     fn free_written(&mut self, key: Key) {
@@ -209,48 +222,55 @@ impl Core {
     }
 
     /// The next channel with something to send on which no thread sends, its frames gathered: those of the latency class first,
-    /// up to their share, and for its threads only those.
+    /// up to their share, and for its threads only those. Wakes the threads of placed channels.
     pub fn next_sending(&mut self, only_latency: bool, now: Nanos) -> Option<Sending> {
-        while let Some(key) = self.next_to_send(only_latency, now) {
-            let Some(channel) = self.channels.get_mut(key).filter(|it| !it.is_blocked) else {
-                continue;
-            };
-            // A thread that sends looks for more before it leaves.
-            let Some(mut outbox) = channel.outbox.take() else { continue };
-            outbox.gather(&mut self.engine, key, &self.sockets, now);
-            channel.was_sent_on = true;
-            if outbox.is_empty() {
-                channel.outbox = Some(outbox);
-                continue;
-            }
-            let (class, rtt) = (channel.class, channel.rtt);
-            let has_both = self
-                .to_send
-                .iter()
-                .any(|other| self.channels.get(*other).is_some_and(|other| other.class != class));
-            self.share.sent(class, outbox.backlog(), has_both);
-            // Others choose another channel meanwhile, if there is one.
-            self.engine.channel_load(key, outbox.backlog(), false, rtt);
-            return Some(Sending { key, outbox });
+        if let Some(placing) = &mut self.placing {
+            placing.wake_senders(&mut self.wakes);
         }
-        None
+        loop {
+            let (next, leaves_bulk) = self.queue.next(only_latency, &self.channels);
+            if leaves_bulk {
+                // Its writers wait, or the helper looks.
+                self.leave_to_helper(now);
+            }
+            if let Some(sending) = self.gather(next?, None, now) {
+                return Some(sending);
+            }
+        }
     }
 
-    fn next_to_send(&mut self, only_latency: bool, now: Nanos) -> Option<Key> {
-        let is_bulk = |key: &Key| {
-            self.channels.get(*key).is_some_and(|channel| channel.class == Class::Throughput)
-        };
-        let latency = self.to_send.iter().position(|key| !is_bulk(key));
-        let bulk = self.to_send.iter().position(is_bulk);
-        let next = match self.share.next(latency.is_some(), bulk.is_some()) {
-            Some(Class::Throughput) if !only_latency => bulk,
-            _ => latency,
-        };
-        if next.is_none() && bulk.is_some() {
-            // Its writers wait, or the helper looks.
-            self.leave_to_helper(now);
+    /// The same for the thread of placed channels.
+    pub fn next_sending_of(&mut self, thread: usize, now: Nanos) -> Option<Sending> {
+        loop {
+            let placing = self.placing.as_mut()?.thread_mut(thread)?;
+            let (next, _) = placing.queue.next(false, &self.channels);
+            if let Some(sending) = self.gather(next?, Some(thread), now) {
+                return Some(sending);
+            }
         }
-        self.to_send.remove(next?)
+    }
+
+    /// Gathers the frames of a channel, if it is its turn and that of this thread.
+    fn gather(&mut self, key: Key, thread: Option<usize>, now: Nanos) -> Option<Sending> {
+        let is_due = |it: &&mut Channel| !it.is_blocked && it.thread == thread;
+        let channel = self.channels.get_mut(key).filter(is_due)?;
+        // A thread that sends looks for more before it leaves.
+        let mut outbox = channel.outbox.take()?;
+        outbox.gather(&mut self.engine, key, &self.sockets, now);
+        channel.was_sent_on = true;
+        if outbox.is_empty() {
+            channel.outbox = Some(outbox);
+            return None;
+        }
+        let (class, rtt) = (channel.class, channel.rtt);
+        let queue = match thread.and_then(|index| self.placing.as_mut()?.thread_mut(index)) {
+            Some(thread) => &mut thread.queue,
+            None => &mut self.queue,
+        };
+        queue.sent(class, outbox.backlog(), &self.channels);
+        // Others choose another channel meanwhile, if there is one.
+        self.engine.channel_load(key, outbox.backlog(), false, rtt);
+        Some(Sending { key, outbox })
     }
 
     /// A thread has sent.
@@ -269,12 +289,13 @@ impl Core {
                 let (backlog, rtt) = (outbox.backlog(), channel.rtt);
                 channel.sent = outbox.carried();
                 channel.outbox = Some(outbox);
-                if sent == Sent::Part {
+                let is_placed = channel.thread.is_some();
+                if sent == Sent::Part && !is_placed {
                     self.leave_to_helper(now);
                 }
                 self.engine.channel_load(key, backlog, sent == Sent::Part, rtt);
                 if sent == Sent::All && self.engine.has_frame(key) {
-                    self.to_send.push_back(key);
+                    self.queue(key);
                 }
                 if sent == Sent::All {
                     self.pass_turn(key);
@@ -295,7 +316,7 @@ impl Core {
             channel.room_leader = None;
             let backlog = channel.outbox.as_ref().map_or(0, |outbox| outbox.backlog());
             self.engine.channel_load(key, backlog, false, channel.rtt);
-            self.to_send.push_back(key);
+            self.queue(key);
             if backlog == 0 {
                 self.pass_turn(key);
             }
@@ -380,6 +401,7 @@ impl Core {
 
     /// Frees a channel that the engine has no more. A thread that uses it learns that when it comes back.
     fn drop_channel(&mut self, key: Key) {
+        self.wake_thread_of(key);
         let Some(mut channel) = self.channels.remove(key) else { return };
         channel.readiness.end();
         self.missing.push(channel.peer);

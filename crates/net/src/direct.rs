@@ -62,6 +62,10 @@ impl Core {
         let Some(channel) = self.channels.get_mut(chosen) else {
             return Ok(Some(Turn::Copies));
         };
+        if channel.thread.is_some() {
+            // Another thread sends, when this one has gone on.
+            return Ok(Some(Turn::Copies));
+        }
         if !channel.is_free() {
             return Ok(None);
         }

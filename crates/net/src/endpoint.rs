@@ -11,11 +11,14 @@ use quell_net_engine::wire::Open;
 use quell_net_engine::{Class, Engine, Key};
 
 use crate::config::{EndpointConfig, OtherHosts, SameHost};
+use crate::copying::Copying;
 use crate::core::{Core, Route};
 use crate::error::Error;
 use crate::handshake::Port;
 use crate::helper::{self, Helper, Settings};
 use crate::opening::open_channel;
+use crate::placed;
+use crate::placing::{Cores, Placing};
 use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::threads;
@@ -31,6 +34,7 @@ pub struct Endpoint(Arc<Inner>);
 
 pub(crate) struct Inner {
     pub shared: Arc<Shared>,
+    copying: Copying,
     waiter: Arc<Waiter>,
     settings: Arc<Settings>,
     ports: Sender<Port>,
@@ -50,6 +54,7 @@ impl Endpoint {
         if config.throughput_channels == 0 {
             return Err(Error::Config("`throughput_channels` has to be at least 1".to_owned()));
         }
+        let has_policy = config.placement.is_some() || config.copying.has_workers();
         let has_udp = config.same_host == SameHost::Udp || config.other_hosts == OtherHosts::Udp;
         if has_udp && !config.engine.has_recovery {
             let what =
@@ -58,9 +63,12 @@ impl Endpoint {
         }
         let waiter = Waiter::new().map_err(|source| Error::io("create an eventfd", source))?;
         let waiter = Arc::new(waiter);
+        let cores = Cores::of(has_policy, config.topology, config.cores)?;
+        let copying = Copying::start(config.copying, &cores)?;
         let engine = Engine::new(config.engine, config.policies);
-        let shared =
-            Arc::new(Shared::new(Core::new(engine, Arc::clone(&waiter)), config.latency_slice));
+        let mut core = Core::new(engine, Waker::from(Arc::clone(&waiter)));
+        core.placing = config.placement.map(|policy| Placing::new(policy, cores));
+        let shared = Arc::new(Shared::new(core, config.latency_slice));
         let settings = Arc::new(Settings {
             congestion: config.congestion,
             same_host: config.same_host,
@@ -84,6 +92,7 @@ impl Endpoint {
             .map_err(|source| Error::io("start the endpoint's thread", source))?;
         Ok(Endpoint(Arc::new(Inner {
             shared,
+            copying,
             waiter,
             settings,
             ports,
@@ -222,6 +231,10 @@ impl Endpoint {
         self.0.settings.is_insecure
     }
 
+    pub(crate) fn copying(&self) -> &Copying {
+        &self.0.copying
+    }
+
     pub(crate) fn shared(&self) -> &Shared {
         &self.0.shared
     }
@@ -246,8 +259,11 @@ const LINGER_LOOK: Duration = Duration::from_micros(200);
 impl Drop for Inner {
     fn drop(&mut self) {
         let helper = self.helper.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // The helper itself may drop the last socket, with a task that it wakes: it cannot wait for itself.
-        let helper = helper.filter(|it| it.thread().id() != std::thread::current().id());
+        // The endpoint's own threads may drop the last socket, with a task that they wake: they cannot wait for themselves.
+        let is_own = |it: &JoinHandle<()>| {
+            placed::is_own() || it.thread().id() == std::thread::current().id()
+        };
+        let helper = helper.filter(|it| !is_own(it));
         let until = Instant::now() + LINGER;
         while helper.is_some()
             && self.shared.act(|core, now| core.engine.has_unsettled(now))

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use quell_model::Nanos;
@@ -22,10 +23,10 @@ use crate::core::Core;
 use crate::count::{Counts, NewCount};
 use crate::error::Error;
 use crate::handshake::{HANDSHAKES_MAX, Handshake, Port};
-use crate::inbox::Input;
 use crate::leading::Led;
 use crate::opening::reopen;
 use crate::pacing::Pacers;
+use crate::placed;
 use crate::shared::Shared;
 use crate::tcp;
 use crate::transport::{Path, Readiness};
@@ -101,6 +102,8 @@ pub(crate) struct Helper {
     known: BTreeMap<Key, (u64, Arc<dyn Readiness>)>,
     pacers: Pacers,
     counts: Counts,
+    /// Threads of placed channels.
+    placed: Vec<JoinHandle<()>>,
 }
 
 /// A channel of which epoll is to tell once.
@@ -157,6 +160,7 @@ impl Helper {
             interval: LOOK,
             known: BTreeMap::new(),
             pacers: Pacers::default(),
+            placed: Vec::new(),
         })
     }
 
@@ -167,8 +171,11 @@ impl Helper {
             self.add_ports();
             let mut look = self.shared.act(|core, now| self.look(core, now));
             if look.is_closed {
+                // A panic of theirs was reported by the panic hook already.
+                self.placed.drain(..).for_each(|thread| _ = thread.join());
                 return;
             }
+            self.start_placed();
             let has_read = self.read(std::mem::take(&mut look.led));
             self.pace(&look);
             let doubled = Nanos(self.interval.0 * 2).min(LOOK_MAX);
@@ -178,6 +185,21 @@ impl Helper {
             look.missing.drain(..).for_each(|peer| self.reopen(peer));
             let until = self.plan(look.is_busy);
             self.sleep(until);
+        }
+    }
+
+    /// Starts the threads of placed channels that are wanted.
+    fn start_placed(&mut self) {
+        let (wanted, _) = self.shared.with(|core, _| core.take_wanted_threads());
+        for wanted in wanted {
+            let index = wanted.0;
+            match placed::start(&self.shared, wanted) {
+                Ok(thread) => self.placed.push(thread),
+                Err(error) => {
+                    tracing::error!("a thread for placed channels cannot be started: {error}");
+                    self.shared.act(|core, _| core.give_up_thread(index));
+                }
+            }
         }
     }
 
@@ -208,6 +230,10 @@ impl Helper {
             let sends = was_sent_on || channel.is_blocked;
             look.paths
                 .extend(channel.path.iter().filter(|_| sends).map(|it| (key, Arc::clone(it))));
+            if channel.thread.is_some() {
+                // A thread of its own does the rest.
+                continue;
+            }
             let is_free = channel.inbox.is_some() && !channel.is_paused;
             // While some channel is in use, the next look is near: a wake-up for each frame of the others would cost more. But
             // tasks have no thread that looks for them: they are woken at once.
@@ -223,8 +249,7 @@ impl Helper {
             // A thread that has just read it will read it again.
             let is_left = is_free && (!was_led || has_tasks);
             if is_left && let Some(inbox) = channel.inbox.take() {
-                let (class, readiness) = (channel.class, Arc::clone(&channel.readiness));
-                look.led.push(Led { key, class, inbox, readiness, input: Input::default() });
+                look.led.push(Led::new(key, channel.class, inbox, &channel.readiness));
             }
         }
         look
@@ -519,6 +544,9 @@ impl Helper {
 
 /// Wakes the helper of an endpoint that is closed.
 pub(crate) fn stop(shared: &Shared, waiter: &Arc<Waiter>) {
-    shared.act(|core, _| core.is_closed = true);
+    shared.act(|core, _| {
+        core.is_closed = true;
+        core.wake_threads();
+    });
     Waker::from(Arc::clone(waiter)).wake();
 }

@@ -12,6 +12,7 @@ use quell_net_engine::{Class, Key};
 use crate::channel::Leader;
 use crate::core::Core;
 use crate::inbox::{Inbox, Input};
+use crate::shared::Blocked;
 use crate::transport::Readiness;
 
 /// How long a channel of the latency class is left to threads that wait for latency sockets, after one has read it: others
@@ -36,6 +37,24 @@ pub(crate) struct Interest {
     pub is_weak: bool,
 }
 
+/// A thread that waits, at one look.
+pub(crate) struct Waiting<'a> {
+    pub interests: &'a [Interest],
+    pub waker: &'a Waker,
+    /// Its time is over, or it cannot wait.
+    pub is_over: bool,
+    /// Others could use its kernel thread.
+    pub is_in_the_way: bool,
+}
+
+/// What a look under the lock says.
+pub(crate) enum Step<T> {
+    Done(Option<T>),
+    Wait(Blocked),
+    /// A green thread that reads for others lets some run.
+    Yield,
+}
+
 /// A channel's inbox in the hands of the thread that reads it.
 pub(crate) struct Led {
     pub key: Key,
@@ -46,6 +65,11 @@ pub(crate) struct Led {
 }
 
 impl Led {
+    /// Nothing is read yet.
+    pub fn new(key: Key, class: Class, inbox: Box<Inbox>, readiness: &Arc<dyn Readiness>) -> Led {
+        Led { key, class, inbox, readiness: Arc::clone(readiness), input: Input::default() }
+    }
+
     /// Whether its thread may let bulk data gather.
     pub fn may_nap(&self) -> bool {
         self.class == Class::Throughput && self.inbox.is_bulk()
@@ -53,6 +77,41 @@ impl Led {
 }
 
 impl Core {
+    /// A look of a thread that waits: takes apart what it has read, and if that is not what it waits for, takes what it is to read
+    /// next.
+    pub fn step<T>(
+        &mut self,
+        thread: &Waiting<'_>,
+        led: &mut Vec<Led>,
+        check: impl FnOnce(&mut Core, Nanos) -> Option<T>,
+        register: impl Fn(&mut Core, &Waker, bool),
+        now: Nanos,
+    ) -> Step<T> {
+        let Waiting { interests, waker, is_over, is_in_the_way } = *thread;
+        let read = led.iter().filter(|it| !it.input.is_empty()).map(|it| it.key);
+        let read: Vec<Key> = read.collect();
+        self.parse(led, now);
+        self.give_back(led);
+        let found = check(self, now);
+        match found {
+            Some(_) => self.note_own(&read),
+            None => self.note_shared(&read, now),
+        }
+        if found.is_some() || is_over {
+            register(self, waker, false);
+            interests.iter().for_each(|interest| self.leave(*interest, waker, now));
+            return Step::Done(found);
+        }
+        register(self, waker, true);
+        if !read.is_empty() && is_in_the_way {
+            return Step::Yield;
+        }
+        for interest in interests {
+            self.take_inboxes(*interest, waker, led, now);
+        }
+        Step::Wait(self.blocked_for(interests, waker))
+    }
+
     /// The channels that carry a class to a peer: those of another if it has none.
     fn channels_of(&self, peer: Key, class: Class) -> impl Iterator<Item = Key> {
         let has_own = self.engine.channels(peer).any(|(_, of)| of == class);
@@ -72,6 +131,8 @@ impl Core {
                 }
             });
         }
+        // Placed channels are read by threads of their own: these wake those that wait.
+        keys.retain(|key| self.channels.get(*key).is_none_or(|it| it.thread.is_none()));
         keys
     }
 
@@ -142,8 +203,7 @@ impl Core {
                     // It may take the wake-up that was meant for the helper.
                     channel.armed.for_data = false;
                     channel.was_led = true;
-                    let (class, readiness) = (channel.class, Arc::clone(&channel.readiness));
-                    led.push(Led { key, class, inbox, readiness, input: Input::default() });
+                    led.push(Led::new(key, channel.class, inbox, &channel.readiness));
                 }
                 None if is_weak && !is_own => channel.acceptors.add(waker),
                 None if is_own => {
@@ -173,8 +233,7 @@ impl Core {
             channel.leader = Some(Leader { waker: waker.clone(), is_latency, is_weak: false });
             // It may take the wake-up that was meant for the helper.
             channel.armed.for_data = false;
-            let (class, readiness) = (channel.class, Arc::clone(&channel.readiness));
-            led.push(Led { key, class, inbox, readiness, input: Input::default() });
+            led.push(Led::new(key, channel.class, inbox, &channel.readiness));
         }
     }
 

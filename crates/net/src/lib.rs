@@ -20,6 +20,7 @@ mod attach;
 mod batch;
 mod channel;
 mod config;
+mod copying;
 mod core;
 mod count;
 mod direct;
@@ -38,6 +39,9 @@ pub mod messages;
 mod opening;
 mod outbox;
 mod pacing;
+mod placed;
+mod placing;
+mod queue;
 mod selector;
 mod shared;
 mod shm;
@@ -63,5 +67,8 @@ pub use quell_net_engine::{
     scheduler,
 };
 pub use selector::Selector;
-pub use stats::{Carried, ChannelStats, Origin, PeerStats, Stats, StreamStats};
+pub use stats::{
+    Carried, ChannelStats, CopyWorkerStats, Origin, PeerStats, PlacedThreadStats, Stats,
+    StreamStats,
+};
 pub use stream::{Chunks, Reservation, Stream};

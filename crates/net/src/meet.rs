@@ -8,12 +8,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A word: std's, or loom's in the models.
 pub(crate) trait Word {
+    fn of(value: u64) -> Self;
     fn relaxed(&self) -> u64;
     fn release(&self, value: u64);
+    fn swap_with(&self, value: u64, order: Ordering) -> u64;
+    fn subtract(&self, value: u64, order: Ordering) -> u64;
     fn fence(order: Ordering);
 }
 
 impl Word for AtomicU64 {
+    fn of(value: u64) -> AtomicU64 {
+        AtomicU64::new(value)
+    }
+
+    fn swap_with(&self, value: u64, order: Ordering) -> u64 {
+        self.swap(value, order)
+    }
+
+    fn subtract(&self, value: u64, order: Ordering) -> u64 {
+        self.fetch_sub(value, order)
+    }
+
     fn relaxed(&self) -> u64 {
         self.load(Ordering::Relaxed)
     }
@@ -45,14 +60,69 @@ pub(crate) fn store_and_look<W: Word>(own: &W, value: u64, theirs: &W) -> u64 {
     acquire(theirs)
 }
 
+/// Whether a thread was woken, and whether it sleeps: all of a sleep but the event that ends it.
+#[derive(Debug)]
+pub(crate) struct WakeState<W = AtomicU64> {
+    /// 1 once it was woken.
+    woken: W,
+    /// 1 while it sleeps, or is about to.
+    asleep: W,
+}
+
+impl<W: Word> WakeState<W> {
+    pub fn new() -> WakeState<W> {
+        WakeState { woken: W::of(0), asleep: W::of(0) }
+    }
+
+    /// Wakes from before count no more. What they were for is looked at after this.
+    pub fn reset(&self) {
+        // Acquire: pairs with the release in `wake`, so that what the waking thread did is seen.
+        self.woken.swap_with(0, Ordering::AcqRel);
+    }
+
+    /// Whether it was woken since the last [`WakeState::reset`].
+    pub fn is_woken(&self) -> bool {
+        // Relaxed: what the waking thread did is looked at after `reset`.
+        self.woken.relaxed() != 0
+    }
+
+    /// It was woken. Whether the event has to be signalled, for it sleeps.
+    pub fn wake(&self) -> bool {
+        !self.is_woken() && store_and_look(&self.woken, 1, &self.asleep) != 0
+    }
+
+    /// It is about to sleep; false if it was woken already.
+    pub fn begin_sleep(&self) -> bool {
+        store_and_look(&self.asleep, 1, &self.woken) == 0
+    }
+
+    /// It sleeps no more.
+    pub fn end_sleep(&self) {
+        // As a wake that comes too late for it is read at the next sleep, any order will do.
+        self.asleep.release(0);
+    }
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use loom::sync::atomic as model;
     use loom::sync::{Arc, Condvar, Mutex};
 
     use super::*;
 
     impl Word for model::AtomicU64 {
+        fn of(value: u64) -> Self {
+            model::AtomicU64::new(value)
+        }
+
+        fn swap_with(&self, value: u64, order: Ordering) -> u64 {
+            self.swap(value, order)
+        }
+
+        fn subtract(&self, value: u64, order: Ordering) -> u64 {
+            self.fetch_sub(value, order)
+        }
+
         fn relaxed(&self) -> u64 {
             self.load(Ordering::Relaxed)
         }

@@ -13,7 +13,7 @@ use crate::batch;
 use crate::core::Core;
 use crate::error::Error;
 use crate::helper::LOOK;
-use crate::leading::{Interest, Led};
+use crate::leading::{Interest, Led, Step, Waiting};
 use crate::slices;
 use crate::threads;
 use crate::transport::Readiness;
@@ -24,6 +24,9 @@ use quell_net_engine::{Class, Key};
 /// A thread sends for others at most so often in a row before it leaves the rest to the helper.
 const SENDS_MAX: usize = 256;
 
+/// A thread of placed channels sends so often in a row before it reads.
+const SENDS_PLACED: usize = 4;
+
 /// See the module.
 pub(crate) struct Shared {
     core: Mutex<Core>,
@@ -32,21 +35,13 @@ pub(crate) struct Shared {
     latency_slice: Nanos,
 }
 
-/// What a look under the lock says.
-enum Step<T> {
-    Done(T),
-    Wait(Blocked),
-    /// A green thread that reads for others lets some run.
-    Yield,
-}
-
 /// Full channels of a wait.
-type Blocked = Vec<(Key, Arc<dyn Readiness>)>;
+pub(crate) type Blocked = Vec<(Key, Arc<dyn Readiness>)>;
 
 /// Threads of bulk data that are woken once their reader has found nothing more, or much: each is woken for whole frames, as a
 /// rule, and none runs in the middle of the reading.
 #[derive(Default)]
-struct Held {
+pub(crate) struct Held {
     wakes: Vec<Waker>,
     /// Of the first of them.
     since: Option<Instant>,
@@ -69,12 +64,17 @@ impl Held {
         self.wakes.extend(wakes);
     }
 
+    /// What a thread has read is about to be taken apart.
+    pub fn read(&mut self, led: &[Led]) {
+        self.bytes += led.iter().map(|it| it.input.bytes()).sum::<usize>();
+    }
+
     /// Whether they have to be woken now.
-    fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.bytes >= HELD_BYTES || self.since.is_some_and(|since| since.elapsed() >= HELD_TIME)
     }
 
-    fn release(&mut self) {
+    pub fn release(&mut self) {
         (self.bytes, self.since) = (0, None);
         self.wakes.drain(..).for_each(Waker::wake);
     }
@@ -83,6 +83,58 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.release();
+    }
+}
+
+/// An endpoint's state under its lock: std's, or loom's in the models.
+pub(crate) trait Locked {
+    /// Acts under the lock, then wakes the waiters that it concerns. Returns whether there is something to send, too.
+    fn locked<T>(&self, act: impl FnOnce(&mut Core, Nanos) -> T) -> (T, bool);
+}
+
+impl Locked for Shared {
+    fn locked<T>(&self, act: impl FnOnce(&mut Core, Nanos) -> T) -> (T, bool) {
+        self.with(act)
+    }
+}
+
+/// Sends what is due on all channels on which no other thread sends: such a thread takes along what became due meanwhile.
+pub(crate) fn send_due(endpoint: &impl Locked, only_latency: bool) {
+    for _ in 0..SENDS_MAX {
+        let (sending, has_more) = endpoint.locked(|core, now| core.next_sending(only_latency, now));
+        let Some(mut sending) = sending else {
+            // What was gathered may have gone to another channel meanwhile.
+            if has_more && !only_latency {
+                continue;
+            }
+            return;
+        };
+        let result = sending.outbox.send();
+        let ((), has_more) = endpoint.locked(|core, now| core.sent(sending, result, now));
+        if !has_more {
+            return;
+        }
+    }
+    endpoint.locked(|core, _| core.wake_helper());
+}
+
+/// Sends what is due on the channels of a thread of the endpoint: some, for it reads them, too.
+pub(crate) fn send_placed(endpoint: &impl Locked, thread: usize) {
+    for _ in 0..SENDS_PLACED {
+        let (sending, mut has_more) =
+            endpoint.locked(|core, now| core.next_sending_of(thread, now));
+        let was_last = sending.is_none();
+        if let Some(mut sending) = sending {
+            let result = sending.outbox.send();
+            has_more |= endpoint.locked(|core, now| core.sent(sending, result, now)).1;
+        }
+        if has_more {
+            // Other threads than this one have something to send now.
+            send_due(endpoint, false);
+        }
+        if was_last {
+            return;
+        }
     }
 }
 
@@ -108,7 +160,11 @@ impl Shared {
     }
 
     /// The same, and wakes no reader of bulk data yet.
-    fn with_held<T>(&self, held: &mut Held, act: impl FnOnce(&mut Core, Nanos) -> T) -> (T, bool) {
+    pub fn with_held<T>(
+        &self,
+        held: &mut Held,
+        act: impl FnOnce(&mut Core, Nanos) -> T,
+    ) -> (T, bool) {
         let now = self.now();
         let (result, [wakes, bulk_wakes], has_frames) = threads::hold(|| {
             let mut core = self.lock();
@@ -141,22 +197,14 @@ impl Shared {
     }
 
     fn send(&self, only_latency: bool) {
-        for _ in 0..SENDS_MAX {
-            let (sending, has_more) = self.with(|core, now| core.next_sending(only_latency, now));
-            let Some(mut sending) = sending else {
-                // What was gathered may have gone to another channel meanwhile.
-                if has_more && !only_latency {
-                    continue;
-                }
-                return;
-            };
-            let result = sending.outbox.send();
-            let ((), has_more) = self.with(|core, now| core.sent(sending, result, now));
-            if !has_more {
-                return;
-            }
+        send_due(self, only_latency);
+    }
+
+    /// A thread of the endpoint reads channels, as one of the program does that waits.
+    pub fn note_reads_of(&self, led: &[Led]) {
+        if !led.is_empty() && led.iter().all(|it| it.class == Class::Latency) {
+            slices::note_wait(self.latency_slice);
         }
-        self.with(|core, _| core.wake_helper());
     }
 
     /// Waits until `check` has a result, and reads channels meanwhile. `register` is called under the lock before the
@@ -210,30 +258,11 @@ impl Shared {
         loop {
             waiter.reset();
             let is_over = failure.is_some() || until.is_some_and(|until| Instant::now() >= until);
-            held.bytes += led.iter().map(|it| it.input.bytes()).sum::<usize>();
+            held.read(&led);
+            let is_in_the_way = waiter.is_in_the_way();
+            let thread = Waiting { interests, waker: &waker, is_over, is_in_the_way };
             let (step, has_frames) = self.with_held(&mut held, |core, now| {
-                let read = led.iter().filter(|it| !it.input.is_empty()).map(|it| it.key);
-                let read: Vec<Key> = read.collect();
-                core.parse(&mut led, now);
-                core.give_back(&mut led);
-                let found = check(core, now);
-                match found {
-                    Some(_) => core.note_own(&read),
-                    None => core.note_shared(&read, now),
-                }
-                if found.is_some() || is_over {
-                    register(core, &waker, false);
-                    interests.iter().for_each(|interest| core.leave(*interest, &waker, now));
-                    return Step::Done(found);
-                }
-                register(core, &waker, true);
-                if !read.is_empty() && waiter.is_in_the_way() {
-                    return Step::Yield;
-                }
-                for interest in interests {
-                    core.take_inboxes(*interest, &waker, &mut led, now);
-                }
-                Step::Wait(core.blocked_for(interests, &waker))
+                core.step(&thread, &mut led, &mut check, &register, now)
             });
             let is_bulk = !led.is_empty() && led.iter().all(|it| it.class == Class::Throughput);
             if !is_bulk || has_frames || held.is_over() || matches!(step, Step::Done(_)) {
@@ -297,7 +326,7 @@ impl Shared {
     }
 
     /// Reads what has arrived; if nothing has, sleeps first.
-    fn lead(
+    pub fn lead(
         &self,
         blocked: &Blocked,
         waiter: &Arc<Waiter>,
@@ -367,7 +396,7 @@ impl Shared {
 }
 
 /// Reads what has arrived. Whether something has.
-fn read_all(led: &mut [Led]) -> bool {
+pub(crate) fn read_all(led: &mut [Led]) -> bool {
     let mut has_input = false;
     for it in led {
         it.input = it.inbox.read();

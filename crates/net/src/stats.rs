@@ -3,11 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use quell_model::Nanos;
-use quell_net_engine::Class;
+use quell_model::{CoreId, Nanos};
+use quell_net_engine::{Class, Key};
 
+use crate::channel::Channel;
 use crate::core::Core;
 use crate::endpoint::{Endpoint, Peer};
+use crate::placing::{PlacedThread, Placing, ThreadState};
 use crate::stream::Stream;
 
 /// An endpoint at one time.
@@ -23,6 +25,34 @@ pub struct Stats {
     pub peers: Vec<PeerStats>,
     /// Of all peers.
     pub channels: Vec<ChannelStats>,
+    /// Threads that send and read channels, each on its core, where a policy places them.
+    pub placed_threads: Vec<PlacedThreadStats>,
+    /// Threads that copy large reads and writes, where a policy wants them.
+    pub copy_workers: Vec<CopyWorkerStats>,
+}
+
+/// A thread that sends and reads channels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedThreadStats {
+    /// Where the policy wants it.
+    pub core: CoreId,
+    /// Whether the kernel keeps it there, as was read back; `None` until it runs.
+    pub is_kept: Option<bool>,
+    /// The [`ChannelStats::number`] of its channels.
+    pub channels: Vec<u32>,
+}
+
+/// A thread that copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyWorkerStats {
+    /// Where the policy wants it.
+    pub core: CoreId,
+    /// Whether the kernel keeps it there, as was read back.
+    pub is_kept: bool,
+    /// Parts of calls that it has copied.
+    pub parts: u64,
+    /// Bytes of those.
+    pub bytes: u64,
 }
 
 /// A peer at one time.
@@ -63,6 +93,8 @@ pub struct ChannelStats {
     pub is_leaving: bool,
     /// Its transport takes no more for now.
     pub is_full: bool,
+    /// The core on which a thread of the endpoint sends and reads it, if a policy has placed it.
+    pub core: Option<CoreId>,
     /// A thread of the program reads it at this moment, rather than the endpoint's own.
     pub is_led: bool,
 }
@@ -155,7 +187,8 @@ impl fmt::Display for StreamStats {
 impl Endpoint {
     /// What it has now.
     pub fn stats(&self) -> Stats {
-        self.shared().with(|core, _| core.stats()).0
+        let copy_workers = self.copying().stats();
+        Stats { copy_workers, ..self.shared().with(|core, _| core.stats()).0 }
     }
 }
 
@@ -176,6 +209,7 @@ impl Core {
                 pace: channel.pace,
                 is_leaving: self.engine.is_leaving(key),
                 is_full: channel.is_blocked,
+                core: self.core_of(channel),
                 is_led: channel.leader.is_some(),
             })
         });
@@ -185,13 +219,39 @@ impl Core {
             promised_bytes: self.engine.receive_reserved(),
             peers: self.peer_stats(),
             channels: channels.collect(),
+            placed_threads: self.placed_threads(),
+            copy_workers: Vec::new(),
         }
+    }
+
+    fn core_of(&self, channel: &Channel) -> Option<CoreId> {
+        Some(self.placing.as_ref()?.threads().get(channel.thread?)?.core)
+    }
+
+    fn placed_threads(&self) -> Vec<PlacedThreadStats> {
+        let threads = self.placing.iter().flat_map(Placing::threads).enumerate();
+        let stats = |(index, thread): (usize, &PlacedThread)| {
+            let is_its = |key: &Key| {
+                self.channels.get(*key).is_some_and(|channel| channel.thread == Some(index))
+            };
+            let keys = self.channels.keys().filter(is_its);
+            PlacedThreadStats {
+                core: thread.core,
+                is_kept: match thread.state {
+                    ThreadState::Wanted | ThreadState::Started => None,
+                    ThreadState::Runs(is_kept) => Some(is_kept),
+                    ThreadState::Failed => Some(false),
+                },
+                channels: keys.filter_map(|key| Some(self.engine.channel_id(key)?.0)).collect(),
+            }
+        };
+        threads.map(stats).collect()
     }
 }
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stats { streams, unacknowledged_bytes, promised_bytes, peers, channels } = self;
+        let Stats { streams, unacknowledged_bytes, promised_bytes, peers, channels, .. } = self;
         writeln!(
             f,
             "{streams} streams; {unacknowledged_bytes} bytes not acknowledged, {promised_bytes} promised to peers"
@@ -199,7 +259,15 @@ impl fmt::Display for Stats {
         for PeerStats { throughput_channels: count, reason, .. } in peers {
             writeln!(f, "a peer with {count} channels for throughput: {reason}")?;
         }
-        channels.iter().try_for_each(|channel| writeln!(f, "{channel}"))
+        channels.iter().try_for_each(|channel| writeln!(f, "{channel}"))?;
+        for PlacedThreadStats { core, is_kept, channels } in &self.placed_threads {
+            let is_kept = if *is_kept == Some(true) { "kept" } else { "not kept" };
+            writeln!(f, "a thread for {} channels, {is_kept} to core {core}", channels.len())?;
+        }
+        for CopyWorkerStats { core, parts, bytes, .. } in &self.copy_workers {
+            writeln!(f, "core {core} has copied {bytes} bytes in {parts} parts")?;
+        }
+        Ok(())
     }
 }
 
@@ -229,6 +297,9 @@ impl fmt::Display for ChannelStats {
         )?;
         if self.is_leaving {
             write!(f, "; given up")?;
+        }
+        if let Some(core) = self.core {
+            write!(f, "; on core {core}")?;
         }
         if let Some(rtt) = self.rtt {
             write!(f, "; round trips of {} us", rtt.as_micros())?;

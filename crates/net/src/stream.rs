@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::leading::Interest;
-use crate::memory::{LARGE, Segment, Span, spans_of};
+use crate::memory::{LARGE, Segment, Span};
 use crate::shared::Shared;
 
 /// Writes up to this are copied under the endpoint's lock.
@@ -35,6 +35,8 @@ pub struct Stream {
     remote: SocketAddr,
     read_timeout: Timeout,
     write_timeout: Timeout,
+    /// Bytes that workers copy now.
+    in_flight: AtomicU64,
 }
 
 /// Nanoseconds; none for zero.
@@ -63,8 +65,8 @@ impl Stream {
         local: SocketAddr,
         remote: SocketAddr,
     ) -> Stream {
-        let (read_timeout, write_timeout) = Default::default();
-        Stream { endpoint, key, peer, class, local, remote, read_timeout, write_timeout }
+        let (read_timeout, write_timeout, in_flight) = Default::default();
+        Stream { endpoint, key, peer, class, local, remote, read_timeout, write_timeout, in_flight }
     }
 
     /// This end's address.
@@ -134,7 +136,11 @@ impl Stream {
             batch::note(shared, now);
             take(core, key, most, now)
         })?;
-        Ok(copy_out(&spans, into))
+        Ok(self.copy_out(&spans, into))
+    }
+
+    fn copy_out(&self, spans: &[Span], into: &mut [u8]) -> usize {
+        self.endpoint.copying().copy_out(&self.in_flight, spans, into)
     }
 
     fn wait_readable<T>(
@@ -186,7 +192,7 @@ impl Stream {
         let most = usize::try_from(room).unwrap_or(usize::MAX).min(WRITE_MAX);
         let bytes = &bytes[..bytes.len().min(most)];
         let (pool, _) = self.endpoint.shared().with(|core, _| core.pool.clone());
-        self.put(spans_of(&pool, bytes))?;
+        self.put(self.endpoint.copying().spans_of(&self.in_flight, &pool, bytes))?;
         Ok(bytes.len())
     }
 
@@ -321,7 +327,7 @@ impl Stream {
         let (key, most) = (self.key, into.len() as u64);
         let check = |core: &mut Core, now| take(core, key, most, now).transpose();
         let spans = self.endpoint.shared().look(&[self.interest(false)], check)?.transpose()?;
-        Ok(spans.map(|spans| copy_out(&spans, into)))
+        Ok(spans.map(|spans| self.copy_out(&spans, into)))
     }
 
     /// Writes as much as there is room for, up to 16 KB, without waiting: none if there is no room. It is sent at once.
@@ -359,7 +365,7 @@ impl Stream {
         });
         match spans {
             None => Poll::Pending,
-            Some(spans) => Poll::Ready(spans.map(|spans| copy_out(&spans, into))),
+            Some(spans) => Poll::Ready(spans.map(|spans| self.copy_out(&spans, into))),
         }
     }
 
@@ -384,7 +390,8 @@ impl Stream {
         let most = usize::try_from(room).unwrap_or(usize::MAX).min(WRITE_MAX);
         let bytes = &bytes[..bytes.len().min(most)];
         let (pool, _) = self.endpoint.shared().with(|core, _| core.pool.clone());
-        Poll::Ready(self.put(spans_of(&pool, bytes)).map(|()| bytes.len()))
+        let spans = self.endpoint.copying().spans_of(&self.in_flight, &pool, bytes);
+        Poll::Ready(self.put(spans).map(|()| bytes.len()))
     }
 }
 
@@ -460,15 +467,6 @@ fn peek(core: &mut Core, key: Key, most: u64, now: Nanos) -> Result<Option<Vec<S
     let received = &core.sockets.of(key).received;
     received.for_each(start, start + bytes, |span, from, to| spans.push(span.slice(from, to)));
     Ok(Some(spans))
-}
-
-fn copy_out(spans: &[Span], into: &mut [u8]) -> usize {
-    let mut at = 0;
-    for span in spans {
-        into[at..at + span.len()].copy_from_slice(span.bytes());
-        at += span.len();
-    }
-    at
 }
 
 pub(crate) fn register_reader(core: &mut Core, key: Key, waker: &Waker, waits: bool) {

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use crate::green::{self, Green};
-use crate::meet::store_and_look;
+use crate::meet::WakeState;
 use crate::threads::{self, Threads};
 
 /// What a thread sleeps on. Others wake it through its [`std::task::Waker`], as they wake tasks.
@@ -21,10 +20,7 @@ pub(crate) struct Waiter {
     event: OwnedFd,
     /// Of a green thread: it sleeps until an epoll instance has something, which knows the event and what it waited for.
     green: Option<Green>,
-    /// 1 once it was woken.
-    woken: AtomicU64,
-    /// 1 while it sleeps, or is about to.
-    asleep: AtomicU64,
+    state: WakeState,
 }
 
 /// A descriptor and what is waited for.
@@ -58,7 +54,7 @@ impl Drop for Current {
 impl Waiter {
     pub fn new() -> io::Result<Waiter> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Waiter { event, green: None, woken: AtomicU64::new(0), asleep: AtomicU64::new(0) })
+        Ok(Waiter { event, green: None, state: WakeState::new() })
     }
 
     /// One of green threads, which sleeps with what `make` makes for its event.
@@ -95,14 +91,12 @@ impl Waiter {
 
     /// Wakes from before count no more. What they were for is looked at after this.
     pub fn reset(&self) {
-        // Acquire: pairs with the release in `wake`, so that what the waking thread did is seen.
-        self.woken.swap(0, Ordering::AcqRel);
+        self.state.reset();
     }
 
     /// Whether it was woken since the last [`Waiter::reset`].
     pub fn is_woken(&self) -> bool {
-        // Relaxed: what the waking thread did is looked at after `reset`.
-        self.woken.load(Ordering::Relaxed) != 0
+        self.state.is_woken()
     }
 
     /// Sleeps until something of `wanted` is ready, the thread is woken, or the deadline has passed. Says what is ready.
@@ -113,8 +107,7 @@ impl Waiter {
             Some(green) => green.sleep(self, wanted, until),
             None => self.poll(wanted, until),
         };
-        // Relaxed: a wake that comes too late for it is read at the next sleep.
-        self.asleep.store(0, Ordering::Relaxed);
+        self.state.end_sleep();
         result
     }
 
@@ -150,12 +143,11 @@ impl Waiter {
 
     /// It is about to sleep in an epoll instance of its own; false if it was woken already.
     pub fn begin_sleep(&self) -> bool {
-        store_and_look(&self.asleep, 1, &self.woken) == 0
+        self.state.begin_sleep()
     }
 
     pub fn end_sleep(&self, is_signalled: bool) {
-        // Relaxed: as in `sleep`.
-        self.asleep.store(0, Ordering::Relaxed);
+        self.state.end_sleep();
         if is_signalled {
             self.drain();
         }
@@ -176,7 +168,7 @@ impl Wake for Waiter {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.is_woken() && store_and_look(&self.woken, 1, &self.asleep) != 0 {
+        if self.state.wake() {
             // It fails only when the counter is full: then the thread wakes anyway.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }

@@ -24,6 +24,17 @@ pub struct WorkerLoad {
 
 /// Divides a call between the calling thread and copy workers.
 pub trait CopyPolicy: Send + Sync {
+    /// The cores that are to have a worker, of those that may have one. By default none.
+    fn workers(&self, topology: &Topology, allowed: &CoreSet) -> Vec<CoreId> {
+        let _ = (topology, allowed);
+        Vec::new()
+    }
+
+    /// Whether there can be workers at all.
+    fn has_workers(&self) -> bool {
+        false
+    }
+
     /// Appends the parts in the order of their offsets: bytes, and the worker as an index into `workers`, or `None` for the
     /// calling thread. Together they have all bytes of the call.
     fn split(
@@ -88,6 +99,15 @@ impl PerCoreCopy {
 }
 
 impl CopyPolicy for PerCoreCopy {
+    fn workers(&self, topology: &Topology, allowed: &CoreSet) -> Vec<CoreId> {
+        let may = |core: &CoreId| self.cores.contains(*core) && allowed.contains(*core);
+        topology.cores().iter().map(|core| core.id).filter(may).collect()
+    }
+
+    fn has_workers(&self) -> bool {
+        true
+    }
+
     fn split(
         &self,
         topology: &Topology,
@@ -174,6 +194,23 @@ mod tests {
                     prop_assert!(worker.queued + given <= policy.queue_max);
                 }
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn workers_are_on_cores_that_both_the_policy_and_the_endpoint_allow(
+            wanted in proptest::collection::btree_set(0u16..40, 0..9),
+            allowed in proptest::collection::btree_set(0u16..40, 0..9),
+        ) {
+            let (topology, set) = (four_nodes(), |cores: &std::collections::BTreeSet<u16>| {
+                cores.iter().map(|core| CoreId(*core)).collect::<CoreSet>()
+            });
+            let workers = PerCoreCopy::new(set(&wanted)).workers(&topology, &set(&allowed));
+            let both = wanted.intersection(&allowed).filter(|core| **core < 32);
+            let both: Vec<CoreId> = both.map(|core| CoreId(*core)).collect();
+            prop_assert_eq!(workers, both);
+            prop_assert!(InlineCopy.workers(&topology, &set(&allowed)).is_empty());
         }
     }
 

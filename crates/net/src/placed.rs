@@ -1,0 +1,96 @@
+//! The threads of placed channels.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use quell_model::{CoreId, CoreSet};
+use quell_net_engine::Class;
+use quell_os::{Tid, own, sched};
+
+use crate::leading::Led;
+use crate::shared::{Held, Shared, read_all, send_placed};
+use crate::waiter::Waiter;
+
+thread_local! {
+    /// The calling thread works for an endpoint.
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is one of an endpoint's: such a thread does not wait for its endpoint's threads to end.
+pub(crate) fn is_own() -> bool {
+    IS_OWN.get()
+}
+
+/// See the module.
+struct Placed {
+    shared: Arc<Shared>,
+    waiter: Arc<Waiter>,
+    index: usize,
+    core: CoreId,
+}
+
+/// Starts the thread of a core.
+pub(crate) fn start(
+    shared: &Arc<Shared>,
+    (index, core, waiter): (usize, CoreId, Arc<Waiter>),
+) -> io::Result<JoinHandle<()>> {
+    let placed = Placed { shared: Arc::clone(shared), waiter, index, core };
+    std::thread::Builder::new().name(format!("quell-net-{core}")).spawn(move || placed.run())
+}
+
+/// Keeps the calling thread to a core. Whether the kernel does, as it says itself.
+pub(crate) fn keep_to(core: CoreId) -> bool {
+    let wanted = CoreSet::of(core);
+    let kept = own::keep_to(&wanted).and_then(|()| sched::affinity(Tid(0)));
+    match kept {
+        Ok(cores) => cores == wanted,
+        Err(error) => {
+            tracing::warn!("a thread cannot be kept to core {core}: {error}");
+            false
+        }
+    }
+}
+
+impl Placed {
+    /// Works until the endpoint is closed.
+    fn run(self) {
+        IS_OWN.set(true);
+        let is_kept = keep_to(self.core);
+        let shared = &*self.shared;
+        shared.with(|core, _| core.note_kept(self.index, is_kept));
+        let mut led: Vec<Led> = Vec::new();
+        let mut held = Held::default();
+        loop {
+            self.waiter.reset();
+            send_placed(shared, self.index);
+            held.read(&led);
+            let (look, has_frames) = shared
+                .with_held(&mut held, |core, now| core.look_of_thread(self.index, &mut led, now));
+            let is_bulk = !led.is_empty() && led.iter().all(|it| it.class == Class::Throughput);
+            if !is_bulk || has_frames || held.is_over() {
+                held.release();
+            }
+            if has_frames {
+                // Those of other channels; its own wake this thread.
+                shared.flush();
+            }
+            if look.is_closed && !look.has_more {
+                shared.with(|core, _| core.end_thread(&mut led));
+                return;
+            }
+            shared.note_reads_of(&led);
+            if look.has_more {
+                // Between two turns of sending it reads what has come.
+                led.iter_mut().for_each(|it| it.inbox.woken());
+                read_all(&mut led);
+            } else if let Err(error) =
+                shared.lead(&look.blocked, &self.waiter, None, &mut led, &mut held)
+            {
+                tracing::error!("the thread of core {} cannot wait: {error}", self.core);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    }
+}
