@@ -36,6 +36,8 @@ mod leading;
 mod meet;
 mod memory;
 pub mod messages;
+#[cfg(test)]
+mod models;
 mod opening;
 mod outbox;
 mod pacing;
