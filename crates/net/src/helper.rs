@@ -197,7 +197,7 @@ impl Helper {
                 Ok(thread) => self.placed.push(thread),
                 Err(error) => {
                     tracing::error!("a thread for placed channels cannot be started: {error}");
-                    self.shared.act(|core, _| core.give_up_thread(index));
+                    self.shared.act(|core, now| core.give_up_thread(index, now));
                 }
             }
         }

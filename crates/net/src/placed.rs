@@ -11,7 +11,7 @@ use quell_os::{Tid, own, sched};
 
 use crate::leading::Led;
 use crate::shared::{Held, Shared, read_all, send_placed};
-use crate::waiter::Waiter;
+use crate::waiter::{Waiter, wake_time};
 
 thread_local! {
     /// The calling thread works for an endpoint.
@@ -53,10 +53,21 @@ pub(crate) fn keep_to(core: CoreId) -> bool {
     }
 }
 
+impl Drop for Placed {
+    fn drop(&mut self) {
+        // What it did not return is lost; streams go on over what comes in its place.
+        if std::thread::panicking() {
+            self.shared.act(|core, now| core.give_up_thread(self.index, now));
+        }
+    }
+}
+
 impl Placed {
     /// Works until the endpoint is closed.
     fn run(self) {
         IS_OWN.set(true);
+        // Once in a process: on one core, as this thread is kept from here on, it would be another time.
+        wake_time();
         let is_kept = keep_to(self.core);
         let shared = &*self.shared;
         shared.with(|core, _| core.note_kept(self.index, is_kept));

@@ -247,20 +247,21 @@ impl Core {
         }
     }
 
-    /// A thread could not be started: the program's threads send and read its channels.
-    pub fn give_up_thread(&mut self, index: usize) {
+    /// A thread could not be started, or has panicked: the program's threads send and read its channels. Those that it had are
+    /// lost with it.
+    pub fn give_up_thread(&mut self, index: usize, now: Nanos) {
         let thread = self.placing.as_mut().and_then(|placing| placing.thread_mut(index));
         if let Some(thread) = thread {
             thread.state = ThreadState::Failed;
         }
-        let mut left = Vec::new();
-        for (key, channel) in self.channels.iter_mut() {
-            if channel.thread == Some(index) {
-                channel.thread = None;
-                left.push(key);
-            }
+        let (mut left, mut lost) = (Vec::new(), Vec::new());
+        for (key, channel) in self.channels.iter_mut().filter(|(_, it)| it.thread == Some(index)) {
+            channel.thread = None;
+            let is_whole = channel.inbox.is_some() && channel.outbox.is_some();
+            if is_whole { left.push(key) } else { lost.push(key) }
         }
         left.into_iter().for_each(|key| self.queue(key));
+        lost.into_iter().for_each(|key| self.lose_channel(key, now));
         self.wake_helper();
     }
 

@@ -14,6 +14,13 @@ pub(super) struct Pair<'a> {
     pub from: &'a [u8],
 }
 
+impl Pair<'_> {
+    /// Copies it here and now.
+    pub fn copy(self) {
+        self.into.copy_from_slice(self.from);
+    }
+}
+
 /// The same without its lifetime.
 struct RawPair {
     into: *mut u8,

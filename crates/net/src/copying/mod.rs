@@ -147,29 +147,26 @@ impl Copying {
 
     /// Copies what was read to where the application wants it, which has room for it. Returns how many bytes.
     pub fn copy_out(&self, in_flight: &AtomicU64, spans: &[Span], into: &mut [u8]) -> usize {
-        let (mut pairs, mut rest, mut length) = (Vec::with_capacity(spans.len()), into, 0);
-        for span in spans {
-            let (into, behind) = rest.split_at_mut(span.len());
-            pairs.push(Pair { into, from: span.bytes() });
-            length += span.len();
+        let length = spans.iter().map(Span::len).sum();
+        let mut rest = into;
+        let pairs = spans.iter().map(|span| {
+            let (into, behind) = std::mem::take(&mut rest).split_at_mut(span.len());
             rest = behind;
+            Pair { into, from: span.bytes() }
+        });
+        match self.workers.is_empty() {
+            true => pairs.for_each(Pair::copy),
+            false => self.copy(in_flight, pairs.collect()),
         }
-        self.copy(in_flight, pairs);
         length
     }
 
     fn copy(&self, in_flight: &AtomicU64, pairs: Vec<Pair<'_>>) {
-        let copy_all = |pairs: Vec<Pair<'_>>| {
-            pairs.into_iter().for_each(|pair| pair.into.copy_from_slice(pair.from));
-        };
-        if self.workers.is_empty() {
-            return copy_all(pairs);
-        }
         let parts = self.split(in_flight, pairs.iter().map(|pair| pair.from.len() as u64).sum());
         let others: u64 =
             parts.iter().filter(|(_, by)| by.is_some()).map(|(bytes, _)| *bytes).sum();
         let waiter = if others > 0 { Waiter::current().ok() } else { None };
-        let Some(waiter) = waiter else { return copy_all(pairs) };
+        let Some(waiter) = waiter else { return pairs.into_iter().for_each(Pair::copy) };
         // Relaxed: a hint for the policy.
         in_flight.fetch_add(others, Ordering::Relaxed);
         let offer = |worker: usize, job| self.workers[worker].queue.push(job);

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_model::{Core, CoreId, CoreSet, Topology};
-use quell_net::scheduler::{Apart, ChannelPlace, Packed, Placement};
+use quell_net::scheduler::{Apart, ChannelPlace, Packed, Placement, RoundRobin};
 use quell_net::transport::Outgoing;
 use quell_net::{Class, Endpoint, EndpointConfig, Listener, SameHost, Side};
 use quell_os::{Tid, sched};
@@ -185,6 +185,43 @@ fn threads_are_where_the_policy_wants_them_and_stats_say_so() {
         assert!(kernel.iter().all(|cores| *cores == CoreSet::of(thread.core)), "{kernel:?}");
     }
     assert!(stats.to_string().contains("kept to core"), "{stats}");
+}
+
+/// The sending end of a channel that panics when it is used after the hello.
+struct Panics(Box<dyn Outgoing>, bool);
+
+impl Outgoing for Panics {
+    fn enqueue(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
+        assert!(!std::mem::replace(&mut self.1, true), "a transport that a program has written");
+        self.0.enqueue(bytes)
+    }
+}
+
+#[test]
+fn channel_of_a_thread_that_panics_is_lost_and_streams_go_on() {
+    let (server, listener, _) = pair(Packed::default(), SameHost::Tcp);
+    let mut config = config(Packed::default(), SameHost::Tcp);
+    // Each channel for throughput has its turn.
+    config.policies.choice[1] = Box::new(RoundRobin { run_bytes: 10_000 });
+    let client = Endpoint::new(config).expect("an endpoint");
+    let port = server.take_channels("127.0.0.1:0".parse().expect("valid")).expect("a port");
+    client.connect_peer(port).expect("the server is there");
+    settled(&client, 3);
+    let (server_reader, client_writer) = io::pipe().expect("a pipe");
+    let (client_reader, server_writer) = io::pipe().expect("a pipe");
+    let theirs = transport(server_reader, server_writer).expect("a transport");
+    let mut ours = transport(client_reader, client_writer).expect("a transport");
+    ours.outgoing = Box::new(Panics(ours.outgoing, false));
+    thread::scope(|scope| {
+        scope.spawn(|| server.attach(theirs, Class::Throughput, Side::Acceptor, address()));
+        client.attach(ours, Class::Throughput, Side::Opener, address()).expect("hello");
+    });
+    for _ in 0..3 {
+        echo(&listener, &client, Class::Throughput);
+    }
+    let stats = client.stats();
+    assert!(stats.channels.iter().all(|channel| channel.transport != "pipes"), "{stats}");
+    assert_eq!(stats.placed_threads[0].is_kept, Some(false), "{stats}");
 }
 
 /// A policy that chooses a core which it may not use, and one that says nothing.
