@@ -72,3 +72,11 @@ fn each_case_carries_its_bytes_through_shared_memory() {
     CASES.iter().for_each(|case| run("quell-shm", case));
     ["pingpong-alone", "writes-4k", "messages-64b"].iter().for_each(|case| run("unix", case));
 }
+
+#[test]
+fn placed_channels_and_copy_workers_carry_every_byte() {
+    for case in ["stream-copying", "stream-zero-copy", "two-channels"] {
+        run("quell-placed", case);
+        run("quell-workers", case);
+    }
+}

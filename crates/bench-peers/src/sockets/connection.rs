@@ -8,8 +8,9 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
-use quell_net::scheduler::ByUtilization;
+use quell_net::scheduler::{Apart, ByUtilization, PerCoreCopy};
 use quell_net::{Class, Endpoint, EndpointConfig, OtherHosts, SameHost, Stream};
+use quell_os::{Tid, sched};
 use quell_runtime::net::{TcpListener as UthreadListener, TcpStream as UthreadStream};
 use rustix::net::{self, SendFlags, sockopt};
 
@@ -140,6 +141,14 @@ fn endpoint(system: System) -> Result<Endpoint> {
         config.paces = kind != Quell::Unpaced;
         match kind {
             Quell::Two => config.throughput_channels = 2,
+            Quell::Placed => {
+                config.throughput_channels = 2;
+                config.placement = Some(Box::new(Apart));
+            }
+            Quell::Workers => {
+                let cores = sched::affinity(Tid(0)).context("read this thread's cores")?;
+                config.copying = Box::new(PerCoreCopy::new(cores));
+            }
             Quell::Counted => {
                 config.channel_count =
                     Some(Arc::new(|| Box::new(ByUtilization::new(CHANNELS_MAX))));

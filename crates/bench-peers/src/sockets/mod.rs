@@ -64,6 +64,10 @@ pub enum Quell {
     Plain,
     /// Two for throughput.
     Two,
+    /// The same, each sent and read by a thread on a core of its own, the latency class apart.
+    Placed,
+    /// A worker on each core copies parts of large reads and writes.
+    Workers,
     /// As many for throughput as the processors can use.
     Counted,
     /// Nothing is kept to be sent again should a channel be lost.
@@ -88,6 +92,8 @@ impl System {
             "unix" => System::Unix,
             "quell" => System::Quell(Quell::Plain),
             "quell-2" => System::Quell(Quell::Two),
+            "quell-placed" => System::Quell(Quell::Placed),
+            "quell-workers" => System::Quell(Quell::Workers),
             "quell-counted" => System::Quell(Quell::Counted),
             "quell-no-recovery" => System::Quell(Quell::NoRecovery),
             "quell-unpaced" => System::Quell(Quell::Unpaced),

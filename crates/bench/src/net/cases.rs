@@ -105,12 +105,12 @@ pub const CASES: &[Case] = &[
         ..between("messages-64b", MESSAGES, &[at_least("ops_per_s", "tcp", 3.0, 8.0)])
     },
     Case {
-        own: WITHOUT_RECOVERY,
+        own: &["quell-no-recovery", "quell", "quell-counted", "quell-workers"],
         rivals: MULTIPATH,
         ..between("stream-copying", STREAM, &[at_least("gbit_per_s", "tcp", 0.85, 1.0)])
     },
     Case {
-        own: &["quell-2", "quell"],
+        own: &["quell-2", "quell", "quell-placed"],
         rivals: MULTIPATH,
         ..between("stream-zero-copy", STREAM, &[at_least("gbit_per_s", "tcp", 1.2, 1.5)])
     },
@@ -150,7 +150,7 @@ pub const CASES: &[Case] = &[
     },
     between("stalled-reader", &["part", "gbit_per_s"], &[itself("part", 0.9, 0.98)]),
     Case {
-        own: &["quell-2"],
+        own: &["quell-placed", "quell-2"],
         rivals: &["quell", "tcp"],
         ..between("two-channels", STREAM, &[at_least("gbit_per_s", "quell", 1.3, 1.7)])
     },
