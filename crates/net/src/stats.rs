@@ -261,8 +261,12 @@ impl fmt::Display for Stats {
         }
         channels.iter().try_for_each(|channel| writeln!(f, "{channel}"))?;
         for PlacedThreadStats { core, is_kept, channels } in &self.placed_threads {
-            let is_kept = if *is_kept == Some(true) { "kept" } else { "not kept" };
-            writeln!(f, "a thread for {} channels, {is_kept} to core {core}", channels.len())?;
+            let place = match is_kept {
+                Some(true) => "kept to core",
+                Some(false) => "not kept to core",
+                None => "not started yet on core",
+            };
+            writeln!(f, "a thread for {} channels, {place} {core}", channels.len())?;
         }
         for CopyWorkerStats { core, parts, bytes, .. } in &self.copy_workers {
             writeln!(f, "core {core} has copied {bytes} bytes in {parts} parts")?;

@@ -227,14 +227,11 @@ mod tests {
             let mut into = vec![0; from.len()];
             let parts = [(1_000, Some(0)), (1_000, Some(0)), (1_000, Some(0))];
             let pairs = cut(&from, &mut into, &parts);
-            let offer = |_, job: Job| {
-                if kept.len() == 1 {
-                    panic!("an offer that fails");
-                }
-                match kept.is_empty() {
-                    true => kept.push(job),
-                    false => jobs.send(job).expect("it lives"),
-                }
+            let mut offers = 0..;
+            let offer = |_, job: Job| match offers.next() {
+                Some(0) => jobs.send(job).expect("it lives"),
+                Some(1) => kept.push(job),
+                _ => panic!("an offer that fails"),
             };
             let result = catch_unwind(AssertUnwindSafe(|| run(pairs, caller(), offer, park)));
             assert!(result.is_err());
