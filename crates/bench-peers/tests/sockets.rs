@@ -24,7 +24,7 @@ fn start(words: &[&str]) -> Child {
     command.spawn().expect("the program starts")
 }
 
-fn run(system: &str, case: &str) {
+fn run(system: &str, case: &str) -> serde_json::Value {
     let mut server = start(&["server", system, "127.0.0.1:0"]);
     let mut lines = BufReader::new(server.stdout.take().expect("piped")).lines();
     let line = lines.next().expect("a line").expect("text");
@@ -36,16 +36,17 @@ fn run(system: &str, case: &str) {
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(answer["ops"].as_u64() > Some(0), "{system}, {case}: {answer}");
     assert!(answer["bytes"].as_u64() > Some(0), "{system}, {case}: {answer}");
+    answer
 }
 
 #[test]
 fn each_case_carries_its_bytes_over_tcp() {
-    CASES.iter().for_each(|case| run("tcp", case));
+    CASES.iter().for_each(|case| drop(run("tcp", case)));
 }
 
 #[test]
 fn careful_users_of_tcp_carry_their_bytes() {
-    ["writes-4k", "messages-64b"].iter().for_each(|case| run("tcp-buffered", case));
+    ["writes-4k", "messages-64b"].iter().for_each(|case| drop(run("tcp-buffered", case)));
     run("tcp-fast-open", "connect-request");
     run("mptcp", "stream-copying");
     // It takes the right to lower a nice value.
@@ -62,15 +63,58 @@ fn uthreads_echo_over_tcp_and_through_shared_memory() {
 
 #[test]
 fn each_case_carries_its_bytes_over_channels() {
-    CASES.iter().for_each(|case| run("quell", case));
+    CASES.iter().for_each(|case| drop(run("quell", case)));
     run("quell-2", "stream-zero-copy");
     run("quell-2", "two-channels");
 }
 
 #[test]
 fn each_case_carries_its_bytes_through_shared_memory() {
-    CASES.iter().for_each(|case| run("quell-shm", case));
-    ["pingpong-alone", "writes-4k", "messages-64b"].iter().for_each(|case| run("unix", case));
+    CASES.iter().for_each(|case| drop(run("quell-shm", case)));
+    ["pingpong-alone", "writes-4k", "messages-64b"].iter().for_each(|case| drop(run("unix", case)));
+}
+
+/// Refused here, where containers forbid io_uring: nothing to show then.
+fn has_uring() -> bool {
+    let setting = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+    setting.is_ok_and(|setting| setting.trim() == "0")
+}
+
+#[test]
+fn other_ways_of_kernel_io_carry_their_bytes() {
+    let systems = ["tcp-zerocopy", "tcp-uring", "tcp-uring-workers"];
+    for system in systems.iter().filter(|system| !system.contains("uring") || has_uring()) {
+        ["pingpong-alone", "writes-4k", "stream-copying"].iter().for_each(|case| {
+            run(system, case);
+        });
+    }
+}
+
+#[test]
+fn copies_of_writes_without_copies_are_counted() {
+    let answer = run("tcp-zerocopy", "stream-copying");
+    // Over loopback the kernel copies all of them.
+    assert_eq!(answer["copied_share"].as_f64(), Some(1.0), "{answer}");
+    assert!(run("tcp", "stream-copying")["copied_share"].is_null());
+}
+
+#[test]
+fn slowest_requests_are_answered_with_their_waits() {
+    let answer = run("tcp", "watched-beside-8");
+    let slowest = answer["slowest"].as_array().expect("a list");
+    assert!(!slowest.is_empty(), "{answer}");
+    for request in slowest {
+        assert!(request["ns"].as_u64() > Some(0), "{request}");
+        assert!(request["client_wait_ns"].is_u64(), "{request}");
+    }
+}
+
+#[test]
+fn more_channels_and_long_writes_carry_their_bytes() {
+    ["quell-3", "quell-4"].iter().for_each(|system| {
+        run(system, "writes-4k");
+    });
+    run("quell", "writes-10m");
 }
 
 #[test]

@@ -8,10 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use quell_net::{Class, Stream};
+use quell_os::clock;
 
 use super::connection::{Connection, Connector};
 use super::pattern::Pattern;
-use super::server::{CPU, MESSAGES, PING, SOCKET, STALLED, STREAM, ZERO_COPY};
+use super::server::{
+    CPU, MEMORY, MESSAGES, PING, SOCKET, STALLED, STREAM, WAITS, WATCHED, ZERO_COPY,
+};
+use super::watched::{LOG_MAX, Request, Watch, slowest};
 use super::{Case, Measured, System};
 
 /// Round trips before those that count.
@@ -25,6 +29,8 @@ const BULK_WARM_UP: Duration = Duration::from_millis(200);
 const COPIED_AT_ONCE: usize = 256 << 10;
 /// What is written to a stream that nothing reads: more than any buffer holds.
 const STALLED_BYTES: usize = 1 << 20;
+/// Streams that have not ended so long after their time have stopped.
+const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Processor time of this process.
 ///
@@ -42,7 +48,11 @@ pub fn cpu_ns() -> Result<u64> {
 pub fn run(system: System, address: &str, case: Case, time: Duration) -> Result<Measured> {
     let connector = Connector::new(system, address)?;
     let control = connector.connect(Class::Latency).context("connect")?;
-    let run = Run { connector: &connector, control: &control, time, pattern: Pattern::new() };
+    let pattern = match case {
+        Case::Streams { bytes, .. } => Pattern::of_pieces(bytes),
+        _ => Pattern::new(),
+    };
+    let run = Run { connector: &connector, control: &control, time, pattern };
     // A connection that is opened by its first bytes has to be the server's first.
     run.server_cpu_ns()?;
     match case {
@@ -50,7 +60,8 @@ pub fn run(system: System, address: &str, case: Case, time: Duration) -> Result<
         Case::Streams { count, bytes } => run.streams(count, bytes, false, run.time),
         Case::ZeroCopy { bytes } => run.streams(1, bytes, true, run.time),
         Case::Messages { sockets, bytes } => run.messages(sockets, bytes),
-        Case::Beside { streams, bytes } => run.beside(streams, bytes),
+        Case::Beside { streams, bytes } => run.beside(streams, bytes, false),
+        Case::Watched { streams, bytes } => run.beside(streams, bytes, true),
         Case::Connect { bytes } => run.connects(bytes),
         Case::Stalled { streams, bytes } => run.beside_stalled(streams, bytes),
     }
@@ -72,10 +83,25 @@ struct Start {
 
 impl Run<'_> {
     fn server_cpu_ns(&self) -> Result<u64> {
+        self.ask(CPU)
+    }
+
+    /// Asks for a number.
+    fn ask(&self, question: u8) -> Result<u64> {
         let mut answer = [0; 8];
-        { self.control }.write_all(&[CPU])?;
+        { self.control }.write_all(&[question])?;
         { self.control }.read_exact(&mut answer)?;
         Ok(u64::from_le_bytes(answer))
+    }
+
+    /// What the server's thread waited for each request of a connection that is watched.
+    fn server_waits_ns(&self) -> Result<Vec<u64>> {
+        let count = usize::try_from(self.ask(WAITS)?)?;
+        ensure!(count <= LOG_MAX, "{count} requests");
+        let mut bytes = vec![0; count * 8];
+        { self.control }.read_exact(&mut bytes)?;
+        let (words, _) = bytes.as_chunks();
+        Ok(words.iter().map(|word| u64::from_le_bytes(*word)).collect())
     }
 
     fn start(&self) -> Result<Start> {
@@ -87,7 +113,16 @@ impl Run<'_> {
         let ns = nanos(start.at.elapsed());
         let client_cpu_ns = cpu_ns()? - start.client_cpu_ns;
         let server_cpu_ns = self.server_cpu_ns()? - start.server_cpu_ns;
-        Ok(Measured { bytes, ops, ns, client_cpu_ns, server_cpu_ns, samples, part: None })
+        let measured = Measured {
+            bytes,
+            ops,
+            ns,
+            client_cpu_ns,
+            server_cpu_ns,
+            samples,
+            ..Measured::default()
+        };
+        Ok(measured)
     }
 
     fn open(&self, kind: u8, number: u64, class: Class) -> Result<Connection> {
@@ -185,7 +220,11 @@ impl Run<'_> {
                 .collect();
             join_all(writers)
         })?;
-        self.end(&start, total, total / bytes as u64, Vec::new())
+        let copied: Vec<f64> = connections.iter().filter_map(Connection::copied_share).collect();
+        let copied_share =
+            (!copied.is_empty()).then(|| copied.iter().sum::<f64>() / copied.len() as f64);
+        let measured = self.end(&start, total, total / bytes as u64, Vec::new())?;
+        Ok(Measured { copied_share, ..measured })
     }
 
     /// Writes a stream, ends it, and returns how many bytes the server has read.
@@ -196,7 +235,8 @@ impl Run<'_> {
         goes_on: impl Fn() -> bool,
     ) -> Result<u64> {
         let mut sent = 0;
-        while goes_on() {
+        // One at least: on a busy host the time may be over before the thread runs.
+        while sent == 0 || goes_on() {
             connection.write_all(self.pattern.at(sent, bytes))?;
             sent += bytes as u64;
         }
@@ -205,7 +245,7 @@ impl Run<'_> {
 
     fn push_in_place(&self, stream: &Stream, bytes: usize, until: Instant) -> Result<u64> {
         let mut sent = 0;
-        while Instant::now() < until {
+        while sent == 0 || Instant::now() < until {
             let mut place = stream.reserve(bytes)?;
             let memory = place.bytes_mut();
             let length = memory.len();
@@ -232,10 +272,27 @@ impl Run<'_> {
             while (&stalled).write_all(&memory).is_ok() {}
         });
         thread::sleep(BULK_WARM_UP);
+        self.give_up_later();
         let beside = self.streams(streams, bytes, false, self.time)?;
         let rate = |measured: &Measured| measured.bytes as f64 / measured.ns as f64;
         let part = Some(rate(&beside) / rate(&alone));
-        Ok(Measured { part, ..beside })
+        let server_peak_bytes = Some(self.ask(MEMORY)?);
+        Ok(Measured { part, server_peak_bytes, ..beside })
+    }
+
+    /// Streams that the stalled one stops stop for ever: answers then that nothing went on, and ends the process.
+    fn give_up_later(&self) {
+        let limit = self.time + STALL_TIMEOUT;
+        thread::spawn(move || {
+            thread::sleep(limit);
+            // The one that was tried.
+            let nothing =
+                Measured { ops: 1, ns: nanos(limit), part: Some(0.0), ..Measured::default() };
+            if let Ok(answer) = serde_json::to_string(&nothing) {
+                println!("{answer}");
+                std::process::exit(0);
+            }
+        });
     }
 
     fn messages(&self, sockets: usize, bytes: usize) -> Result<Measured> {
@@ -245,7 +302,7 @@ impl Run<'_> {
         (&control).read_exact(&mut [0; 1])?;
         let start = self.start()?;
         let (mut sent, mut rounds) = (0_u64, 0_u64);
-        while start.at.elapsed() < self.time {
+        while sent == 0 || start.at.elapsed() < self.time {
             for socket in &all {
                 (&*socket).write_all(self.pattern.at(rounds * bytes as u64, bytes))?;
             }
@@ -261,10 +318,11 @@ impl Run<'_> {
     }
 
     /// Requests at intervals beside streams in the same two processes.
-    fn beside(&self, streams: usize, bytes: usize) -> Result<Measured> {
+    fn beside(&self, streams: usize, bytes: usize, is_watched: bool) -> Result<Measured> {
         let bulk = (0..streams).map(|_| self.open(STREAM, 0, Class::Throughput));
         let bulk: Vec<Connection> = bulk.collect::<Result<_>>()?;
-        let connection = self.open(PING, bytes as u64, Class::Latency)?;
+        let kind = if is_watched { WATCHED } else { PING };
+        let connection = self.open(kind, bytes as u64, Class::Latency)?;
         let (stops, ready) = (AtomicBool::new(false), Barrier::new(streams + 1));
         thread::scope(|scope| {
             let writers: Vec<_> = bulk
@@ -281,14 +339,18 @@ impl Run<'_> {
                 .collect();
             ready.wait();
             let prioritised = self.connector.system().prioritise(Class::Latency);
-            let asked =
-                prioritised.and_then(|()| self.ask_at_intervals(&connection, streams, bytes));
+            let asked = prioritised.and_then(|()| match is_watched {
+                true => self.ask_watched(&connection, streams, bytes),
+                false => self.ask_at_intervals(&connection, streams, bytes),
+            });
             stops.store(true, Ordering::Relaxed);
             let total = join_all(writers)?;
-            let (start, samples) = asked?;
+            let Asked { start, samples, requests } = asked?;
             // The streams began before the time that counts, and end after it: their rate is that of all of it.
             let ops = samples.len() as u64;
-            self.end(&start, total, ops, samples)
+            let measured = self.end(&start, total, ops, samples)?;
+            let waits = if is_watched { self.server_waits_ns()? } else { Vec::new() };
+            Ok(Measured { slowest: slowest(requests, &waits), ..measured })
         })
     }
 
@@ -297,13 +359,13 @@ impl Run<'_> {
         connection: &Connection,
         streams: usize,
         bytes: usize,
-    ) -> Result<(Start, Vec<u64>)> {
+    ) -> Result<Asked> {
         let start = self.start()?;
         let warm_until = start.at + if streams > 0 { BULK_WARM_UP } else { Duration::ZERO };
         let mut answer = vec![0; bytes];
         let mut samples = Vec::new();
         let mut asked = 0;
-        while Instant::now() < warm_until + self.time {
+        while samples.is_empty() || Instant::now() < warm_until + self.time {
             let time = self.round_trip(connection, asked, &mut answer)?;
             asked += 1;
             if Instant::now() >= warm_until {
@@ -311,8 +373,34 @@ impl Run<'_> {
             }
             thread::sleep(PAUSE);
         }
-        Ok((start, samples))
+        Ok(Asked { start, samples, requests: Vec::new() })
     }
+
+    /// One request after the other, each with what it waited for.
+    fn ask_watched(&self, connection: &Connection, streams: usize, bytes: usize) -> Result<Asked> {
+        let watch = Watch::start()?;
+        let start = self.start()?;
+        let warm_until = start.at + if streams > 0 { BULK_WARM_UP } else { Duration::ZERO };
+        let mut answer = vec![0; bytes];
+        let (mut samples, mut requests, mut asked) = (Vec::new(), Vec::new(), 0);
+        while samples.is_empty() || Instant::now() < warm_until + self.time {
+            let (before, at) = (watch.read()?, clock::now());
+            let ns = nanos(self.round_trip(connection, asked, &mut answer)?);
+            if Instant::now() >= warm_until {
+                samples.push(ns);
+                requests.push(Request::new(asked as usize, at.0, ns, before, watch.read()?));
+            }
+            asked += 1;
+        }
+        Ok(Asked { start, samples, requests })
+    }
+}
+
+/// What was asked.
+struct Asked {
+    start: Start,
+    samples: Vec<u64>,
+    requests: Vec<Request>,
 }
 
 fn confirmed(connection: &Connection, sent: u64) -> Result<u64> {

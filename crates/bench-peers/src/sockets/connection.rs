@@ -8,6 +8,8 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
+use quell_model::Nanos;
+use quell_net::flow::{Relief, StopResume};
 use quell_net::scheduler::{Apart, ByUtilization, PerCoreCopy};
 use quell_net::{Class, Endpoint, EndpointConfig, OtherHosts, SameHost, Stream};
 use quell_os::{Tid, sched};
@@ -15,12 +17,15 @@ use quell_runtime::net::{TcpListener as UthreadListener, TcpStream as UthreadStr
 use rustix::net::{self, SendFlags, sockopt};
 
 use super::gathering::{Gatherer, Gathering};
+use super::kernel_io::{KernelIo, Place, Uring, ZeroCopy};
+use super::options;
 use super::{Quell, System, Tcp};
 
 /// A connection of any system.
 pub enum Connection {
     Tcp(TcpStream),
     Gathering(Gathering),
+    Kernel(Box<dyn KernelIo>),
     FastOpen(FastOpen),
     Uthread(UthreadStream),
     Unix(UnixStream),
@@ -36,6 +41,7 @@ impl Connection {
                 gathering.flush()?;
                 gathering.stream().shutdown(Shutdown::Write)?;
             }
+            Connection::Kernel(it) => it.socket().shutdown(Shutdown::Write)?,
             Connection::FastOpen(opening) => opening.stream.shutdown(Shutdown::Write)?,
             Connection::Uthread(stream) => stream.shutdown(Shutdown::Write)?,
             Connection::Unix(stream) => stream.shutdown(Shutdown::Write)?,
@@ -43,7 +49,31 @@ impl Connection {
         }
         Ok(())
     }
+
+    /// See [`KernelIo::copied_share`].
+    pub fn copied_share(&self) -> Option<f64> {
+        match self {
+            Connection::Kernel(it) => it.copied_share(),
+            _ => None,
+        }
+    }
+
+    /// Lets its packets go before others, where the system does so for its class.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub fn prioritise(&self, system: System, class: Class) -> Result<()> {
+        match (self, system, class) {
+            (Connection::Tcp(stream), System::Tcp(Tcp::Priority), Class::Latency) => {
+                options::set_priority(stream, FIRST_BAND).context("set SO_PRIORITY")
+            }
+            _ => Ok(()),
+        }
+    }
 }
+
+/// `TC_PRIO_INTERACTIVE`: of `pfifo_fast` the first band.
+const FIRST_BAND: i32 = 6;
 
 impl Read for &Connection {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
@@ -53,6 +83,7 @@ impl Read for &Connection {
                 gathering.flush()?;
                 gathering.stream().read(into)
             }
+            Connection::Kernel(it) => it.read(into),
             Connection::FastOpen(opening) => (&opening.stream).read(into),
             Connection::Uthread(stream) => (&mut &*stream).read(into),
             Connection::Unix(stream) => (&mut &*stream).read(into),
@@ -66,6 +97,7 @@ impl Write for &Connection {
         match self {
             Connection::Tcp(stream) => (&mut &*stream).write(bytes),
             Connection::Gathering(gathering) => gathering.write(bytes),
+            Connection::Kernel(it) => it.write(bytes),
             Connection::FastOpen(opening) => opening.write(bytes),
             Connection::Uthread(stream) => (&mut &*stream).write(bytes),
             Connection::Unix(stream) => (&mut &*stream).write(bytes),
@@ -78,6 +110,7 @@ impl Write for &Connection {
             Connection::Quell(stream) => (&mut &*stream).flush(),
             Connection::Gathering(gathering) => gathering.flush(),
             Connection::Tcp(_)
+            | Connection::Kernel(_)
             | Connection::FastOpen(_)
             | Connection::Uthread(_)
             | Connection::Unix(_) => Ok(()),
@@ -113,7 +146,7 @@ impl FastOpen {
 
 /// Where connections come from.
 pub enum Acceptor {
-    Tcp(TcpListener, Option<Gatherer>),
+    Tcp(TcpListener, Tcp, Option<Gatherer>),
     Uthread(UthreadListener),
     Unix(UnixListener),
     Quell(Endpoint, quell_net::Listener),
@@ -140,7 +173,9 @@ fn endpoint(system: System) -> Result<Endpoint> {
         config.engine.has_recovery = kind != Quell::NoRecovery;
         config.paces = kind != Quell::Unpaced;
         match kind {
-            Quell::Two => config.throughput_channels = 2,
+            Quell::Channels(count) => config.throughput_channels = count,
+            Quell::NoRelief => relieve(&mut config, Nanos::MAX),
+            Quell::StopResume => relieve(&mut config, STOP_AFTER),
             Quell::Placed => {
                 config.throughput_channels = 2;
                 config.placement = Some(Box::new(Apart));
@@ -165,6 +200,20 @@ fn endpoint(system: System) -> Result<Endpoint> {
     Ok(Endpoint::new(config)?)
 }
 
+/// As much as credit gives a stream at most.
+const STREAM_BYTES: u32 = 1 << 20;
+/// How long a response queue may hold bytes before the peer is asked to stop: the published one's time.
+const STOP_AFTER: Nanos = Nanos::from_millis(1);
+
+/// Streams have no credit; their peers are asked to stop where they are not read for so long.
+fn relieve(config: &mut EndpointConfig, stop_after: Nanos) {
+    let (buffer, channel_budget) = (u64::from(STREAM_BYTES), u64::from(STREAM_BYTES));
+    let relief = Relief { buffer, channel_budget, stop_after };
+    let streams_max = config.engine.streams_max as u64;
+    config.policies.flow = Box::new(StopResume::new(relief, streams_max));
+    config.policies.first_window = STREAM_BYTES;
+}
+
 impl Acceptor {
     /// Listens; returns the address with the port that was chosen.
     ///
@@ -178,7 +227,7 @@ impl Acceptor {
                 net::listen(&socket, BACKLOG).context("listen")?;
                 let listener = TcpListener::from(socket);
                 let own = listener.local_addr()?.to_string();
-                (Acceptor::Tcp(listener, gatherer_of(kind)), own)
+                (Acceptor::Tcp(listener, kind, gatherer_of(kind)), own)
             }
             System::Unix => {
                 let listener = UnixListener::bind_addr(&unix_name(address)?)?;
@@ -205,7 +254,9 @@ impl Acceptor {
     pub fn accept(&self) -> Result<Connection> {
         Ok(match self {
             // It has what was set for its listener.
-            Acceptor::Tcp(listener, gatherer) => tcp(listener.accept()?.0, gatherer.as_ref()),
+            Acceptor::Tcp(listener, kind, gatherer) => {
+                tcp(listener.accept()?.0, *kind, gatherer.as_ref())?
+            }
             Acceptor::Uthread(listener) => Connection::Uthread(green(listener.accept()?.0)?),
             Acceptor::Unix(listener) => Connection::Unix(listener.accept()?.0),
             Acceptor::Quell(_, listener) => Connection::Quell(listener.accept()?),
@@ -232,11 +283,16 @@ fn gatherer_of(kind: Tcp) -> Option<Gatherer> {
     (kind == Tcp::Buffered).then(Gatherer::start)
 }
 
-fn tcp(stream: TcpStream, gatherer: Option<&Gatherer>) -> Connection {
-    match gatherer {
-        Some(gatherer) => Connection::Gathering(gatherer.gather(stream)),
-        None => Connection::Tcp(stream),
-    }
+fn tcp(stream: TcpStream, kind: Tcp, gatherer: Option<&Gatherer>) -> Result<Connection> {
+    Ok(match (kind, gatherer) {
+        (_, Some(gatherer)) => Connection::Gathering(gatherer.gather(stream)),
+        (Tcp::Uring, None) => Connection::Kernel(Box::new(Uring::new(stream, Place::Inline)?)),
+        (Tcp::UringWorkers, None) => {
+            Connection::Kernel(Box::new(Uring::new(stream, Place::Worker)?))
+        }
+        (Tcp::ZeroCopy, None) => Connection::Kernel(Box::new(ZeroCopy::new(stream)?)),
+        (_, None) => Connection::Tcp(stream),
+    })
 }
 
 /// What all of them have.
@@ -317,6 +373,8 @@ impl Connector {
         }
         let socket = unconnected(protocol_of(kind))?;
         net::connect(&socket, &address).context("connect")?;
-        Ok(tcp(socket.into(), self.gatherer.as_ref()))
+        let connection = tcp(socket.into(), kind, self.gatherer.as_ref())?;
+        connection.prioritise(self.system, class)?;
+        Ok(connection)
     }
 }

@@ -7,8 +7,11 @@
 mod client;
 mod connection;
 mod gathering;
+mod kernel_io;
+mod options;
 mod pattern;
 mod server;
+mod watched;
 
 use std::time::Duration;
 
@@ -16,9 +19,11 @@ use anyhow::{Context as _, Result, bail};
 use quell_model::Nanos;
 use quell_net::Class;
 use quell_os::own;
-use quell_os::sched::SchedAttr;
+use quell_os::sched::{Policy, SchedAttr};
 use quell_runtime::{Daemon, Runtime};
 use serde::Serialize;
+
+use watched::Request;
 
 /// The shortest slice that the kernel gives.
 const SHORTEST: Nanos = Nanos::from_micros(100);
@@ -49,6 +54,20 @@ pub enum Tcp {
     Buffered,
     /// Threads that wait for answers have nice -20, those of streams 19.
     Nice,
+    /// Threads that wait for answers have nice -20.
+    LatencyNice,
+    /// The same, and their packets go before others (`SO_PRIORITY`).
+    Priority,
+    /// Threads of streams have nice 19.
+    BulkNice,
+    /// Threads that wait for answers are real-time threads (`SCHED_FIFO`).
+    Fifo,
+    /// Through io_uring, on the threads that ask.
+    Uring,
+    /// Through io_uring, on worker threads of the kernel.
+    UringWorkers,
+    /// Writes without a copy (`MSG_ZEROCOPY`).
+    ZeroCopy,
     /// Threads that wait for answers have the shortest slices, as those of virtual sockets ask for.
     Slice,
     /// A connection is opened with its first bytes (RFC 7413).
@@ -62,12 +81,16 @@ pub enum Tcp {
 pub enum Quell {
     /// One of each class.
     Plain,
-    /// Two for throughput.
-    Two,
-    /// The same, each sent and read by a thread on a core of its own, the latency class apart.
+    /// So many for throughput.
+    Channels(usize),
+    /// Two for throughput, each sent and read by a thread on a core of its own, the latency class apart.
     Placed,
     /// A worker on each core copies parts of large reads and writes.
     Workers,
+    /// No credit: streams that are not read fill their channel, which is then not read.
+    NoRelief,
+    /// The same, but the peer is asked to stop, and later to resume.
+    StopResume,
     /// As many for throughput as the processors can use.
     Counted,
     /// Nothing is kept to be sent again should a channel be lost.
@@ -87,13 +110,24 @@ impl System {
             "tcp-buffered" => System::Tcp(Tcp::Buffered),
             "tcp-nice" => System::Tcp(Tcp::Nice),
             "tcp-slice" => System::Tcp(Tcp::Slice),
+            "tcp-latency-nice" => System::Tcp(Tcp::LatencyNice),
+            "tcp-priority" => System::Tcp(Tcp::Priority),
+            "tcp-bulk-nice" => System::Tcp(Tcp::BulkNice),
+            "tcp-fifo" => System::Tcp(Tcp::Fifo),
+            "tcp-uring" => System::Tcp(Tcp::Uring),
+            "tcp-uring-workers" => System::Tcp(Tcp::UringWorkers),
+            "tcp-zerocopy" => System::Tcp(Tcp::ZeroCopy),
             "tcp-fast-open" => System::Tcp(Tcp::FastOpen),
             "mptcp" => System::Tcp(Tcp::Multipath),
             "unix" => System::Unix,
             "quell" => System::Quell(Quell::Plain),
-            "quell-2" => System::Quell(Quell::Two),
+            "quell-2" => System::Quell(Quell::Channels(2)),
+            "quell-3" => System::Quell(Quell::Channels(3)),
+            "quell-4" => System::Quell(Quell::Channels(4)),
             "quell-placed" => System::Quell(Quell::Placed),
             "quell-workers" => System::Quell(Quell::Workers),
+            "quell-no-relief" => System::Quell(Quell::NoRelief),
+            "quell-stop-resume" => System::Quell(Quell::StopResume),
             "quell-counted" => System::Quell(Quell::Counted),
             "quell-no-recovery" => System::Quell(Quell::NoRecovery),
             "quell-unpaced" => System::Quell(Quell::Unpaced),
@@ -135,17 +169,25 @@ impl System {
     /// # Errors
     /// When the kernel refuses it.
     fn prioritise(self, class: Class) -> Result<()> {
-        if self == System::Tcp(Tcp::Slice) && class == Class::Latency {
-            let attr = own::attr().context("read the thread's slice")?;
-            let attr = SchedAttr { slice: SHORTEST, ..attr };
-            own::set_attr(&attr).context("set the thread's slice")?;
+        let System::Tcp(kind) = self else { return Ok(()) };
+        // Linux: of the calling thread alone.
+        let set_nice = |nice| rustix::process::setpriority_process(None, nice);
+        match (kind, class) {
+            (Tcp::Slice, Class::Latency) => {
+                let attr = own::attr().context("read the thread's slice")?;
+                let attr = SchedAttr { slice: SHORTEST, ..attr };
+                own::set_attr(&attr).context("set the thread's slice")
+            }
+            (Tcp::Nice | Tcp::LatencyNice | Tcp::Priority, Class::Latency) => {
+                set_nice(-20).context("set nice -20")
+            }
+            (Tcp::Nice | Tcp::BulkNice, Class::Throughput) => set_nice(19).context("set nice 19"),
+            (Tcp::Fifo, Class::Latency) => {
+                let attr = SchedAttr { policy: Policy::Fifo, priority: 1, ..SchedAttr::OTHER };
+                own::set_attr(&attr).context("become a real-time thread (SCHED_FIFO)")
+            }
+            _ => Ok(()),
         }
-        if self == System::Tcp(Tcp::Nice) {
-            let nice = if class == Class::Latency { -20 } else { 19 };
-            // Linux: of the calling thread alone.
-            rustix::process::setpriority_process(None, nice).context("set the nice value")?;
-        }
-        Ok(())
     }
 }
 
@@ -162,6 +204,8 @@ pub enum Case {
     Messages { sockets: usize, bytes: usize },
     /// Requests and answers, one each 200 us, beside so many streams in the same two processes.
     Beside { streams: usize, bytes: usize },
+    /// The same, one request after the other, each with what it waited for.
+    Watched { streams: usize, bytes: usize },
     /// A new connection for each request.
     Connect { bytes: usize },
     /// So many streams, alone and then beside one that is never read.
@@ -186,6 +230,9 @@ impl Case {
             "bulk-beside-latency" | "bottleneck" | "bottleneck-udp" => {
                 Case::Beside { streams: 8, bytes: 4_096 }
             }
+            "writes-10m" => Case::Streams { count: 1, bytes: 10 << 20 },
+            "watched-alone" => Case::Watched { streams: 0, bytes: 4_096 },
+            "watched-beside-8" => Case::Watched { streams: 8, bytes: 4_096 },
             "connect-request" => Case::Connect { bytes: 64 },
             "stalled-reader" => Case::Stalled { streams: 2, bytes: 64 << 10 },
             "two-channels" => Case::ZeroCopy { bytes: 4_096 },
@@ -211,6 +258,12 @@ pub struct Measured {
     pub samples: Vec<u64>,
     /// Of [`Case::Stalled`]: the rate beside the one that is never read, as a part of that alone.
     pub part: Option<f64>,
+    /// Of [`Case::Watched`]: the slowest requests.
+    pub slowest: Vec<Request>,
+    /// Of writes that were to be without a copy: the part that the kernel copied.
+    pub copied_share: Option<f64>,
+    /// Of [`Case::Stalled`]: the most memory that the server's process had.
+    pub server_peak_bytes: Option<u64>,
 }
 
 /// Runs one end.

@@ -12,11 +12,16 @@ pub struct Pattern(Vec<u8>);
 
 impl Pattern {
     pub fn new() -> Pattern {
-        let byte = |index: usize| ((index % PERIOD).wrapping_mul(0x9e37_79b1) >> 13) as u8;
-        Pattern((0..PERIOD + PIECE_MAX).map(byte).collect())
+        Pattern::of_pieces(PIECE_MAX)
     }
 
-    /// The bytes of a stream from an offset on, at most 1 MiB.
+    /// For pieces of so many bytes.
+    pub fn of_pieces(bytes: usize) -> Pattern {
+        let byte = |index: usize| ((index % PERIOD).wrapping_mul(0x9e37_79b1) >> 13) as u8;
+        Pattern((0..PERIOD + bytes.max(PIECE_MAX)).map(byte).collect())
+    }
+
+    /// The bytes of a stream from an offset on, at most a piece.
     pub fn at(&self, offset: u64, bytes: usize) -> &[u8] {
         let start = (offset % PERIOD as u64) as usize;
         &self.0[start..start + bytes]

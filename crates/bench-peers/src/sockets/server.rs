@@ -13,6 +13,7 @@ use rustix::event::epoll;
 use super::System;
 use super::connection::{Acceptor, Connection};
 use super::pattern::Pattern;
+use super::watched::{LOG_MAX, RunDelay, peak_memory_bytes};
 
 /// Bytes that a stream's reader takes at once.
 const READ_BYTES: usize = 256 << 10;
@@ -34,6 +35,12 @@ pub const ZERO_COPY: u8 = 5;
 
 /// See [`PING`]: a stream that is never read.
 pub const STALLED: u8 = 7;
+/// See [`PING`]: what the thread waited for each request is kept.
+pub const WATCHED: u8 = 8;
+/// See [`CPU`]: the client asks for that.
+pub const WAITS: u8 = 9;
+/// See [`CPU`]: the client asks for the most memory that the process had.
+pub const MEMORY: u8 = 10;
 
 /// What the threads of a server share.
 struct Server {
@@ -43,6 +50,8 @@ struct Server {
     /// Sockets of messages that wait for their reader.
     sockets: Mutex<Vec<Connection>>,
     changed: Condvar,
+    /// Of a connection that is watched: what its thread waited for each request.
+    waits_ns: Mutex<Vec<u64>>,
 }
 
 /// Serves one client, until it closes its first connection.
@@ -51,7 +60,9 @@ pub fn run(system: System, address: &str) -> Result<()> {
     println!("port {own}");
     let control = acceptor.accept().context("accept")?;
     let (sockets, changed) = (Mutex::default(), Condvar::new());
-    let server = Arc::new(Server { system, acceptor, pattern: Pattern::new(), sockets, changed });
+    let (pattern, waits_ns) = (Pattern::new(), Mutex::default());
+    let server = Arc::new(Server { system, acceptor, pattern, sockets, changed, waits_ns });
+    let shared = Arc::clone(&server);
     // It ends with the process.
     system.spawn(move || {
         while let Ok(connection) = server.acceptor.accept() {
@@ -64,19 +75,26 @@ pub fn run(system: System, address: &str) -> Result<()> {
             });
         }
     });
-    serve_control(&control)
+    serve_control(&control, &shared)
 }
 
-/// Answers with this process's processor time until the client is done.
-fn serve_control(control: &Connection) -> Result<()> {
+/// Answers questions about this process until the client is done.
+fn serve_control(control: &Connection, server: &Server) -> Result<()> {
     let mut asked = [0];
     loop {
         match { control }.read(&mut asked)? {
             0 => return Ok(()),
-            _ => {
-                ensure!(asked[0] == CPU, "an unknown question");
-                { control }.write_all(&super::client::cpu_ns()?.to_le_bytes())?;
-            }
+            _ => match asked[0] {
+                CPU => { control }.write_all(&super::client::cpu_ns()?.to_le_bytes())?,
+                MEMORY => { control }.write_all(&peak_memory_bytes()?.to_le_bytes())?,
+                WAITS => {
+                    let waits = server.waits_ns.lock().unwrap_or_else(PoisonError::into_inner);
+                    let count = (waits.len() as u64).to_le_bytes();
+                    let all = waits.iter().flat_map(|ns| ns.to_le_bytes());
+                    { control }.write_all(&count.into_iter().chain(all).collect::<Vec<u8>>())?;
+                }
+                other => bail!("an unknown question {other}"),
+            },
         }
     }
 }
@@ -90,7 +108,13 @@ impl Server {
         match kind {
             PING => {
                 self.system.prioritise(Class::Latency)?;
-                ping(&connection, number as usize)
+                connection.prioritise(self.system, Class::Latency)?;
+                ping(&connection, number as usize, || Ok(()))
+            }
+            WATCHED => {
+                self.system.prioritise(Class::Latency)?;
+                connection.prioritise(self.system, Class::Latency)?;
+                self.watched(&connection, number as usize)
             }
             STREAM => {
                 self.system.prioritise(Class::Throughput)?;
@@ -109,6 +133,21 @@ impl Server {
             }
             other => bail!("an unknown kind {other} of connection"),
         }
+    }
+
+    /// Answers requests, and keeps what this thread waited for each.
+    fn watched(&self, connection: &Connection, bytes: usize) -> Result<()> {
+        let delay = RunDelay::own()?;
+        let mut last = delay.ns()?;
+        ping(connection, bytes, || {
+            let now = delay.ns()?;
+            let mut waits = self.waits_ns.lock().unwrap_or_else(PoisonError::into_inner);
+            if waits.len() < LOG_MAX {
+                waits.push(now - last);
+            }
+            last = now;
+            Ok(())
+        })
     }
 
     /// Reads messages from so many sockets on one thread, in whatever order they come, until all have ended; answers over
@@ -166,7 +205,11 @@ fn select_kernel(open: BTreeMap<u64, (Connection, u64)>, pattern: &Pattern) -> R
 }
 
 /// Answers each request with its own bytes.
-fn ping(mut connection: &Connection, bytes: usize) -> Result<()> {
+fn ping(
+    mut connection: &Connection,
+    bytes: usize,
+    mut answered: impl FnMut() -> Result<()>,
+) -> Result<()> {
     ensure!(bytes <= 1 << 20, "a request of {bytes} bytes");
     let mut request = vec![0; bytes];
     loop {
@@ -176,6 +219,7 @@ fn ping(mut connection: &Connection, bytes: usize) -> Result<()> {
         }
         connection.read_exact(&mut request[first..])?;
         connection.write_all(&request)?;
+        answered()?;
     }
 }
 
@@ -250,6 +294,7 @@ fn nonblocking(socket: &Connection) -> Result<()> {
         Connection::Tcp(stream) => stream.set_nonblocking(true)?,
         Connection::Gathering(gathering) => gathering.stream().set_nonblocking(true)?,
         Connection::Unix(stream) => stream.set_nonblocking(true)?,
+        Connection::Kernel(it) => it.socket().set_nonblocking(true)?,
         Connection::Quell(_) | Connection::FastOpen(_) | Connection::Uthread(_) => {}
     }
     Ok(())
@@ -260,6 +305,7 @@ fn descriptor(socket: &Connection) -> Result<BorrowedFd<'_>> {
         Connection::Tcp(stream) => Ok(stream.as_fd()),
         Connection::Gathering(gathering) => Ok(gathering.stream().as_fd()),
         Connection::Unix(stream) => Ok(stream.as_fd()),
+        Connection::Kernel(it) => Ok(it.socket().as_fd()),
         Connection::Quell(_) | Connection::FastOpen(_) | Connection::Uthread(_) => {
             bail!("it has no descriptor to wait for")
         }
