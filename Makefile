@@ -7,7 +7,7 @@ QUELL      := target/release/quell
 # What `make demo` runs: one real service beside busy loops, for about a minute.
 DEMO       := $(QUELL) bench services --quick --brief --service memcached --json bench/results/demo.json
 # The figures that the docs quote: every benchmark, at full length.
-BENCHES    := services client wake-cost overhead overload three-services reaction mechanism why check view lanes net runtime runtime-colocate sim sim-host validation wasted-cores
+BENCHES    := services client wake-cost overhead overload three-services reaction mechanism why check view lanes net net-figures runtime runtime-colocate sim sim-host validation wasted-cores
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build deb demo test test-all test-unit test-ignored test-peers test-deb test-crash test-vm soak validate defects fuzz miri bench docs lint clean

@@ -18,7 +18,7 @@ PACKAGES=(
     chromium                                      # opens the viewer's page in tests and `quell bench view`
     linux-perf bpftrace                           # what `quell bench check` compares with
     busybox-static cpio zstd qemu-system-x86      # the virtual machine of `make test-vm`
-    iproute2 util-linux procps bc tmux shellcheck # scripts and tests
+    iproute2 ethtool util-linux procps bc tmux shellcheck # scripts and tests
     man-db zsh fish                               # what reads man pages and completions
     systemd dpkg-dev debootstrap lintian          # the unit and the package of `make deb`, and their tests
     python3-venv                                  # for the peers of `quell bench sim`
@@ -123,7 +123,7 @@ check_toolchain
 if ! command -v apt-get >/dev/null; then
     lacking=()
     for tool in gcc make pkg-config clang memcached redis-server nginx pgbench javac go stress-ng sysbench prometheus chromium cpio \
-        zstd qemu-system-x86_64 busybox ip bc tmux shellcheck man zsh fish; do
+        zstd qemu-system-x86_64 busybox ip ethtool bc tmux shellcheck man zsh fish; do
         command -v "$tool" >/dev/null || lacking+=("$tool")
     done
     [ ${#lacking[@]} = 0 ] && exit 0

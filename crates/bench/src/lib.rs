@@ -10,6 +10,7 @@ pub mod host;
 pub mod lanes;
 pub mod mechanism;
 pub mod net;
+pub mod net_figures;
 pub mod overhead;
 pub mod overload;
 pub mod reaction;

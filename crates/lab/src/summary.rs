@@ -1,6 +1,6 @@
 //! A report as tables: the same ones on the terminal and in `docs/results.md`.
 
-use quell_bench::{net, runtime, services};
+use quell_bench::{net, net_figures, runtime, services};
 use quell_report::table::{Section, Table, number};
 use quell_report::{BenchReport, Row};
 
@@ -8,6 +8,9 @@ use quell_report::{BenchReport, Row};
 pub fn sections(report: &BenchReport) -> Vec<Section> {
     if report.bench == net::BENCH {
         return net::sections(report);
+    }
+    if report.bench == net_figures::BENCH {
+        return net_figures::sections(report);
     }
     if report.bench == runtime::BENCH {
         return runtime::sections(report);

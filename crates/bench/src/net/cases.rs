@@ -4,6 +4,8 @@ use serde::Deserialize;
 
 /// Bits of bytes in nanoseconds are gigabits per second.
 const BITS: f64 = 8.0;
+/// Bytes of a MiB.
+const MIB: f64 = 1_048_576.0;
 
 /// A ratio of our first system to a rival that has to be reached.
 #[derive(Clone, Copy, Debug)]
@@ -210,6 +212,26 @@ pub struct Measured {
     server_cpu_ns: u64,
     samples: Vec<u64>,
     part: Option<f64>,
+    copied_share: Option<f64>,
+    server_peak_bytes: Option<u64>,
+    /// The slowest requests, where they are watched.
+    #[serde(default)]
+    pub slowest: Vec<SlowRequest>,
+}
+
+/// What a slow request waited for.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct SlowRequest {
+    /// When it was sent, by the monotonic clock.
+    pub at_ns: u64,
+    /// Until its answer was read.
+    pub ns: u64,
+    /// The client's thread was runnable and did not run.
+    pub client_wait_ns: u64,
+    /// The same, of the server's thread.
+    pub server_wait_ns: u64,
+    /// Deferred network processing (`ksoftirqd`) was runnable and did not run, on any core.
+    pub softirq_wait_ns: u64,
 }
 
 impl Measured {
@@ -237,6 +259,8 @@ impl Measured {
             "gbit_per_s" => self.bytes as f64 * BITS / self.ns as f64,
             "gbit_per_s_per_core" => self.bytes as f64 * BITS / cpu,
             "ops_per_s" => self.ops as f64 * 1e9 / self.ns as f64,
+            "copied_share" => self.copied_share.unwrap_or(f64::NAN),
+            "server_peak_mib" => self.server_peak_bytes.map_or(f64::NAN, |it| it as f64 / MIB),
             "part" => self.part.unwrap_or(f64::NAN),
             "cpu_us_per_op" => cpu / 1e3 / self.ops as f64,
             _ => f64::NAN,

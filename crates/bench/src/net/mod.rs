@@ -6,7 +6,8 @@
 
 mod cases;
 mod ends;
-mod namespaces;
+pub(crate) mod namespaces;
+pub(crate) mod pair;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,9 @@ use crate::host::{self, Quiet};
 pub use cases::{CASES, Case};
 pub use tables::sections;
 
-use cases::{Goal, Measured, Place};
+pub(crate) use cases::{Measured, SlowRequest};
+
+use cases::{Goal, Place};
 use ends::Ends;
 use namespaces::Namespaces;
 

@@ -17,7 +17,7 @@ const SETTINGS: [&str; 3] = [
     "net.ipv4.tcp_fastopen=1027",
 ];
 /// The ends of the link.
-const ENDS: [&str; 2] = ["quell-net-a", "quell-net-b"];
+pub(crate) const ENDS: [&str; 2] = ["quell-net-a", "quell-net-b"];
 
 /// See the module.
 pub struct Namespaces {
@@ -126,7 +126,11 @@ impl Namespaces {
         command
     }
 
-    fn run(&self, side: usize, words: &[&str]) -> Result<()> {
+    /// Runs a command in one of them.
+    ///
+    /// # Errors
+    /// When it fails, with what it says.
+    pub fn run(&self, side: usize, words: &[&str]) -> Result<()> {
         let mut command = self.command(side, words[0].as_ref());
         done(command.args(&words[1..]), &words.join(" "))
     }

@@ -5,6 +5,7 @@ mod client;
 mod lanes;
 mod mechanism;
 mod net;
+mod net_figures;
 mod overhead;
 mod overload;
 mod reaction;
@@ -56,6 +57,7 @@ enum Command {
     Why(why::Args),
     Lanes(lanes::Args),
     Net(net::Args),
+    NetFigures(net_figures::Args),
     Runtime(runtime::Args),
     RuntimeColocate(runtime_colocate::Args),
     Sim(sim::Args),
@@ -81,6 +83,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Why(args) => why::run(args),
         Command::Lanes(args) => lanes::run(args),
         Command::Net(args) => net::run(args),
+        Command::NetFigures(args) => net_figures::run(args),
         Command::Runtime(args) => runtime::run(args),
         Command::RuntimeColocate(args) => runtime_colocate::run(args),
         Command::Sim(args) => sim::run(args),
