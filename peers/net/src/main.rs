@@ -65,6 +65,13 @@ impl Opener {
             Opener::Mux(opener) => opener.open().await,
         }
     }
+
+    /// Ends the connection. One of TCP ends with the process.
+    async fn close(&self) {
+        if let Opener::Quic(opener) = self {
+            opener.close().await;
+        }
+    }
 }
 
 /// One client's connection at the server.
@@ -117,6 +124,7 @@ async fn main() -> Result<()> {
             let opener = Opener::connect(system, address).await?;
             let time = Duration::from_millis(millis.min(60_000));
             let measured = client::run(&opener, case, time).await?;
+            opener.close().await;
             println!("{}", serde_json::to_string(&measured)?);
             Ok(())
         }

@@ -61,7 +61,7 @@ pub struct Acceptor {
 
 /// A client's connection.
 pub struct Opener {
-    _endpoint: Endpoint,
+    endpoint: Endpoint,
     connection: Connection,
 }
 
@@ -105,13 +105,21 @@ impl Opener {
         let endpoint = endpoint(SocketAddr::from(([0, 0, 0, 0], 0)), None)?;
         let connecting = endpoint.connect_with(config, address.parse()?, NAME)?;
         let connection = connecting.await.context("connect")?;
-        Ok(Opener { connection, _endpoint: endpoint })
+        Ok(Opener { connection, endpoint })
     }
 
     /// A new stream.
     pub async fn open(&self) -> Result<BoxedStream> {
         let (send, receive) = self.connection.open_bi().await?;
         Ok(Box::new(Duplex { send, receive }))
+    }
+}
+
+impl Opener {
+    /// Ends the connection, so that the server need not wait for its time-out.
+    pub async fn close(&self) {
+        self.connection.close(VarInt::from_u32(0), b"done");
+        self.endpoint.wait_idle().await;
     }
 }
 
