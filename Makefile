@@ -114,7 +114,11 @@ miri: ## Run the lock-free protocols, timers and layouts of shared memory under 
 target/peers/vegeta:
 	-GOBIN=$(CURDIR)/target/peers go install github.com/tsenart/vegeta/v12@v12.12.0
 
-bench: setup build test-peers target/peers/vegeta ## Run every benchmark at full length into bench/results/
+# QUIC (quinn) and multiplexed TCP (yamux): without them `quell bench net` says what it leaves out.
+target/peers/release/quell-peer-net: $(wildcard peers/net/src/*.rs) peers/net/Cargo.toml
+	-$(CARGO) build --release --manifest-path peers/net/Cargo.toml --target-dir target/peers $(CARGO_LOCK)
+
+bench: setup build test-peers target/peers/vegeta target/peers/release/quell-peer-net ## Run every benchmark at full length into bench/results/
 	$(CARGO) build --release -p quell-runtime --example keyvalue $(CARGO_LOCK)
 	@mkdir -p bench/results
 	@for name in $(BENCHES); do \
@@ -128,6 +132,7 @@ docs: ## Build the reference of all crates (target/doc)
 lint: ## Check format, Rust lints, shell scripts, lines, words and links
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --check --manifest-path peers/perfetto/Cargo.toml
+	$(CARGO) fmt --check --manifest-path peers/net/Cargo.toml
 	python3 -B -m unittest discover --quiet --start-directory scripts/lint
 	scripts/lint/lines.py
 	scripts/lint/vocabulary.py

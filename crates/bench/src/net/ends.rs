@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use quell_terminal::Stop;
 
-use super::cases::{Case, Measured, Place};
+use super::cases::{Case, MULTIPLEXERS, Measured, Place};
 use super::namespaces::{ADDRESSES, Namespaces};
 use super::pair::{Pair, path_text};
 
@@ -14,6 +14,8 @@ use super::pair::{Pair, path_text};
 pub struct Ends<'a> {
     /// The `quell-bench-peers` program.
     pub peers: &'a Path,
+    /// The program of [`MULTIPLEXERS`].
+    pub multiplexers: &'a Path,
     /// For what they print.
     pub directory: &'a Path,
     /// Where they run.
@@ -44,7 +46,10 @@ impl Ends<'_> {
         if let Some(why) = namespaces.lacks_second_path.as_ref().filter(|_| system == "mptcp") {
             bail!("there is no second path: {why}");
         }
-        let program = [path_text(self.peers)?, "sockets"];
+        let program = match MULTIPLEXERS.contains(&system) {
+            true => vec![path_text(self.multiplexers)?],
+            false => vec![path_text(self.peers)?, "sockets"],
+        };
         let directory = self.directory;
         let (cores, server_ends) = ([None; 2], true);
         let program = &program;

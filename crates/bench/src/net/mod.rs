@@ -11,7 +11,7 @@ pub(crate) mod pair;
 mod tables;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -45,6 +45,8 @@ pub struct NetSpec {
     pub time: Duration,
     /// The `quell-bench-peers` program.
     pub peers: PathBuf,
+    /// The program of [`cases::MULTIPLEXERS`], where it would be.
+    pub multiplexers: PathBuf,
 }
 
 /// The cases whose names begin with one of these; all if there is none.
@@ -76,15 +78,24 @@ pub fn run(spec: &NetSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<B
     let namespaces = Namespaces::make()?;
     let is_slow = cases.iter().any(|case| case.place == Place::Bottleneck);
     let slow = is_slow.then(Namespaces::make_slow).transpose()?;
-    let (peers, directory) = (spec.peers.as_path(), directory.path());
-    let ends = Ends { peers, directory, namespaces: &namespaces, bottleneck: slow.as_ref() };
+    let ends = Ends {
+        peers: &spec.peers,
+        multiplexers: &spec.multiplexers,
+        directory: directory.path(),
+        namespaces: &namespaces,
+        bottleneck: slow.as_ref(),
+    };
+    let missing = missing_systems(&spec.multiplexers, &cases);
+    report.notes.extend(missing.iter().map(|system| {
+        format!("n/a: {system}: its program is not built; `make {MULTIPLEXERS_TARGET}` builds it")
+    }));
     let mut seen = Seen::new();
     for round in 0..spec.rounds {
         for (at, case) in cases.iter().enumerate() {
             let step = round * cases.len() + at;
             let text = format!("{}, round {}", case.name, round + 1);
             progress.step(step, spec.rounds * cases.len(), &text);
-            for system in case.order(round) {
+            for system in case.order(round).into_iter().filter(|it| !missing.contains(it)) {
                 let measured = ends.measure(case, system, spec.time, stop);
                 stop.check()?;
                 if let Err(error) = &measured {
@@ -100,6 +111,18 @@ pub fn run(spec: &NetSpec, progress: &mut dyn Progress, stop: &Stop) -> Result<B
         conclude(case, &seen, &mut report);
     }
     Ok(report)
+}
+
+/// What builds the program of [`cases::MULTIPLEXERS`].
+const MULTIPLEXERS_TARGET: &str = "target/peers/release/quell-peer-net";
+
+/// Systems of these cases whose program is not there.
+fn missing_systems(program: &Path, cases: &[&'static Case]) -> Vec<&'static str> {
+    let is_used = |system: &&str| cases.iter().any(|case| case.rivals.contains(system));
+    match program.is_file() {
+        true => Vec::new(),
+        false => cases::MULTIPLEXERS.iter().copied().filter(is_used).collect(),
+    }
 }
 
 fn note(seen: &mut Seen, case: &'static Case, system: &'static str, measured: Option<&Measured>) {
@@ -249,6 +272,16 @@ mod tests {
         conclude(case, &seen, &mut report);
         let ratio = report.ratios.iter().find(|it| it.metric == "gbit_per_s").expect("a ratio");
         assert_eq!(ratio.median, 2.5);
+    }
+
+    #[test]
+    fn systems_without_their_program_are_left_out() {
+        let cases = chosen_cases(&["pingpong".to_owned()]).expect("a case");
+        assert_eq!(missing_systems(Path::new("/nonexistent"), &cases), ["quinn", "yamux"]);
+        let others = chosen_cases(&["same-host".to_owned()]).expect("some");
+        assert!(missing_systems(Path::new("/nonexistent"), &others).is_empty());
+        let own = std::env::current_exe().expect("a path");
+        assert!(missing_systems(&own, &cases).is_empty());
     }
 
     #[test]

@@ -43,6 +43,7 @@ pub const FIGURE_4: Figure = Figure {
         beside("tcp, L nice -20", "tcp-latency-nice", LONG).paper("no help"),
         beside("tcp, L nice -20 and SO_PRIORITY", "tcp-priority", BANDS).paper("no help"),
         beside("tcp, T nice 19", "tcp-bulk-nice", LONG),
+        beside("tcp, L slices of 0.1 ms", "tcp-slice", LONG),
         beside("tcp, L SCHED_FIFO", "tcp-fifo", LONG),
         isolated("quell, isolated", "quell", LONG),
         beside("quell", "quell", LONG),

@@ -1,5 +1,6 @@
 //! `quell bench net`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -29,6 +30,11 @@ pub struct Args {
     duration: Option<Duration>,
 }
 
+/// Where `make` builds `quinn` and `yamux`: beside the directory of this program.
+fn multiplexers() -> Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("../peers/release/quell-peer-net"))
+}
+
 pub fn run(args: Args) -> Result<ExitCode> {
     let quick = args.common.quick;
     // Refused before anything is looked for.
@@ -39,6 +45,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         rounds: args.rounds.unwrap_or(if quick { 2 } else { 10 }),
         time: args.duration.unwrap_or(Duration::from_millis(if quick { 200 } else { 1_000 })),
         peers: beside("quell-bench-peers")?,
+        multiplexers: multiplexers()?,
     };
     let stop = Stop::on_signals()?;
     let report = net::run(&spec, &mut Live::new(), &stop)?;
