@@ -82,7 +82,7 @@ fn has_uring() -> bool {
 
 #[test]
 fn other_ways_of_kernel_io_carry_their_bytes() {
-    let systems = ["tcp-zerocopy", "tcp-uring", "tcp-uring-workers"];
+    let systems = ["tcp-zerocopy", "tcp-uring-inline", "tcp-uring-workers"];
     for system in systems.iter().filter(|system| !system.contains("uring") || has_uring()) {
         ["pingpong-alone", "writes-4k", "stream-copying"].iter().for_each(|case| {
             run(system, case);

@@ -286,7 +286,9 @@ fn gatherer_of(kind: Tcp) -> Option<Gatherer> {
 fn tcp(stream: TcpStream, kind: Tcp, gatherer: Option<&Gatherer>) -> Result<Connection> {
     Ok(match (kind, gatherer) {
         (_, Some(gatherer)) => Connection::Gathering(gatherer.gather(stream)),
-        (Tcp::Uring, None) => Connection::Kernel(Box::new(Uring::new(stream, Place::Inline)?)),
+        (Tcp::UringInline, None) => {
+            Connection::Kernel(Box::new(Uring::new(stream, Place::Inline)?))
+        }
         (Tcp::UringWorkers, None) => {
             Connection::Kernel(Box::new(Uring::new(stream, Place::Worker)?))
         }

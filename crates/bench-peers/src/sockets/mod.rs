@@ -63,7 +63,7 @@ pub enum Tcp {
     /// Threads that wait for answers are real-time threads (`SCHED_FIFO`).
     Fifo,
     /// Through io_uring, on the threads that ask.
-    Uring,
+    UringInline,
     /// Through io_uring, on worker threads of the kernel.
     UringWorkers,
     /// Writes without a copy (`MSG_ZEROCOPY`).
@@ -114,7 +114,7 @@ impl System {
             "tcp-priority" => System::Tcp(Tcp::Priority),
             "tcp-bulk-nice" => System::Tcp(Tcp::BulkNice),
             "tcp-fifo" => System::Tcp(Tcp::Fifo),
-            "tcp-uring" => System::Tcp(Tcp::Uring),
+            "tcp-uring-inline" => System::Tcp(Tcp::UringInline),
             "tcp-uring-workers" => System::Tcp(Tcp::UringWorkers),
             "tcp-zerocopy" => System::Tcp(Tcp::ZeroCopy),
             "tcp-fast-open" => System::Tcp(Tcp::FastOpen),

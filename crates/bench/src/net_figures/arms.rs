@@ -6,6 +6,8 @@ use super::link::Link;
 pub const CLIENT_CORE: usize = 0;
 /// See [`CLIENT_CORE`].
 pub const SERVER_CORE: usize = 1;
+/// One that has neither.
+pub const FREE_CORE: usize = 2;
 
 /// One system in one setting.
 #[derive(Clone, Copy, Debug)]

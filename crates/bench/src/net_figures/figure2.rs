@@ -1,7 +1,7 @@
 //! Figure 2: one long flow.
 
 use super::arms::{Arm, CLIENT_CORE, Figure, SERVER_CORE};
-use super::link::{Link, USUAL};
+use super::link::{Link, Receiver, USUAL};
 
 /// Long frames, as in the paper.
 const LONG: Link = Link { mtu: 9_000, ..USUAL };
@@ -11,8 +11,8 @@ const fn subflows(count: usize) -> Link {
     Link { subflows: count, ..LARGE }
 }
 
-const fn received_on(core: usize) -> Link {
-    Link { receive_core: Some(core), ..LONG }
+const fn received_on(receiver: Receiver) -> Link {
+    Link { receiver, ..LONG }
 }
 
 const fn arm(name: &'static str, system: &'static str, link: Link) -> Arm {
@@ -29,9 +29,9 @@ pub const FIGURE_2: Figure = Figure {
         arm("tcp, no offloads", "tcp", Link { has_offloads: false, ..USUAL }),
         arm("tcp, TSO and GRO", "tcp", USUAL),
         arm("tcp, 9000 B frames", "tcp", LONG),
-        arm("tcp, RPS to the reader's core", "tcp", received_on(SERVER_CORE)),
-        arm("tcp, RPS to another core", "tcp", received_on(OTHER_CORE)).paper("60 (best)"),
-        arm("tcp, io_uring", "tcp-uring", LONG).paper("below 60"),
+        arm("tcp, RPS to the reader's core", "tcp", received_on(Receiver::Reader)),
+        arm("tcp, RPS to another core", "tcp", received_on(Receiver::Other)).paper("60 (best)"),
+        arm("tcp, io_uring", "tcp-uring-inline", LONG).paper("below 60"),
         arm("tcp, io_uring workers", "tcp-uring-workers", LONG).paper("below 60"),
         arm("tcp, MSG_ZEROCOPY", "tcp-zerocopy", LONG),
         arm("tcp, large buffers", "tcp", LARGE),
@@ -39,11 +39,9 @@ pub const FIGURE_2: Figure = Figure {
         arm("mptcp, 4 subflows", "mptcp", subflows(4)).paper("below 2 subflows"),
         arm("mptcp, 8 subflows", "mptcp", subflows(8)).paper("below 4 subflows"),
         arm("quell", "quell", LONG),
+        arm("quell, channels over io_uring", "quell-uring", LONG),
         Arm { case: "stream-zero-copy", ..arm("quell, zero copy", "quell", LONG) },
         Arm { case: "stream-zero-copy", ..arm("quell, zero copy, 2 channels", "quell-2", LONG) },
     ],
     is_watched: false,
 };
-
-/// A core that is not the reader's: with two, the writer's.
-const OTHER_CORE: usize = CLIENT_CORE;

@@ -24,7 +24,7 @@ pub const FIGURE_3: Figure = Figure {
     arms: &[
         arm("tcp", "tcp", PLAIN).paper("9.88"),
         arm("tcp, gathered writes", "tcp-buffered", PLAIN),
-        arm("tcp, io_uring", "tcp-uring", PLAIN).paper("no gain"),
+        arm("tcp, io_uring", "tcp-uring-inline", PLAIN).paper("no gain"),
         arm("tcp, io_uring workers", "tcp-uring-workers", PLAIN).paper("no gain"),
         arm("tcp, MSG_ZEROCOPY", "tcp-zerocopy", PLAIN),
         arm("tcp, large buffers", "tcp", LARGE),
@@ -32,6 +32,7 @@ pub const FIGURE_3: Figure = Figure {
         arm("mptcp, 4 subflows", "mptcp", subflows(4)).paper("no gain"),
         arm("mptcp, 8 subflows", "mptcp", subflows(8)).paper("no gain"),
         arm("quell", "quell", PLAIN),
+        arm("quell, channels over io_uring", "quell-uring", PLAIN),
     ],
     is_watched: false,
 };

@@ -17,6 +17,7 @@ pub const FIGURE_6A: Figure = Figure {
         Arm::new("tcp", "tcp", "writes-10m", LONG),
         Arm::new("quell, copies inline", "quell", "writes-10m", LONG),
         Arm::new("quell, copy workers", "quell-workers", "writes-10m", LONG),
+        Arm::new("quell, placed channels", "quell-placed", "writes-10m", LONG),
     ],
     is_watched: false,
 };

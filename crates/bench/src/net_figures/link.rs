@@ -1,7 +1,10 @@
 //! What of a link between two namespaces an arm changes. Nothing of it outlives them.
 
-use anyhow::Result;
+use std::thread;
 
+use anyhow::{Context as _, Result};
+
+use super::arms::{CLIENT_CORE, FREE_CORE, SERVER_CORE};
 use crate::net::namespaces::{ENDS, Namespaces};
 
 /// Subflows that the kernel allows beside the first (`MPTCP_SUBFLOWS_MAX` less one).
@@ -21,6 +24,29 @@ pub enum Qdisc {
     SlowPfifoFast,
 }
 
+/// The core on which the server's end processes what it receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Receiver {
+    /// That on which it was sent, as such links do.
+    #[default]
+    Sender,
+    /// The server's.
+    Reader,
+    /// Neither the server's nor the client's; with two cores the client's.
+    Other,
+}
+
+impl Receiver {
+    /// `None`: as it is. On a host with so many cores.
+    fn core(self, cores: usize) -> Option<usize> {
+        match self {
+            Receiver::Sender => None,
+            Receiver::Reader => Some(SERVER_CORE),
+            Receiver::Other => Some(if cores > FREE_CORE { FREE_CORE } else { CLIENT_CORE }),
+        }
+    }
+}
+
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
@@ -28,8 +54,8 @@ pub struct Link {
     pub has_offloads: bool,
     /// Bytes of a frame.
     pub mtu: u32,
-    /// The core on which the server's end processes what it receives; `None`: that of the sender.
-    pub receive_core: Option<usize>,
+    /// See [`Receiver`].
+    pub receiver: Receiver,
     /// Subflows of a connection over several paths.
     pub subflows: usize,
     /// Buffers may grow as long as many subflows need them.
@@ -42,7 +68,7 @@ pub struct Link {
 pub const USUAL: Link = Link {
     has_offloads: true,
     mtu: 1_500,
-    receive_core: None,
+    receiver: Receiver::Sender,
     subflows: 1,
     has_large_buffers: false,
     qdisc: Qdisc::None,
@@ -59,8 +85,9 @@ impl Link {
     /// When a command fails, with what it says.
     pub fn make(&self) -> Result<Namespaces> {
         let namespaces = Namespaces::make()?;
+        let cores = thread::available_parallelism().context("count the cores")?.get();
         for side in 0..2 {
-            for command in self.commands(side) {
+            for command in self.commands(side, cores) {
                 let command: Vec<&str> = command.iter().map(String::as_str).collect();
                 namespaces.run(side, &command)?;
             }
@@ -68,15 +95,15 @@ impl Link {
         Ok(namespaces)
     }
 
-    /// What is run at one end: 0 the server's, 1 the client's.
-    fn commands(&self, side: usize) -> Vec<Vec<String>> {
+    /// What is run at one end (0 the server's, 1 the client's) of a host with so many cores.
+    fn commands(&self, side: usize, cores: usize) -> Vec<Vec<String>> {
         let end = ENDS[side];
         let offloads = if self.has_offloads { "on" } else { "off" };
         let mut commands = vec![
             words(&format!("ethtool -K {end} tso {offloads} gso {offloads} gro {offloads}")),
             words(&format!("ip link set dev {end} mtu {}", self.mtu)),
         ];
-        if let Some(core) = self.receive_core.filter(|_| side == 0) {
+        if let Some(core) = self.receiver.core(cores).filter(|_| side == 0) {
             let file = format!("/sys/class/net/{end}/queues/rx-0/rps_cpus");
             // Those files show the devices of the namespace in which they were mounted.
             let script = format!("mount -t sysfs sysfs /sys && echo {} > {file}", mask(core));
@@ -140,7 +167,7 @@ mod tests {
     use super::*;
 
     fn lines(link: &Link, side: usize) -> Vec<String> {
-        link.commands(side).iter().map(|command| command.join(" ")).collect()
+        link.commands(side, 2).iter().map(|command| command.join(" ")).collect()
     }
 
     #[test]
@@ -152,12 +179,14 @@ mod tests {
 
     #[test]
     fn only_the_server_moves_what_it_receives() {
-        let link = Link { receive_core: Some(1), ..USUAL };
+        let link = Link { receiver: Receiver::Reader, ..USUAL };
         assert!(
             lines(&link, 0)[2]
                 .ends_with("echo 2 > /sys/class/net/quell-net-a/queues/rx-0/rps_cpus")
         );
         assert_eq!(lines(&link, 1).len(), 2);
+        let other = [1, 2, 8].map(|cores| Receiver::Other.core(cores));
+        assert_eq!(other, [Some(0), Some(0), Some(2)]);
         assert_eq!([mask(0), mask(33)], ["1", "2,00000000"]);
     }
 
