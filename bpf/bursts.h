@@ -88,15 +88,15 @@ static __always_inline void note_input(struct slot *s, __u64 handle, __u64 now)
 	mark_dirty(handle);
 }
 
-/* A demoted thread sleeps. Whether it has proved itself by that, once. */
-static __always_inline bool burst_proves(struct slot *s, struct task_struct *p)
+/* A demoted thread sleeps: see burst_proves(). */
+static __noinline bool short_burst_proves(struct slot *s, struct task_struct *p)
 {
 	__u64 whole = p->se.sum_exec_runtime - s->burst_exec;
 	__u64 stretch = s->ran - s->input_ran;
 	struct control *c = control_page();
 	__u32 above;
 
-	if (without_roles || s->role == QUELL_EVENT_THREAD || s->proved_sent || !c)
+	if (s->proved_sent || !c)
 		return false;
 	if (stretch < s->stretch_max)
 		stretch = s->stretch_max;
@@ -116,10 +116,15 @@ static __always_inline bool burst_proves(struct slot *s, struct task_struct *p)
 	return true;
 }
 
+/* A thread sleeps. Whether it was demoted and has proved itself by that, once. */
+static __always_inline bool burst_proves(struct slot *s, struct task_struct *p)
+{
+	return !without_roles && s->role != QUELL_EVENT_THREAD && short_burst_proves(s, p);
+}
+
 /* ---- events ---- */
 
-static __always_inline bool send_burst(__u32 kind, struct slot *s, __u64 handle, __u64 length,
-				       __u64 now)
+static __noinline bool send_burst(__u32 kind, struct slot *s, __u64 handle, __u64 length, __u64 now)
 {
 	struct event *e = event_new(kind);
 

@@ -25,6 +25,40 @@ static __always_inline __u64 handle_on(struct core *core)
 	return core->slot ? make_handle(core->slot - 1, core->reuse_count) : 0;
 }
 
+static __noinline __u64 remember(struct core *core, struct task_struct *next)
+{
+	__u64 handle = handle_of(next);
+	__u32 i;
+
+	/* One that is not watched yet may be any time. */
+	if (handle) {
+		i = core->recent_next++ % QUELL_RECENT;
+		core->recent_handle[i] = handle;
+		core->recent_task[i] = (unsigned long)next;
+	}
+	return handle;
+}
+
+/* As handle_of(), of a thread that gets this core. */
+static __always_inline __u64 handle_of_next(struct core *core, struct task_struct *next)
+{
+	__u64 task = (unsigned long)next, handle;
+	struct slot *s;
+	__u32 i;
+
+	for (i = 0; i < QUELL_RECENT; i++) {
+		if (core->recent_task[i] != task)
+			continue;
+		handle = core->recent_handle[i];
+		s = slot_of(handle);
+		/* Else it is watched no more, or by another slot, or the address has gone to another thread. */
+		if (s && s->reuse_count == handle_use(handle) && s->tid == next->pid)
+			return handle;
+		core->recent_task[i] = 0;
+	}
+	return remember(core, next);
+}
+
 static __always_inline __u64 weight(__u32 kind)
 {
 	if (kind == QUELL_IDLE)
@@ -46,12 +80,10 @@ static __always_inline __u64 be_stretch_from(struct core *core)
 /* The task had this core until now. */
 static __always_inline void count_run(struct core *core, __u32 cpu, __u64 now)
 {
-	struct control *c = control_page();
-	__u32 at = c ? cpu * c->tasks + core->task : 0;
-	__u64 *ran = bpf_map_lookup_elem(&runs, &at);
+	struct task_time *time = time_of(cpu, core->task);
 
-	if (c && ran)
-		*ran += now - core->since;
+	if (time)
+		time->ran += now - core->since;
 }
 
 /*
@@ -114,55 +146,65 @@ __noinline int core_turn(struct core *core, __u32 cpu, __u32 sets_now, struct tu
 			delta += QUELL_WAITING_ONE;
 		if (turn->loses == set + 1)
 			delta -= QUELL_WAITING_ONE;
-		if (set_add(set, delta, now) && sets_now >> set & 1)
+		if (set_add(set, delta, now) & SET_WAITS && sets_now >> set & 1)
 			crowded = 1;
 	}
 	return crowded;
 }
 
-static __always_inline void note_steal(struct core *core, struct task_struct *prev,
-				       struct task_struct *next, __u32 cpu, __u64 now)
+static __noinline void send_stall(struct core *core, struct task_struct *prev, __u64 stolen, __u64 now)
 {
-	struct control *c = control_page();
+	struct event *e = event_new(QUELL_EVENT_STALL);
+
+	if (!e)
+		return;
+	e->core = bpf_get_smp_processor_id();
+	e->from = core->since;
+	e->to = now;
+	e->stolen = stolen;
+	e->subject.tid = prev->pid;
+	e->subject.tgid = prev->tgid;
+	event_send(e, WAKE_NOT, now);
+}
+
+static __always_inline void note_steal(struct core *core, struct task_struct *prev,
+				       struct task_struct *next, __u64 now)
+{
 	__u64 steal = steal_clock(next), stolen = steal - core->steal;
-	struct event *e;
+	struct control *c;
 
 	if (steal == core->steal)
 		return;
-	if (core->steal && c && stolen >= c->stall_min) {
-		e = event_new(QUELL_EVENT_STALL);
-		if (e) {
-			e->core = cpu;
-			e->from = core->since;
-			e->to = now;
-			e->stolen = stolen;
-			e->subject.tid = prev->pid;
-			e->subject.tgid = prev->tgid;
-			event_send(e, WAKE_NOT, now);
-		}
-	}
+	c = control_page();
+	if (core->steal && c && stolen >= c->stall_min)
+		send_stall(core, prev, stolen, now);
 	core->steal = steal;
 }
 
-static __always_inline void tell_idle(struct core_order *order, struct task_struct *prev,
-				      __u32 cpu, __u64 now)
+static __noinline void send_idle(struct core_order *order, __u64 now)
 {
-	struct control *c = control_page();
 	struct event *e;
 
-	if (!c || !READ_ONCE(c->wake_on_events) || !READ_ONCE(c->idle_wanted))
-		return;
-	/* The observer going to sleep must not wake the observer. */
-	if ((__u32)prev->tgid == c->self_tgid || READ_ONCE(order->told_idle))
-		return;
 	WRITE_ONCE(order->told_idle, 1);
 	e = event_new(QUELL_EVENT_CORE_IDLE);
 	if (!e) {
 		WRITE_ONCE(order->told_idle, 0);
 		return;
 	}
-	e->core = cpu;
+	e->core = bpf_get_smp_processor_id();
 	event_send(e, WAKE_HINT, now);
+}
+
+static __always_inline void tell_idle(struct core_order *order, struct task_struct *prev,
+				      __u64 now)
+{
+	struct control *c = control_page();
+
+	if (!c || !READ_ONCE(c->wake_on_events) || !READ_ONCE(c->idle_wanted))
+		return;
+	/* The observer going to sleep must not wake the observer. */
+	if ((__u32)prev->tgid != c->self_tgid && !READ_ONCE(order->told_idle))
+		send_idle(order, now);
 }
 
 /* ---- wake-to-run ---- */

@@ -17,6 +17,7 @@ SHARED(core);
 SHARED(core_order);
 SHARED(core_set);
 SHARED(task);
+SHARED(task_time);
 SHARED(histograms);
 SHARED(control);
 SHARED(totals);

@@ -61,7 +61,7 @@ static __always_inline struct task_struct *owner_task(unsigned long owner)
 	return p;
 }
 
-static __always_inline void send_lock(__u32 kind, struct slot *s, __u64 handle, __u64 owner,
+static __noinline void send_lock(__u32 kind, struct slot *s, __u64 handle, __u64 owner,
 				      __u64 now)
 {
 	struct event *e = event_new(kind);
@@ -88,15 +88,14 @@ static __always_inline void send_lock(__u32 kind, struct slot *s, __u64 handle, 
  */
 static __always_inline void lock_ends(struct slot *s, __u64 handle, __u64 lock, __u64 now)
 {
-	__u32 at = handle_slot(handle);
-	__u64 *told;
+	__u64 told;
 
 	if (without_roles)
 		return;
-	told = bpf_map_lookup_elem(&contended, &at);
-	if (!told || !READ_ONCE(*told) || (lock && READ_ONCE(*told) != lock))
+	told = READ_ONCE(s->told_lock);
+	if (!told || (lock && told != lock))
 		return;
-	WRITE_ONCE(*told, 0);
+	WRITE_ONCE(s->told_lock, 0);
 	send_lock(QUELL_EVENT_RELEASED, s, handle, 0, now ? now : bpf_ktime_get_ns());
 }
 
@@ -131,9 +130,8 @@ SEC("tp_btf/contention_begin")
 int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 {
 	struct task_struct *owner;
-	__u64 handle, held_by, *told;
 	struct slot *s, *other;
-	__u32 at;
+	__u64 handle, held_by;
 
 	if (flags & (LCB_F_SPIN | LCB_F_RT | LCB_F_PERCPU) || !(flags & LCB_F_OWNED))
 		return 0;
@@ -150,11 +148,7 @@ int BPF_PROG(on_contention_begin, void *lock, unsigned int flags)
 	/* Threads of one task differ by their roles alone; user space knows the rungs of two. */
 	if (!other || (other->lc && other->task == s->task && other->role <= s->role))
 		return 0;
-	at = handle_slot(handle);
-	told = bpf_map_lookup_elem(&contended, &at);
-	if (!told)
-		return 0;
-	WRITE_ONCE(*told, (__u64)lock);
+	WRITE_ONCE(s->told_lock, (__u64)lock);
 	send_lock(QUELL_EVENT_CONTENDED, s, handle, held_by, bpf_ktime_get_ns());
 	return 0;
 }

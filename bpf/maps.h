@@ -30,14 +30,6 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
-/* The address of the lock that the slot's LC thread was said to wait for (QUELL_EVENT_CONTENDED); 0: none. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, word_t);
-} contended SEC(".maps");
-
 /* Which sleeps in futex an LC thread ends, and which thread ended its own: wakers.h. Handles; 0: none. */
 struct waker {
 	/* Of the slot's thread while it is QUELL_BACKGROUND: the thread whose sleep it ended last. */
@@ -106,17 +98,14 @@ struct {
 	__type(value, struct histograms);
 } histograms SEC(".maps");
 
-/*
- * For each core a row with the time that it ran each task, stretches that
- * ended. Written by the core itself with interrupts off.
- */
+/* For each core a row with an entry for each task. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, word_t);
-} runs SEC(".maps");
+	__type(value, struct task_time);
+} task_times SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -269,9 +258,7 @@ static __always_inline struct slot *slot_of(__u64 handle)
 	return handle ? bpf_map_lookup_elem(&slots, &at) : NULL;
 }
 
-/* Longest spin for a slot; its holder has interrupts off and needs ~100 ns. */
-#define LOCK_TRIES 128
-/* Some 100 us: longer, and the core itself is held up for nothing. */
+/* Some 100 us; who holds a slot has interrupts off and needs ~100 ns. Longer, and the core itself is held up for nothing. */
 #define LOCK_WAITS (1 << 14)
 
 struct lock_try {
@@ -293,15 +280,26 @@ static long lock_once(__u32 i, struct lock_try *try)
 
 /*
  * Who holds the slot missed its caches, or was stopped by its hypervisor: a
- * wake-up that is given up here is lost for half a second.
+ * wake-up that is given up here is lost for half a second. Out of line, as
+ * all that is seldom: instructions are driven out of the cache, too.
  */
-static __noinline bool slot_wait(struct slot *s, __u32 *seen)
+static __noinline bool slot_lock_busy(struct slot *s, __u64 handle, __u32 *seq)
 {
 	struct lock_try try = { .slot = s };
+	struct totals *t;
 
 	bpf_loop(LOCK_WAITS, lock_once, &try, 0);
-	*seen = try.seen;
-	return try.locked;
+	if (!try.locked) {
+		t = totals_page();
+		if (t)
+			atomic_add(&t->contended, 1);
+		return false;
+	}
+	*seq = try.seen;
+	if (s->reuse_count == handle_use(handle))
+		return true;
+	atomic_xchg(&s->seq, try.seen + 2);
+	return false;
 }
 
 /*
@@ -311,34 +309,15 @@ static __noinline bool slot_wait(struct slot *s, __u32 *seen)
  */
 static __always_inline bool slot_lock(struct slot *s, __u64 handle, __u32 *seq)
 {
-	struct totals *t;
-	__u32 seen;
-	int i;
+	__u32 seen = READ_ONCE(s->seq);
 
-	for (i = 0; i < LOCK_TRIES; i++) {
-		seen = READ_ONCE(s->seq);
-		if (seen & 1)
-			continue;
-		if (atomic_cmpxchg(&s->seq, seen, seen + 1) != seen)
-			continue;
-		if (s->reuse_count == handle_use(handle)) {
-			*seq = seen;
-			return true;
-		}
-		atomic_xchg(&s->seq, seen + 2);
-		return false;
+	if (seen & 1 || atomic_cmpxchg(&s->seq, seen, seen + 1) != seen)
+		return slot_lock_busy(s, handle, seq);
+	if (s->reuse_count == handle_use(handle)) {
+		*seq = seen;
+		return true;
 	}
-	if (slot_wait(s, &seen)) {
-		if (s->reuse_count == handle_use(handle)) {
-			*seq = seen;
-			return true;
-		}
-		atomic_xchg(&s->seq, seen + 2);
-		return false;
-	}
-	t = totals_page();
-	if (t)
-		atomic_add(&t->contended, 1);
+	atomic_xchg(&s->seq, seen + 2);
 	return false;
 }
 

@@ -33,7 +33,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 {
 	__u64 handle = handle_of(p), now;
 	struct slot *s = slot_of(handle);
-	__u32 seq, gains = 0, task, generation;
+	__u32 seq, gains = 0, task, generation, has;
 	bool in_futex;
 
 	if (!s) {
@@ -45,6 +45,7 @@ int BPF_PROG(on_waking, struct task_struct *p)
 		return 0;
 	if (s->state == QUELL_RUNNING) {
 		s->pending = now;
+		s->flags |= QUELL_PENDING;
 		slot_unlock(s, seq);
 		return 0;
 	}
@@ -67,9 +68,11 @@ int BPF_PROG(on_waking, struct task_struct *p)
 		note_futex_wake(s, handle, now);
 	note_wait(s, handle, now);
 	if (gains) {
-		set_add(gains - 1, QUELL_WAITING_ONE, now);
+		has = set_add(gains - 1, QUELL_WAITING_ONE, now);
 		tell_if_queued(gains - 1, task, generation, now);
-		arm_check(p->thread_info.cpu, now);
+		/* A core that turns to LC after this finds the wait by itself, and where none runs there is no burst to look at. */
+		if (has & SET_RUNS_LC)
+			arm_check(p->thread_info.cpu, now);
 	}
 	tell_lane(task, QUELL_LANE_WAKES);
 	return 0;
@@ -156,6 +159,7 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 	__u32 seq, task, gains = 0;
 	__u32 stop = QUELL_IN_KERNEL | (in_transaction(prev) ? QUELL_IN_TRANSACTION : 0);
 	__u32 uninterruptible = prev_state & TASK_UNINTERRUPTIBLE ? stop : 0;
+	__u64 pending;
 	bool sleeps = false, proved = false, stopped, in_futex;
 	unsigned int state;
 
@@ -163,12 +167,13 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 		return 0;
 	/* After the note: a waker that left none by now finds the slot asleep. */
 	state = READ_ONCE(prev->__state);
+	pending = s->flags & QUELL_PENDING ? s->pending : 0;
 	if (s->state == QUELL_RUNNING)
 		run_end(s, now);
 	if (preempt || prev_state == TASK_RUNNING || state == TASK_RUNNING) {
 		gains = wait_begin(s, preempt ? stop : 0, now);
-	} else if (state & TASK_WAKING || (s->pending && is_being_woken(prev))) {
-		s->awake_since = s->pending ? s->pending : now;
+	} else if (state & TASK_WAKING || (pending && is_being_woken(prev))) {
+		s->awake_since = pending ? pending : now;
 		proved = burst_proves(s, prev);
 		burst_begin(s, prev);
 		gains = wait_begin(s, QUELL_WOKEN | uninterruptible, s->awake_since);
@@ -183,7 +188,6 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 		sleeps = true;
 		count_lane_change(s);
 	}
-	s->pending = 0;
 	task = s->task;
 	stopped = s->flags & QUELL_IN_KERNEL;
 	in_futex = s->flags & QUELL_IN_FUTEX;
@@ -202,8 +206,7 @@ static __always_inline __u32 switch_out(struct slot *s, __u64 handle, struct tas
 }
 
 /* The last switch of a thread: nothing refers to its slot after this. */
-static __always_inline void switch_dead(struct slot *s, __u64 handle, struct task_struct *prev,
-					__u64 now)
+static __noinline void switch_dead(struct slot *s, __u64 handle, struct task_struct *prev, __u64 now)
 {
 	struct event *e = event_new(QUELL_EVENT_EXITED);
 	__u32 seq, task, generation;
@@ -271,7 +274,8 @@ static __always_inline void switch_in(struct slot *s, __u64 handle, struct core 
 	s->state = QUELL_RUNNING;
 	s->since = now;
 	s->core = cpu;
-	s->flags = 0;
+	/* One that is found running may have been woken on its way to sleep. */
+	s->flags = state == QUELL_RUNNING ? s->flags & QUELL_PENDING : 0;
 	s->transitions++;
 	turn->handle = handle;
 	turn->kind = !s->lc ? QUELL_BE : is_fair(s->role) ? QUELL_LC_FAIR : QUELL_LC;
@@ -296,7 +300,7 @@ static __always_inline void leave_unseen(struct slot *s, __u64 handle, __u32 cpu
 		run_end(s, now);
 		s->state = QUELL_SLEEPING;
 		s->since = now;
-		s->pending = 0;
+		s->flags = 0;
 		s->transitions++;
 		count_lane_change(s);
 	}
@@ -359,7 +363,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		return 0;
 	sets_now = READ_ONCE(order->sets);
 	if (next->pid)
-		handle_next = handle_of(next);
+		handle_next = handle_of_next(core, next);
 	else
 		turn.kind = QUELL_IDLE;
 	handle_prev = handle_on(core);
@@ -380,7 +384,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	}
 	core->running = next->pid;
 	if (sets_now)
-		note_steal(core, prev, next, cpu, now);
+		note_steal(core, prev, next, now);
 	task = core->task;
 	generation = core->generation;
 	s = slot_of(handle_prev);
@@ -412,7 +416,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	if (turn.gains)
 		tell_if_queued(turn.gains - 1, task, generation, now);
 	if (turn.kind == QUELL_IDLE)
-		tell_idle(order, prev, cpu, now);
+		tell_idle(order, prev, now);
 	return 0;
 }
 

@@ -80,66 +80,73 @@ enum quell_event_kind {
 /* Besides QUELL_IN_KERNEL: in the middle of a transaction of a file system. */
 #define QUELL_IN_TRANSACTION 8
 #define QUELL_STOPPED (QUELL_IN_KERNEL | QUELL_IN_TRANSACTION)
+/* sched_waking was seen while the slot said running: `pending` says when. */
+#define QUELL_PENDING 16
 
 /*
  * A watched thread. Written with seq odd; a reader that saw seq even and
- * unchanged around its loads has a coherent copy. The first line holds what
- * each switch touches.
+ * unchanged around its loads has a coherent copy. Batch work drives these lines
+ * out of the cache between two wake-ups, and each that is missed costs as much
+ * as some hundred instructions: the first holds all that a switch touches.
  */
 struct slot {
 	__u32 seq;
 	__u32 state;
 	__u64 since;
-	/* Since when it has not slept. */
-	__u64 awake_since;
 	__u64 ran;
 	__u64 waited;
 	__u64 transitions;
 	__u32 core;
 	__u32 task;
 	__u8 lc;
-	__u8 children;
+	/* enum quell_role; user space, by `set_role`. */
+	__u8 role;
 	/* QUELL_WOKEN and those that follow it. */
 	__u8 flags;
 	/* 1 + the set that counts this thread as waiting, or 0. */
 	__u8 counted;
 	/* How often the slot was freed: a handle with another count is stale. */
 	__u32 reuse_count;
-
-	/* When sched_waking was seen while the slot said running. */
-	__u64 pending;
-	__u64 start_boottime;
 	__u32 generation;
 	/* 0: the slot is free. */
 	__s32 tid;
-	__s32 tgid;
-	__s32 parent_tid;
-	/* A process that an LC task created, treated as BE: not one of its threads. */
-	__u8 guest;
-	/* Its member of a lane; 0 in a task that is no lane. */
-	__u8 member;
-	/* enum quell_role; user space, by `set_role`. */
-	__u8 role;
-	/* QUELL_EVENT_PROVED was sent for this role. */
-	__u8 proved_sent;
-	/* Short bursts in a row that earn a higher role, and those so far. */
-	__u16 needs;
-	__u16 proved;
+
+	/* What each wake-up and each input touches besides. Since when it has not slept. */
+	__u64 awake_since;
+	/* With QUELL_PENDING. */
+	__u64 pending;
 	/* se.sum_exec_runtime, and `ran`, when its burst began. */
 	__u64 burst_exec;
 	__u64 burst_ran;
 	/* When QUELL_EVENT_OVERRAN was last sent for this burst; 0: not yet. */
 	__u64 overrun_sent;
-
 	/* `ran` when it last received from a socket in this burst, else when that began; its longest stretch before that. */
 	__u64 input_ran;
 	__u64 stretch_max;
-	/* To the end of the line: each input writes here. */
-	__u64 reserved[6];
+	/* The address of the lock that it was said to wait for (QUELL_EVENT_CONTENDED); 0: none. */
+	__u64 told_lock;
+
+	__u64 start_boottime;
+	__s32 tgid;
+	__s32 parent_tid;
+	__u8 children;
+	/* A process that an LC task created, treated as BE: not one of its threads. */
+	__u8 guest;
+	/* Its member of a lane; 0 in a task that is no lane. */
+	__u8 member;
+	/* QUELL_EVENT_PROVED was sent for this role. */
+	__u8 proved_sent;
+	/* Short bursts in a row that earn a higher role, and those so far. */
+	__u16 needs;
+	__u16 proved;
+	__u64 reserved[5];
 };
 
 /* In `kthread_since`: the thread is bound to the core. A nanosecond more or less is no matter. */
 #define QUELL_BOUND 1ULL
+
+/* Threads that a core remembers. */
+#define QUELL_RECENT 4
 
 /* A core, written by the core itself with interrupts off. */
 struct core {
@@ -165,9 +172,17 @@ struct core {
 	__u64 steal;
 	/* The thread that has it, watched or not; 0: idle. */
 	__s32 running;
-	__u32 reserved0;
+	/* The entry of `recent_task` that the next thread replaces. */
+	__u32 recent_next;
 	/* Since when a kernel thread of the fair class waits behind LC, with QUELL_BOUND; 0: none. */
 	__u64 kthread_since;
+
+	/*
+	 * Watched threads that had the core lately: the address of each, and its handle. The way from a thread to its
+	 * slot through task storage misses three lines where caches are cold, and a core mostly turns between few.
+	 */
+	__u64 recent_task[QUELL_RECENT];
+	__u64 recent_handle[QUELL_RECENT];
 };
 
 /* What user space wants of a core. */
@@ -199,13 +214,12 @@ struct core_set {
 #define QUELL_IDLE_OF(word) (((word) >> 24) & 0xfffff)
 #define QUELL_LC_RUNNING_OF(word) ((word) >> 44)
 
-/* A task: threads of one application, LC or BE. */
+/* A task: threads of one application, LC or BE. Nothing here is written at each switch, so that cores share the line. */
 struct task {
 	/* The set that its waiting LC threads are counted in; user space. */
 	__u32 set;
 	/* An LC-queued event was sent and is not yet consumed. */
 	__u32 told_queued;
-	__u64 waited;
 	/* It has no core of its own: each wait of LC threads is told; user space. */
 	__u32 unserved;
 	/*
@@ -218,7 +232,15 @@ struct task {
 	__u32 reserved0;
 	/* Of a lane: how often a thread of it began or ceased to be runnable. */
 	__u64 changes;
-	__u64 reserved[3];
+	__u64 reserved[4];
+};
+
+/* What the threads of a task did on one core. */
+struct task_time {
+	/* Stretches that ended; written by the core itself with interrupts off. */
+	__u64 ran;
+	/* Until they got this core, or a wait was found to have ended here. */
+	__u64 waited;
 };
 
 #define QUELL_LANE_SLEEPS 1
@@ -245,7 +267,7 @@ struct control {
 	__u64 wake_gap;
 	/* Words of the slot bitmaps. */
 	__u32 words;
-	/* Task places: the length of a core's row in `runs`. */
+	/* Task places: the length of a core's row in `task_times`. */
 	__u32 tasks;
 	/* Steal beyond this is reported as a stall. */
 	__u64 stall_min;

@@ -14,32 +14,55 @@ static __always_inline bool is_wasteful(__u64 word)
 	return QUELL_WAITING_OF(word) && QUELL_IDLE_OF(word);
 }
 
+/* What set_add() found. */
+#define SET_WAITS 1
+#define SET_RUNS_LC 2
+
+static __always_inline int set_has(__u64 word)
+{
+	return (QUELL_WAITING_OF(word) ? SET_WAITS : 0) | (QUELL_LC_RUNNING_OF(word) ? SET_RUNS_LC : 0);
+}
+
 /*
- * Returns whether LC threads wait in the set then. A global function: the
- * verifier looks at it once and not wherever it is called.
+ * Returns whether LC threads wait in the set then, and whether LC runs on a core
+ * of it. A global function: the verifier looks at it once and not wherever it is
+ * called.
  */
 __noinline int set_add(__u32 set, __u64 delta, __u64 now)
 {
 	struct core_set *s = bpf_map_lookup_elem(&sets, &set);
 	struct totals *t = totals_page();
 	__u64 old;
-	int waits;
+	int has;
 
 	if (!s || !t)
 		return 0;
 	if (!delta)
-		return QUELL_WAITING_OF(READ_ONCE(s->word)) != 0;
+		return set_has(READ_ONCE(s->word));
 	old = atomic_fetch_add(&s->word, delta);
-	waits = QUELL_WAITING_OF(old + delta) != 0;
+	has = set_has(old + delta);
 	if (is_wasteful(old) == is_wasteful(old + delta))
-		return waits;
+		return has;
 	if (is_wasteful(old)) {
 		if (atomic_fetch_add(&t->active, -1ULL) == 1)
 			atomic_add(&t->idle_while_waiting, now);
 	} else if (atomic_fetch_add(&t->active, 1) == 0) {
 		atomic_add(&t->idle_while_waiting, -now);
 	}
-	return waits;
+	return has;
+}
+
+static __noinline void send_queued(struct task *t, __u32 task, __u32 generation, __u64 now)
+{
+	struct event *e = event_new(QUELL_EVENT_LC_QUEUED);
+
+	if (!e) {
+		WRITE_ONCE(t->told_queued, 0);
+		return;
+	}
+	e->task = task;
+	e->generation = generation;
+	event_send(e, WAKE_HINT, now);
 }
 
 /*
@@ -51,27 +74,18 @@ static __always_inline void tell_if_queued(__u32 set, __u32 task, __u32 generati
 	struct core_set *s = bpf_map_lookup_elem(&sets, &set);
 	struct task *t = bpf_map_lookup_elem(&tasks, &task);
 	struct control *c = control_page();
-	struct event *e;
 
 	if (!s || !t || !c || !READ_ONCE(c->wake_on_events))
 		return;
 	if (!READ_ONCE(t->unserved) &&
 	    (!s->cores || QUELL_LC_RUNNING_OF(READ_ONCE(s->word)) < s->cores))
 		return;
-	if (READ_ONCE(t->told_queued) || atomic_xchg(&t->told_queued, 1))
-		return;
-	e = event_new(QUELL_EVENT_LC_QUEUED);
-	if (!e) {
-		WRITE_ONCE(t->told_queued, 0);
-		return;
-	}
-	e->task = task;
-	e->generation = generation;
-	event_send(e, WAKE_HINT, now);
+	if (!READ_ONCE(t->told_queued) && !atomic_xchg(&t->told_queued, 1))
+		send_queued(t, task, generation, now);
 }
 
 /* Wakes the scheduler of a lane by its own ring; it finds in the slots why. */
-static __always_inline void wake_lane(struct task *t, __u32 ring, __u32 task)
+static __noinline void wake_lane(struct task *t, __u32 ring, __u32 task)
 {
 	void *events = bpf_map_lookup_elem(&lane_rings, &ring);
 	__u64 *record = NULL;
@@ -139,17 +153,27 @@ static __always_inline __u32 wait_begin(struct slot *s, __u32 flags, __u64 now)
 	return s->counted;
 }
 
+/* What a task did on a core. */
+static __always_inline struct task_time *time_of(__u32 cpu, __u32 task)
+{
+	struct control *c = control_page();
+	__u32 at = c ? cpu * c->tasks + task : 0;
+
+	return c ? bpf_map_lookup_elem(&task_times, &at) : NULL;
+}
+
 /* Returns 1 + the set that loses a waiting LC thread, or 0. */
 static __always_inline __u32 wait_end(struct slot *s, __u64 now)
 {
-	__u32 task = s->task, counted = s->counted;
-	struct task *t = bpf_map_lookup_elem(&tasks, &task);
+	__u32 cpu = bpf_get_smp_processor_id(), counted = s->counted;
 	__u64 waited = now > s->since ? now - s->since : 0;
+	struct task_time *time = time_of(cpu, s->task);
 
 	s->waited += waited;
 	s->counted = 0;
-	if (t)
-		atomic_add(&t->waited, waited);
+	/* A program that user space calls may be interrupted by a switch of its core. */
+	if (time)
+		atomic_add(&time->waited, waited);
 	return counted;
 }
 
@@ -250,7 +274,7 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 					 __u64 now, int *err)
 {
 	struct totals *t = totals_page();
-	__u64 *stored, *lock, handle;
+	__u64 *stored, handle;
 	struct waker *waker;
 	struct slot *s;
 	__u32 at, seq;
@@ -264,11 +288,9 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 	}
 	*err = -ENOMEM;
 	s = bpf_map_lookup_elem(&slots, &at);
-	lock = bpf_map_lookup_elem(&contended, &at);
 	waker = bpf_map_lookup_elem(&wakers, &at);
-	if (!s || !lock || !waker)
+	if (!s || !waker)
 		return 0;
-	WRITE_ONCE(*lock, 0);
 	__builtin_memset(waker, 0, sizeof(*waker));
 	atomic_add(&t->watched, 1);
 	handle = make_handle(at, s->reuse_count);
@@ -292,7 +314,7 @@ static __always_inline __u64 slot_attach(struct task_struct *p, struct membershi
 	s->member = m->member;
 	s->flags = 0;
 	s->counted = 0;
-	s->pending = 0;
+	s->told_lock = 0;
 	s->role = QUELL_EVENT_THREAD;
 	s->proved_sent = 0;
 	s->needs = 0;

@@ -94,7 +94,7 @@ static __always_inline bool is_in_background(__u32 role)
 }
 
 /* An LC thread is woken that slept in futex. */
-static __always_inline void note_futex_wake(struct slot *sleeper, __u64 handle, __u64 now)
+static __noinline void note_futex_wake(struct slot *sleeper, __u64 handle, __u64 now)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct core *core = bpf_map_lookup_elem(&cores, &cpu);
@@ -163,7 +163,7 @@ static __always_inline void note_wait(struct slot *s, __u64 handle, __u64 now)
  * A thread begins to sleep in futex: the one that ended its last such sleep may wait already. A collector wakes its
  * workers before it sleeps.
  */
-static __always_inline void note_futex_sleep(__u64 handle, __u64 now)
+static __noinline void note_futex_sleep(__u64 handle, __u64 now)
 {
 	struct waker *w = waker_of(handle);
 	__u64 waker = w ? READ_ONCE(w->sleep_ended_by) : 0;

@@ -30,6 +30,8 @@ const FLAG_WOKEN: u8 = 1;
 const FLAG_IN_KERNEL: u8 = 2;
 const FLAG_IN_TRANSACTION: u8 = 8;
 
+/// `QUELL_RECENT`: the threads that a core remembers.
+const RECENT: usize = 4;
 /// `QUELL_KINDS`.
 pub(super) const KINDS: usize = 5;
 pub(super) const KIND_IDLE: u32 = 1;
@@ -63,35 +65,36 @@ bpf_struct! {
         seq: AtomicU32,
         state: AtomicU32,
         since: AtomicU64,
-        awake_since: AtomicU64,
         ran: AtomicU64,
         waited: AtomicU64,
         transitions: AtomicU64,
         core: AtomicU32,
         task: AtomicU32,
         lc: AtomicU8,
-        children: AtomicU8,
+        role: AtomicU8,
         flags: AtomicU8,
         counted: AtomicU8,
         reuse_count: AtomicU32,
-        pending: AtomicU64,
-        start_boottime: AtomicU64,
         generation: AtomicU32,
         tid: AtomicU32,
-        tgid: AtomicU32,
-        parent_tid: AtomicU32,
-        guest: AtomicU8,
-        member: AtomicU8,
-        role: AtomicU8,
-        proved_sent: AtomicU8,
-        needs: AtomicU16,
-        proved: AtomicU16,
+        awake_since: AtomicU64,
+        pending: AtomicU64,
         burst_exec: AtomicU64,
         burst_ran: AtomicU64,
         overrun_sent: AtomicU64,
         input_ran: AtomicU64,
         stretch_max: AtomicU64,
-        reserved: [AtomicU64; 6],
+        told_lock: AtomicU64,
+        start_boottime: AtomicU64,
+        tgid: AtomicU32,
+        parent_tid: AtomicU32,
+        children: AtomicU8,
+        guest: AtomicU8,
+        member: AtomicU8,
+        proved_sent: AtomicU8,
+        needs: AtomicU16,
+        proved: AtomicU16,
+        reserved: [AtomicU64; 5],
     }
 }
 
@@ -195,8 +198,10 @@ bpf_struct! {
         sets: AtomicU32,
         steal: AtomicU64,
         running: AtomicU32,
-        reserved0: AtomicU32,
+        recent_next: AtomicU32,
         kthread_since: AtomicU64,
+        recent_task: [AtomicU64; RECENT],
+        recent_handle: [AtomicU64; RECENT],
     }
 }
 
@@ -277,22 +282,32 @@ bpf_struct! {
 unsafe impl Shared for SetOfCores {}
 
 bpf_struct! {
-    /// A task's sums.
+    /// A task.
     "task" pub(super) struct Task {
         pub set: AtomicU32,
         pub told_queued: AtomicU32,
-        pub waited: AtomicU64,
         pub unserved: AtomicU32,
         pub lane: AtomicU32,
         pub ring: AtomicU32,
         reserved0: AtomicU32,
         pub changes: AtomicU64,
-        reserved: [AtomicU64; 3],
+        reserved: [AtomicU64; 4],
     }
 }
 
 // SAFETY: atomics alone; `bpf/quell.h: struct task`.
 unsafe impl Shared for Task {}
+
+bpf_struct! {
+    /// What the threads of a task did on one core.
+    "task_time" pub(super) struct TaskTime {
+        pub ran: AtomicU64,
+        pub waited: AtomicU64,
+    }
+}
+
+// SAFETY: atomics alone; `bpf/quell.h: struct task_time`.
+unsafe impl Shared for TaskTime {}
 
 bpf_struct! {
     /// A task's wake-to-run times.
@@ -485,6 +500,7 @@ pub(crate) fn layouts() -> Vec<Layout> {
         CoreOrder::LAYOUT,
         SetOfCores::LAYOUT,
         Task::LAYOUT,
+        TaskTime::LAYOUT,
         Histograms::LAYOUT,
         Control::LAYOUT,
         Totals::LAYOUT,

@@ -309,13 +309,16 @@ impl BpfObserver {
 
     /// What the threads of a task's place did since the observer was made, ended threads included.
     pub fn task_times(&self, task: TaskId) -> TaskTimes {
-        let Some(shared) = self.programs.tasks.get(task.at()) else { return TaskTimes::default() };
-        let rows = self.programs.runs.chunks_exact(self.programs.tasks.len());
-        let cores = self.programs.cores.iter().zip(rows);
+        let tasks = self.programs.tasks.len();
+        if task.at() >= tasks {
+            return TaskTimes::default();
+        }
+        let rows = self.programs.task_times.chunks_exact(tasks).map(|row| &row[task.at()]);
+        let cores = self.programs.cores.iter().zip(rows.clone());
         TaskTimes {
-            ran_on: cores.map(|(core, row)| cores::ran(core, task, &row[task.at()])).collect(),
-            // Relaxed: a sum that stands alone.
-            waited: Nanos(shared.waited.load(Ordering::Relaxed)),
+            ran_on: cores.map(|(core, time)| cores::ran(core, task, &time.ran)).collect(),
+            // Relaxed: sums that stand alone.
+            waited: Nanos(rows.map(|time| time.waited.load(Ordering::Relaxed)).sum()),
         }
     }
 

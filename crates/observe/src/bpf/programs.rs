@@ -10,7 +10,8 @@ use libbpf_rs::{Link, MapCore, MapHandle, Object, OpenObject, ProgramInput};
 use quell_model::CoreId;
 
 use super::abi::{
-    Control, Core, CoreOrder, Histograms, SETS, SetOfCores, Shared, Slot, Task, Totals, WatchArgs,
+    Control, Core, CoreOrder, Histograms, SETS, SetOfCores, Shared, Slot, Task, TaskTime, Totals,
+    WatchArgs,
 };
 use super::calls;
 use super::object::{self, kernel, refused};
@@ -47,7 +48,7 @@ pub(super) struct Programs {
     pub tasks: Arc<Table<Task>>,
     pub histograms: Table<Histograms>,
     /// For each core a row as long as `tasks`.
-    pub runs: Table<AtomicU64>,
+    pub task_times: Table<TaskTime>,
     pub control: Table<Control>,
     pub totals: Table<Totals>,
 }
@@ -66,9 +67,8 @@ impl Programs {
             ("orders", possible),
             ("tasks", max_tasks),
             ("histograms", max_tasks),
-            ("runs", possible * max_tasks),
+            ("task_times", possible * max_tasks),
             ("burst_checks", possible),
-            ("contended", words * 64),
             ("wakers", words * 64),
             ("events", config.ring_bytes.next_power_of_two().max(rustix::param::page_size())),
         ];
@@ -92,7 +92,7 @@ impl Programs {
             sets: table(&object, "sets", SETS)?,
             tasks: Arc::new(table(&object, "tasks", max_tasks)?),
             histograms: table(&object, "histograms", max_tasks)?,
-            runs: table(&object, "runs", possible * max_tasks)?,
+            task_times: table(&object, "task_times", possible * max_tasks)?,
             control: table(&object, "control", 1)?,
             totals: table(&object, "totals", 1)?,
             object,

@@ -68,6 +68,39 @@ fn a_thread_that_waits_for_a_futex_sleeps_and_one_that_is_woken_runs() {
     assert_eq!(observer.health().missed_wakes, 0);
 }
 
+/// A core remembers the slots of threads that it had lately.
+#[test]
+fn a_thread_that_is_watched_anew_is_not_taken_for_what_had_its_slot() {
+    if no_bpf() {
+        return;
+    }
+    let _lock = host_lock().unwrap();
+    let mut observer = observer();
+    let [first, second] = [(); 2].map(|()| Worker::sleeper(crowded()));
+    let wake = |observer: &mut BpfObserver, worker: &Worker| {
+        let sleeps = |observer: &mut BpfObserver| {
+            state(observer, worker.thread) == Some(ThreadState::Sleeping)
+        };
+        eventually("it sleeps", || sleeps(observer));
+        let before = find(observer, worker.thread).unwrap();
+        worker.wake();
+        eventually("it ran and sleeps again", || {
+            sleeps(observer) && find(observer, worker.thread).unwrap().ran > before.ran
+        });
+    };
+    observer.watch(first.thread, LC, true, Children::Adopt).unwrap();
+    wake(&mut observer, &first);
+    // The slot goes from one thread to the other and back.
+    for (gone, next) in [(&first, &second), (&second, &first)] {
+        observer.unwatch(gone.thread);
+        gone.wake();
+        observer.watch(next.thread, LC, true, Children::Adopt).unwrap();
+        wake(&mut observer, next);
+        wake(&mut observer, next);
+    }
+    assert_eq!((observer.health().watched, observer.health().missed_wakes), (1, 0));
+}
+
 #[test]
 fn a_watched_thread_that_runs_is_known_to_run_at_once() {
     if no_bpf() {
