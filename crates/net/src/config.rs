@@ -55,6 +55,8 @@ pub enum SameHost {
     Tcp,
     /// UDP over loopback: for tests.
     Udp,
+    /// As [`OtherHosts::TcpUring`], over loopback: for tests.
+    TcpUring,
 }
 
 /// What carries channels between hosts.
@@ -66,6 +68,9 @@ pub enum OtherHosts {
     /// UDP: virtual sockets repair what is lost, and the receiver says how much may be on its way. Both sides have to have it.
     /// For hosts a few switches apart.
     Udp,
+    /// Kernel TCP, whose channels of the throughput class a thread of the endpoint drives by io_uring: the program's threads
+    /// only move memory. The other side may have plain TCP. Takes Linux 6.1.
+    TcpUring,
 }
 
 impl Default for EndpointConfig {

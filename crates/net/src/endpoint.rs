@@ -23,6 +23,7 @@ use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::threads;
 use crate::udp::{self, Grants};
+use crate::uring::Driver;
 use crate::waiter::Waiter;
 
 /// Streams of a listener that were not accepted; further ones are refused.
@@ -61,6 +62,9 @@ impl Endpoint {
                 "`has_recovery` has to be set where channels go over UDP, which loses packets";
             return Err(Error::Config(what.to_owned()));
         }
+        let has_uring =
+            config.same_host == SameHost::TcpUring || config.other_hosts == OtherHosts::TcpUring;
+        let uring = has_uring.then(Driver::start).transpose().map_err(Error::uring)?;
         let waiter = Waiter::new().map_err(|source| Error::io("create an eventfd", source))?;
         let waiter = Arc::new(waiter);
         let cores = Cores::of(has_policy, config.topology, config.cores)?;
@@ -74,6 +78,7 @@ impl Endpoint {
             same_host: config.same_host,
             other_hosts: config.other_hosts,
             grants: Arc::new(Grants::new(config.grants)),
+            uring,
             throughput_channels: config.throughput_channels,
             channel_count: config.channel_count,
             paces: config.paces,
@@ -278,6 +283,9 @@ impl Drop for Inner {
             let _ = helper.join();
         }
         self.shared.close_channels();
+        if let Some(uring) = &self.settings.uring {
+            uring.stop();
+        }
     }
 }
 

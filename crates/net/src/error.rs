@@ -60,6 +60,14 @@ pub enum Error {
         /// Its answer.
         source: io::Error,
     },
+    /// The kernel has no io_uring for this process.
+    #[error("cannot set io_uring up, which `TcpUring` needs; {remedy}")]
+    Uring {
+        /// What helps.
+        remedy: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
     /// A configuration that cannot work.
     #[error("{0}")]
     Config(String),
@@ -84,6 +92,26 @@ pub enum Error {
 }
 
 impl Error {
+    /// Why there is no ring, and what helps.
+    pub(crate) fn uring(source: io::Error) -> Error {
+        use rustix::io::Errno;
+        let remedy = match Errno::from_io_error(&source) {
+            Some(Errno::PERM | Errno::ACCESS) => {
+                "set the sysctl kernel.io_uring_disabled to 0, or have the container's seccomp filter \
+                 allow io_uring_setup, io_uring_enter and io_uring_register, or use `Tcp`"
+            }
+            Some(Errno::NOSYS | Errno::INVAL) => {
+                "it takes Linux 6.1, built with CONFIG_IO_URING, and no seccomp filter that hides it; \
+                 use `Tcp` elsewhere"
+            }
+            Some(Errno::NOMEM | Errno::MFILE | Errno::NFILE) => {
+                "raise the limits of locked memory and of descriptors (`ulimit -l`, `ulimit -n`)"
+            }
+            _ => "use `Tcp` instead",
+        };
+        Error::Uring { remedy, source }
+    }
+
     pub(crate) fn io(what: &'static str, source: io::Error) -> Error {
         Error::Io { what, source }
     }
@@ -95,6 +123,7 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::Io { source, .. }
             | Error::Peer { source, .. }
+            | Error::Uring { source, .. }
             | Error::Congestion { source, .. } => source.kind(),
             Error::Hello { .. } | Error::Refused { .. } => ErrorKind::InvalidData,
             Error::Insecure(_) => ErrorKind::PermissionDenied,

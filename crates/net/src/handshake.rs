@@ -161,7 +161,8 @@ impl Handshake {
                 let own = stream.local_addr().map_err(failed)?.ip();
                 // It is the first that is sent: the socket's buffer has room.
                 stream.write_all(&hello(shared, &theirs).encode()).map_err(failed)?;
-                let transport = tcp::transport(stream, settings.paces).map_err(failed)?;
+                let transport = settings.tcp_transport(stream, from.ip(), theirs.class);
+                let transport = transport.map_err(failed)?;
                 take(shared, &theirs, transport, (from, own))
             }
             Connection::SharedMemory { stream, port, opening } => {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
@@ -29,8 +29,9 @@ use crate::pacing::Pacers;
 use crate::placed;
 use crate::shared::Shared;
 use crate::tcp;
-use crate::transport::{Path, Readiness};
+use crate::transport::{Path, Readiness, Transport};
 use crate::udp::Grants;
+use crate::uring::{self, Driver};
 use crate::waiter::{Waiter, timespec};
 
 /// The interval of looks at channels that are in use.
@@ -62,6 +63,8 @@ pub(crate) struct Settings {
     pub same_host: SameHost,
     pub other_hosts: OtherHosts,
     pub grants: Arc<Grants>,
+    /// Of channels over TCP by io_uring.
+    pub uring: Option<Driver>,
     pub throughput_channels: usize,
     pub channel_count: Option<NewCount>,
     pub paces: bool,
@@ -79,6 +82,23 @@ impl Settings {
         match tcp::leaves_host(address) {
             true => self.other_hosts == OtherHosts::Udp,
             false => self.same_host == SameHost::Udp,
+        }
+    }
+
+    /// A connection to an address as a transport.
+    pub fn tcp_transport(
+        &self,
+        connection: TcpStream,
+        address: IpAddr,
+        class: Class,
+    ) -> io::Result<Transport> {
+        let has_uring = match tcp::leaves_host(address) {
+            true => self.other_hosts == OtherHosts::TcpUring,
+            false => self.same_host == SameHost::TcpUring,
+        };
+        match self.uring.as_ref().filter(|_| has_uring && class == Class::Throughput) {
+            Some(driver) => uring::transport(connection, driver, self.paces),
+            None => tcp::transport(connection, self.paces),
         }
     }
 }

@@ -10,7 +10,7 @@ use quell_net_engine::{Delivery, Engine, FrameRefused, Key};
 
 use crate::memory::{LARGE, Pool, Segment, Span};
 use crate::socket::Sockets;
-use crate::transport::Incoming;
+use crate::transport::{Filled, Incoming};
 
 /// Pieces of memory of one read at most: what a core's cache holds beside other things.
 const SEGMENTS_MAX: usize = 4;
@@ -126,6 +126,10 @@ impl Inbox {
         if self.is_drained {
             return Input::default();
         }
+        let start = self.is_timed.then(Instant::now);
+        if let Some(result) = self.incoming.take_filled() {
+            return self.filled_before(result, start);
+        }
         let count = self.count;
         for segment in &mut self.segments {
             match Arc::get_mut(segment) {
@@ -137,7 +141,6 @@ impl Inbox {
         self.segments.truncate(count);
         let pool = &self.pool;
         self.segments.resize_with(count, || Arc::new(pool.segment(LARGE)));
-        let start = self.is_timed.then(Instant::now);
         let result = loop {
             let mut slices: [IoSliceMut<'_>; SEGMENTS_MAX] =
                 std::array::from_fn(|_| IoSliceMut::new(&mut []));
@@ -165,6 +168,20 @@ impl Inbox {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Input::default(),
             Err(_) => Input { is_end: true, ..Input::default() },
         }
+    }
+
+    /// What a transport had filled before it was asked.
+    fn filled_before(&mut self, result: io::Result<Filled>, start: Option<Instant>) -> Input {
+        let spans = match result {
+            Ok(Filled(spans)) => spans,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Input::default(),
+            Err(_) => Vec::new(),
+        };
+        let time = start.map_or(Duration::ZERO, |start| start.elapsed());
+        let is_end = spans.is_empty();
+        let input = Input { spans, time, is_end };
+        self.is_bulk = input.bytes() >= LARGE;
+        input
     }
 
     fn filled(&mut self, mut bytes: usize) -> Vec<Span> {

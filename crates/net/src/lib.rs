@@ -57,6 +57,7 @@ mod tcp;
 pub mod threads;
 pub mod transport;
 mod udp;
+mod uring;
 mod waiter;
 
 pub use attach::Side;

@@ -92,7 +92,7 @@ pub(crate) fn open_channel(
     });
     let shared_memory = match settings.same_host {
         SameHost::SharedMemory if !tcp::leaves_host(address.ip()) => shm::connect(address, &hello)?,
-        SameHost::SharedMemory | SameHost::Tcp | SameHost::Udp => None,
+        _ => None,
     };
     let (transport, theirs, own) = match shared_memory {
         Some((transport, theirs)) => (transport, theirs, address.ip()),
@@ -103,9 +103,11 @@ pub(crate) fn open_channel(
             let connection = tcp::connect(address, &settings.congestion)?;
             let failed = |source| Error::io("set a new channel up", source);
             let own = connection.local_addr().map_err(failed)?.ip();
-            let mut transport = tcp::transport(connection, settings.paces).map_err(failed)?;
-            let theirs = greet(&mut transport, &hello, address)?;
-            (transport, theirs, own)
+            let mut plain =
+                tcp::transport(connection.try_clone().map_err(failed)?, false).map_err(failed)?;
+            let theirs = greet(&mut plain, &hello, address)?;
+            let transport = settings.tcp_transport(connection, address.ip(), class);
+            (transport.map_err(failed)?, theirs, own)
         }
     };
     // The class and the number are what this side asked for, whatever the peer says.

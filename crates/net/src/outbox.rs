@@ -11,7 +11,7 @@ use quell_net_engine::{Body, Engine, Frame, Key};
 use crate::memory::{Pool, Span, spans_of};
 use crate::socket::Sockets;
 use crate::stats::Carried;
-use crate::transport::Outgoing;
+use crate::transport::{Kept, Outgoing};
 
 /// Bytes that are gathered at once.
 const GATHER_BYTES: usize = 256 << 10;
@@ -30,6 +30,16 @@ enum Piece {
     Shared(Span),
     /// Of the memory that the application writes from, while it does.
     Direct(Range<usize>),
+}
+
+impl Piece {
+    /// Its memory, where that stays as it is.
+    fn kept(&self) -> Kept {
+        match self {
+            Piece::Shared(span) => Kept(Some(span.clone())),
+            Piece::Staged(_) | Piece::Direct(_) => Kept(None),
+        }
+    }
 }
 
 /// See the module.
@@ -232,6 +242,11 @@ impl Outbox {
             let bytes = piece_bytes(&self.staged, direct, piece);
             *slice = IoSlice::new(if count == 0 { &bytes[done..] } else { bytes });
             count += 1;
+        }
+        if self.outgoing.takes_kept() {
+            let kept: Vec<Kept> =
+                self.pieces[first..first + count].iter().map(Piece::kept).collect();
+            return self.outgoing.enqueue_kept(&slices[..count], &kept);
         }
         self.outgoing.enqueue(&slices[..count])
     }

@@ -50,15 +50,20 @@ pub(crate) fn connect(address: SocketAddr, congestion: &str) -> Result<TcpStream
 /// A connection as a transport. `paces`: it is slowed down where it fills the queue of a link.
 pub(crate) fn transport(connection: TcpStream, paces: bool) -> io::Result<Transport> {
     connection.set_nonblocking(true)?;
-    // There is no link between two programs of one host.
-    let paces = paces && leaves_host(connection.peer_addr()?.ip());
     let connection = Arc::new(connection);
-    let path = paces.then(|| Arc::new(TcpPath(Arc::clone(&connection))) as Arc<dyn Path>);
+    let path = path(&connection, paces)?;
     let outgoing = Box::new(TcpOutgoing(Arc::clone(&connection)));
     let incoming = Box::new(TcpIncoming(Arc::clone(&connection)));
     let readiness = Arc::new(TcpReadiness(connection));
     let caps = ChannelCaps { is_lossy: false, max_frame: PAYLOAD_MAX };
     Ok(Transport { outgoing, incoming, readiness, path, caps, name: "tcp" })
+}
+
+/// The path of a connection, if it is slowed down.
+pub(crate) fn path(connection: &Arc<TcpStream>, paces: bool) -> io::Result<Option<Arc<dyn Path>>> {
+    // There is no link between two programs of one host.
+    let paces = paces && leaves_host(connection.peer_addr()?.ip());
+    Ok(paces.then(|| Arc::new(TcpPath(Arc::clone(connection))) as Arc<dyn Path>))
 }
 
 struct TcpOutgoing(Arc<TcpStream>);

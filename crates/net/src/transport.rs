@@ -14,6 +14,8 @@ pub use quell_net_engine::scheduler::PathSample;
 pub use quell_net_engine::wire::PAYLOAD_MAX;
 pub use rustix::event::PollFlags;
 
+use crate::memory::Span;
+
 /// A channel that is up: its two directions.
 pub struct Transport {
     /// Sends.
@@ -37,7 +39,24 @@ pub trait Outgoing: Send {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] where there is no room; with all others the channel has ended.
     fn enqueue(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Whether it takes memory that stays as it is by reference.
+    fn takes_kept(&self) -> bool {
+        false
+    }
+
+    /// As [`Outgoing::enqueue`], for transports of this library that take such memory: some of the bytes are in it.
+    ///
+    /// # Errors
+    /// The same.
+    fn enqueue_kept(&mut self, bytes: &[IoSlice<'_>], _kept: &[Kept]) -> io::Result<usize> {
+        self.enqueue(bytes)
+    }
 }
+
+/// Bytes to send that stay as they are as long as it refers to them; none where they do not.
+#[derive(Debug)]
+pub struct Kept(pub(crate) Option<Span>);
 
 /// The receiving direction of a channel.
 pub trait Incoming: Send {
@@ -46,6 +65,15 @@ pub trait Incoming: Send {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] where nothing has arrived; with all others the channel has ended.
     fn dequeue(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+
+    /// What has arrived in memory that the transport has filled already, without a copy; `None` for transports that have no
+    /// such memory, which are asked to [`Incoming::dequeue`] then.
+    ///
+    /// # Errors
+    /// As those of [`Incoming::dequeue`].
+    fn take_filled(&mut self) -> Option<io::Result<Filled>> {
+        None
+    }
 
     /// `poll` has said that something has arrived, or was not asked for a while: called before the next
     /// [`Incoming::dequeue`], and does not wait.
@@ -56,6 +84,10 @@ pub trait Incoming: Send {
         false
     }
 }
+
+/// Bytes in the memory that a transport of this library has filled; none at the end of the channel.
+#[derive(Debug)]
+pub struct Filled(pub(crate) Vec<Span>);
 
 /// The network between the two ends of a channel. While bulk data is sent the endpoint's own thread asks about it, once a
 /// millisecond, and has the channel send less than the slowest link carries.

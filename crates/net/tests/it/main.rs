@@ -14,3 +14,4 @@ mod process;
 mod stats;
 mod streams;
 mod udp;
+mod uring;

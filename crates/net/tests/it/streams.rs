@@ -30,6 +30,13 @@ macro_rules! on_each_transport {
             })*
         }
 
+        mod tcp_uring {
+            $(#[test]
+            fn $name() {
+                super::$name(super::SameHost::TcpUring);
+            })*
+        }
+
         mod udp {
             $(#[test]
             fn $name() {
@@ -69,7 +76,7 @@ pub fn pair(same_host: SameHost) -> (Endpoint, Listener, Endpoint) {
     (server, listener, client)
 }
 
-fn config_of(same_host: SameHost) -> EndpointConfig {
+pub fn config_of(same_host: SameHost) -> EndpointConfig {
     EndpointConfig { same_host, ..EndpointConfig::default() }
 }
 
@@ -82,7 +89,7 @@ fn filled(bytes: usize) -> Vec<u8> {
     (0..bytes).map(pattern).collect()
 }
 
-fn read_to_end(mut stream: &quell_net::Stream) -> Vec<u8> {
+pub fn read_to_end(mut stream: &quell_net::Stream) -> Vec<u8> {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).expect("the stream lives");
     all

@@ -121,6 +121,8 @@ fn bulk_data_both_ways_between_uthreads_of_one_kthread_is_whole() {
         (Io::Epoll, SameHost::SharedMemory),
         (Io::Auto, SameHost::Tcp),
         (Io::Epoll, SameHost::Tcp),
+        (Io::Auto, SameHost::TcpUring),
+        (Io::Epoll, SameHost::TcpUring),
     ] {
         let (server, client) = endpoints(same_host);
         runtime(io).run(|| {
