@@ -1,6 +1,7 @@
 //! Help for tests that change the host.
 
 mod balancing;
+mod sockmap;
 mod softirq;
 mod undo;
 
@@ -9,8 +10,24 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 
 pub use balancing::{Balanced, Quiet, Unbalanced};
+pub use sockmap::SockMap;
 pub use softirq::SoftirqBurner;
 pub use undo::Undo;
+
+/// libelf reads headers in place: the code has to be aligned as they are.
+#[repr(C, align(8))]
+struct Aligned<Bytes: ?Sized>(Bytes);
+
+/// Sets the one constant of an object that is not loaded yet.
+fn set_constant<const BYTES: usize>(open: &mut libbpf_rs::OpenObject, value: [u8; BYTES]) {
+    let is_constants = |name: &str| name.ends_with("rodata");
+    for mut map in open.maps_mut().filter(|map| is_constants(&map.name().to_string_lossy())) {
+        let first = map.initial_value_mut().and_then(|bytes| bytes.first_chunk_mut());
+        if let Some(first) = first {
+            *first = value;
+        }
+    }
+}
 
 /// Says that the test of this thread shows nothing here, and why. The harness keeps what `eprintln!` says to itself
 /// as long as a test passes; not this.

@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 
-/// libelf reads headers in place: the code has to be aligned as they are.
-#[repr(C, align(8))]
-struct Aligned<Bytes: ?Sized>(Bytes);
+use crate::{Aligned, set_constant};
 
 static CODE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/burn.bpf.o")));
 
@@ -66,12 +64,6 @@ impl SoftirqBurner {
 /// Loads the filter with `burn_ns` set.
 fn load(burn_ns: u64) -> libbpf_rs::Result<Object> {
     let mut open: OpenObject = ObjectBuilder::default().name("burn")?.open_memory(&CODE.0)?;
-    let is_constants = |name: &str| name.ends_with("rodata");
-    for mut map in open.maps_mut().filter(|map| is_constants(&map.name().to_string_lossy())) {
-        let first = map.initial_value_mut().and_then(|bytes| bytes.first_chunk_mut());
-        if let Some(first) = first {
-            *first = burn_ns.to_ne_bytes();
-        }
-    }
+    set_constant(&mut open, burn_ns.to_ne_bytes());
     open.load()
 }
