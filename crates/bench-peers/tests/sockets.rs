@@ -49,6 +49,10 @@ fn careful_users_of_tcp_carry_their_bytes() {
     ["writes-4k", "messages-64b"].iter().for_each(|case| drop(run("tcp-buffered", case)));
     run("tcp-fast-open", "connect-request");
     run("mptcp", "stream-copying");
+    for case in ["pingpong-alone", "writes-4k", "messages-64b", "stream-copying"] {
+        run("tcp-uring", case);
+        run("quell-uring", case);
+    }
     // It takes the right to lower a nice value.
     if rustix::process::geteuid().is_root() {
         run("tcp-nice", "bulk-beside-latency");

@@ -19,6 +19,7 @@ use rustix::net::{self, SendFlags, sockopt};
 use super::gathering::{Gatherer, Gathering};
 use super::kernel_io::{KernelIo, Place, Uring, ZeroCopy};
 use super::options;
+use super::uring::UringSocket;
 use super::{Quell, System, Tcp};
 
 /// A connection of any system.
@@ -29,6 +30,7 @@ pub enum Connection {
     FastOpen(FastOpen),
     Uthread(UthreadStream),
     Unix(UnixStream),
+    Uring(UringSocket),
     Quell(Stream),
 }
 
@@ -45,6 +47,7 @@ impl Connection {
             Connection::FastOpen(opening) => opening.stream.shutdown(Shutdown::Write)?,
             Connection::Uthread(stream) => stream.shutdown(Shutdown::Write)?,
             Connection::Unix(stream) => stream.shutdown(Shutdown::Write)?,
+            Connection::Uring(socket) => socket.end()?,
             Connection::Quell(stream) => stream.shutdown(Shutdown::Write)?,
         }
         Ok(())
@@ -87,6 +90,7 @@ impl Read for &Connection {
             Connection::FastOpen(opening) => (&opening.stream).read(into),
             Connection::Uthread(stream) => (&mut &*stream).read(into),
             Connection::Unix(stream) => (&mut &*stream).read(into),
+            Connection::Uring(socket) => socket.read(into),
             Connection::Quell(stream) => Ok(stream.read(into)?),
         }
     }
@@ -101,6 +105,7 @@ impl Write for &Connection {
             Connection::FastOpen(opening) => opening.write(bytes),
             Connection::Uthread(stream) => (&mut &*stream).write(bytes),
             Connection::Unix(stream) => (&mut &*stream).write(bytes),
+            Connection::Uring(socket) => socket.write(bytes),
             Connection::Quell(stream) => Ok(stream.write(bytes)?),
         }
     }
@@ -109,6 +114,7 @@ impl Write for &Connection {
         match self {
             Connection::Quell(stream) => (&mut &*stream).flush(),
             Connection::Gathering(gathering) => gathering.flush(),
+            Connection::Uring(socket) => socket.flush(),
             Connection::Tcp(_)
             | Connection::Kernel(_)
             | Connection::FastOpen(_)
@@ -190,6 +196,9 @@ fn endpoint(system: System) -> Result<Endpoint> {
             }
             Quell::Udp => {
                 (config.same_host, config.other_hosts) = (SameHost::Udp, OtherHosts::Udp);
+            }
+            Quell::Uring => {
+                (config.same_host, config.other_hosts) = (SameHost::TcpUring, OtherHosts::TcpUring);
             }
             Quell::Plain | Quell::NoRecovery | Quell::Unpaced | Quell::Early => {}
         }
@@ -286,6 +295,7 @@ fn gatherer_of(kind: Tcp) -> Option<Gatherer> {
 fn tcp(stream: TcpStream, kind: Tcp, gatherer: Option<&Gatherer>) -> Result<Connection> {
     Ok(match (kind, gatherer) {
         (_, Some(gatherer)) => Connection::Gathering(gatherer.gather(stream)),
+        (Tcp::Uring, None) => Connection::Uring(UringSocket::new(stream)),
         (Tcp::UringInline, None) => {
             Connection::Kernel(Box::new(Uring::new(stream, Place::Inline)?))
         }

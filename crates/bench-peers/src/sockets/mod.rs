@@ -11,6 +11,7 @@ mod kernel_io;
 mod options;
 mod pattern;
 mod server;
+mod uring;
 mod watched;
 
 use std::time::Duration;
@@ -74,6 +75,10 @@ pub enum Tcp {
     FastOpen,
     /// One connection over two subflows (RFC 8684).
     Multipath,
+    /// By io_uring.
+    Uring,
+    /// Around the kernel's TCP, by a BPF sockmap that the benchmark sets up for the server's address.
+    SockMap,
 }
 
 /// How channels of kernel TCP are set up.
@@ -101,6 +106,8 @@ pub enum Quell {
     Early,
     /// Over UDP instead.
     Udp,
+    /// Sent and received by io_uring.
+    Uring,
 }
 
 impl System {
@@ -118,6 +125,8 @@ impl System {
             "tcp-uring-workers" => System::Tcp(Tcp::UringWorkers),
             "tcp-zerocopy" => System::Tcp(Tcp::ZeroCopy),
             "tcp-fast-open" => System::Tcp(Tcp::FastOpen),
+            "tcp-uring" => System::Tcp(Tcp::Uring),
+            "tcp-sockmap" => System::Tcp(Tcp::SockMap),
             "mptcp" => System::Tcp(Tcp::Multipath),
             "unix" => System::Unix,
             "quell" => System::Quell(Quell::Plain),
@@ -132,6 +141,7 @@ impl System {
             "quell-no-recovery" => System::Quell(Quell::NoRecovery),
             "quell-unpaced" => System::Quell(Quell::Unpaced),
             "quell-early" => System::Quell(Quell::Early),
+            "quell-uring" => System::Quell(Quell::Uring),
             "quell-udp" => System::Quell(Quell::Udp),
             "quell-shm" => System::QuellShm,
             "uthreads-shm" => System::UthreadsShm,

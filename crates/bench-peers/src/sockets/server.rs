@@ -10,10 +10,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use quell_net::{Class, Endpoint, Selector};
 use rustix::event::epoll;
 
-use super::System;
 use super::connection::{Acceptor, Connection};
 use super::pattern::Pattern;
+use super::uring::UringSocket;
 use super::watched::{LOG_MAX, RunDelay, peak_memory_bytes};
+use super::{System, Tcp};
 
 /// Bytes that a stream's reader takes at once.
 const READ_BYTES: usize = 256 << 10;
@@ -166,11 +167,22 @@ impl Server {
         connection.write_all(&[1])?;
         let total = match self.acceptor.endpoint() {
             Some(endpoint) => select_virtual(endpoint, open, &self.pattern)?,
+            None if self.system == System::Tcp(Tcp::Uring) => {
+                super::uring::read_messages(sockets_of(open)?, &self.pattern)?
+            }
             None => select_kernel(open, &self.pattern)?,
         };
         connection.write_all(&total.to_le_bytes())?;
         connection.end()
     }
+}
+
+fn sockets_of(open: BTreeMap<u64, (Connection, u64)>) -> Result<Vec<UringSocket>> {
+    let sockets = open.into_values().map(|(connection, _)| match connection {
+        Connection::Uring(socket) => Ok(socket),
+        _ => bail!("a connection of another system"),
+    });
+    sockets.collect()
 }
 
 fn select_virtual(
@@ -295,7 +307,10 @@ fn nonblocking(socket: &Connection) -> Result<()> {
         Connection::Gathering(gathering) => gathering.stream().set_nonblocking(true)?,
         Connection::Unix(stream) => stream.set_nonblocking(true)?,
         Connection::Kernel(it) => it.socket().set_nonblocking(true)?,
-        Connection::Quell(_) | Connection::FastOpen(_) | Connection::Uthread(_) => {}
+        Connection::Quell(_)
+        | Connection::FastOpen(_)
+        | Connection::Uthread(_)
+        | Connection::Uring(_) => {}
     }
     Ok(())
 }
@@ -306,7 +321,10 @@ fn descriptor(socket: &Connection) -> Result<BorrowedFd<'_>> {
         Connection::Gathering(gathering) => Ok(gathering.stream().as_fd()),
         Connection::Unix(stream) => Ok(stream.as_fd()),
         Connection::Kernel(it) => Ok(it.socket().as_fd()),
-        Connection::Quell(_) | Connection::FastOpen(_) | Connection::Uthread(_) => {
+        Connection::Quell(_)
+        | Connection::FastOpen(_)
+        | Connection::Uthread(_)
+        | Connection::Uring(_) => {
             bail!("it has no descriptor to wait for")
         }
     }
