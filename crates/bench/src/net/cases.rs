@@ -52,15 +52,18 @@ pub struct Case {
 
 /// Copying streams that keep nothing to be sent again, those that do, and those over as many channels as are of use.
 const WITHOUT_RECOVERY: &[&str] = &["quell-no-recovery", "quell", "quell-counted"];
-/// TCP whose writes are gathered as those of virtual sockets are.
-const BUFFERED: &[&str] = &["tcp", "tcp-buffered"];
+/// Channels whose threads send and receive themselves, and by io_uring.
+const URING: &[&str] = &["quell", "quell-uring"];
+/// TCP whose writes are gathered as those of virtual sockets are, and by io_uring.
+const BUFFERED: &[&str] = &["tcp", "tcp-buffered", "tcp-uring"];
 /// TCP over one path, and one connection over two.
 const MULTIPATH: &[&str] = &["tcp", "mptcp"];
 /// Other programs that carry many streams over one connection: QUIC, and frames over TCP.
 pub const MULTIPLEXERS: &[&str] = &["quinn", "yamux"];
-/// Those beside TCP, beside [`BUFFERED`], and beside [`MULTIPATH`].
-const MULTIPLEXED: &[&str] = &["tcp", "quinn", "yamux"];
-const MULTIPLEXED_BUFFERED: &[&str] = &["tcp", "tcp-buffered", "quinn", "yamux"];
+/// Those and io_uring beside TCP, beside [`BUFFERED`], and beside [`MULTIPATH`]; those alone beside the last.
+const MULTIPLEXED: &[&str] = &["tcp", "tcp-uring", "quinn", "yamux"];
+const MULTIPLEXED_BUFFERED: &[&str] = &["tcp", "tcp-buffered", "tcp-uring", "quinn", "yamux"];
+const MULTIPLEXED_STREAM: &[&str] = &["tcp", "mptcp", "tcp-uring", "quinn", "yamux"];
 const MULTIPLEXED_MULTIPATH: &[&str] = &["tcp", "mptcp", "quinn", "yamux"];
 const LATENCY: &[&str] = &["p50_us", "p99_us", "p999_us", "cpu_us_per_op"];
 const STREAM: &[&str] = &["gbit_per_s", "gbit_per_s_per_core"];
@@ -93,13 +96,15 @@ const fn on_one_host(
     metrics: &'static [&'static str],
     goals: &'static [Goal],
 ) -> Case {
-    let (own, rivals): (&[&str], &[&str]) = (&["quell-shm"], &["tcp", "unix"]);
+    let rivals: &[&str] = &["tcp", "unix", "tcp-sockmap"];
+    let own: &[&str] = &["quell-shm"];
     Case { name, own, rivals, place: Place::Together, metrics, goals }
 }
 
 /// All cases. Their goals are those of the published targets for such a machine, written down beforehand.
 pub const CASES: &[Case] = &[
     Case {
+        own: URING,
         rivals: MULTIPLEXED,
         ..between(
             "pingpong-alone",
@@ -108,16 +113,18 @@ pub const CASES: &[Case] = &[
         )
     },
     Case {
+        own: URING,
         rivals: BUFFERED,
         ..between("writes-4k", STREAM, &[at_least("gbit_per_s", "tcp", 2.0, 3.5)])
     },
     Case {
+        own: URING,
         rivals: MULTIPLEXED_BUFFERED,
         ..between("messages-64b", MESSAGES, &[at_least("ops_per_s", "tcp", 3.0, 8.0)])
     },
     Case {
-        own: &["quell-no-recovery", "quell", "quell-counted", "quell-workers"],
-        rivals: MULTIPLEXED_MULTIPATH,
+        own: &["quell-no-recovery", "quell", "quell-counted", "quell-workers", "quell-uring"],
+        rivals: MULTIPLEXED_STREAM,
         ..between("stream-copying", STREAM, &[at_least("gbit_per_s", "tcp", 0.85, 1.0)])
     },
     Case {
@@ -141,7 +148,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         place: Place::Bottleneck,
-        own: &["quell", "quell-unpaced"],
+        own: &["quell", "quell-unpaced", "quell-uring"],
         rivals: &["tcp", "tcp-nice", "tcp-slice"],
         ..between(
             "bottleneck",

@@ -1,14 +1,19 @@
 //! The two programs of a case.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use quell_terminal::Stop;
+use quell_testkit::SockMap;
 
 use super::cases::{Case, MULTIPLEXERS, Measured, Place};
 use super::namespaces::{ADDRESSES, Namespaces};
 use super::pair::{Pair, path_text};
+
+/// The server's address where connections go around TCP: of the loopback device, and no other program's.
+const AROUND: Ipv4Addr = Ipv4Addr::new(127, 77, 7, 1);
 
 /// See the module.
 pub struct Ends<'a> {
@@ -46,6 +51,11 @@ impl Ends<'_> {
         if let Some(why) = namespaces.lacks_second_path.as_ref().filter(|_| system == "mptcp") {
             bail!("there is no second path: {why}");
         }
+        // Until both programs have ended.
+        let around = (system == "tcp-sockmap").then(|| SockMap::new(AROUND)).transpose();
+        let _around = around.context("have connections go around TCP")?;
+        let around = AROUND.to_string();
+        let address = if system == "tcp-sockmap" { around.as_str() } else { address };
         let program = match MULTIPLEXERS.contains(&system) {
             true => vec![path_text(self.multiplexers)?],
             false => vec![path_text(self.peers)?, "sockets"],
