@@ -15,8 +15,8 @@ use crate::memory::{LARGE, Pool, Segment, Span};
 use crate::threads;
 use crate::transport::{Filled, Incoming, Kept, Outgoing, Readiness};
 
-/// Bytes that wait to be sent, those that the kernel sends included: what an endpoint gathers twice.
-pub(super) const SEND_MAX: usize = 512 << 10;
+/// Bytes that wait to be sent, those that the kernel sends included: what an endpoint gathers at once.
+pub(super) const SEND_MAX: usize = 256 << 10;
 /// Bytes that have arrived and were not taken, and memory for those that may. Beyond that the connection's window closes.
 pub(super) const RECEIVE_MAX: usize = BUFFERS * LARGE;
 /// Bytes that arrive at once and are copied, so that a small message does not hold memory for a large one.

@@ -24,8 +24,8 @@ use crate::memory::{LARGE, Segment, Span};
 const ENTRIES: u32 = 256;
 /// Entries of the completion queue; the kernel keeps what is beyond.
 const COMPLETIONS: u32 = 2_048;
-/// Pieces of memory that are provided for one channel at most. A power of two.
-pub(super) const BUFFERS: usize = 8;
+/// Pieces of memory that are provided for one channel at most: few enough for a cache. A power of two.
+pub(super) const BUFFERS: usize = 4;
 /// `IORING_ENTER_GETEVENTS`: complete what can be.
 const GET_EVENTS: u32 = 1;
 /// How long a ring that ends waits until the kernel uses its memory no more.
