@@ -8,12 +8,12 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
-use quell_model::Nanos;
+use quell_model::{CoreId, Nanos};
 use quell_trace::stream::Source;
 use quell_view::classic::{self, Samples};
-use quell_view::image::{self, Style};
+use quell_view::image::{self, Panels, Style};
 use quell_view::serve::Server;
-use quell_view::{Builder, Palette, Picture, Range, Theme, page};
+use quell_view::{Builder, Marks, Palette, Picture, Range, Theme, page};
 
 use crate::lab;
 use crate::trace_file::TraceFile;
@@ -47,8 +47,15 @@ pub struct Args {
     /// An image on a dark background
     #[arg(long)]
     dark: bool,
+    /// What an image shows of each core: its run queue, its load, or both
+    #[arg(long, value_enum, default_value_t = Panel::Both)]
+    panel: Panel,
+    /// What an image marks: `wasted` (idle while overloaded), `bad-wakeups` (a thread was woken onto a busy core beside an
+    /// idle one), `considered:CORE` (the cores that its searches looked at), `none`
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = mark, default_value = "wasted")]
+    marks: Vec<Mark>,
     /// A PNG in the layout of the Wasted Cores authors' tool: two pixels a core, 0.6 ms a pixel, the last state
-    #[arg(long, requires = "output", conflicts_with_all = ["width", "colours", "dark"])]
+    #[arg(long, requires = "output", conflicts_with_all = ["width", "colours", "dark", "panel", "marks"])]
     wasted_cores_layout: bool,
 }
 
@@ -58,6 +65,32 @@ enum Colours {
     Safe,
     /// Those of the Wasted Cores paper
     Paper,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Panel {
+    Queue,
+    Load,
+    Both,
+}
+
+/// One of `--marks`.
+#[derive(Clone, Copy, PartialEq)]
+enum Mark {
+    None,
+    Wasted,
+    BadWakeups,
+    Considered(CoreId),
+}
+
+/// What `--marks` asks for.
+fn marks(list: &[Mark]) -> Marks {
+    let considered_by = list.iter().rev().find_map(|mark| match mark {
+        Mark::Considered(core) => Some(*core),
+        _ => None,
+    });
+    let has = |mark| list.contains(&mark);
+    Marks { wasted: has(Mark::Wasted), bad_wakeups: has(Mark::BadWakeups), considered_by }
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -76,7 +109,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
 
 /// Reads the trace; what follows on damage is left out, and said.
 fn picture(args: &Args, source: &mut dyn Source) -> Result<(Picture, ExitCode)> {
-    let mut builder = Builder::new(source.meta().clone(), args.range.unwrap_or(Range::ALL))?;
+    let builder = Builder::new(source.meta().clone(), args.range.unwrap_or(Range::ALL))?;
+    let mut builder = builder.with_marks(marks(&args.marks));
     let mut status = ExitCode::SUCCESS;
     for event in source {
         match event {
@@ -105,6 +139,11 @@ fn write(args: &Args, source: &mut dyn Source) -> Result<(ExitCode, PathBuf)> {
             Colours::Paper => Palette::Paper,
         },
         theme: if args.dark { Theme::Dark } else { Theme::Light },
+        panels: match args.panel {
+            Panel::Queue => Panels::Queue,
+            Panel::Load => Panels::Load,
+            Panel::Both => Panels::Both,
+        },
     };
     if !matches!(kind.as_str(), "html" | "png" | "svg") {
         bail!("{}: a page or an image is .html, .png or .svg", path.display());
@@ -174,4 +213,19 @@ fn range(text: &str) -> Result<Range, String> {
         Some((from, to)) if from < to => Ok(Range { from, to }),
         _ => Err(format!("`{text}` is no part of a trace; write it like `1.5-2.25`, in seconds")),
     }
+}
+
+fn mark(text: &str) -> Result<Mark, String> {
+    let considered = |core: &str| core.parse().ok().map(|core| Mark::Considered(CoreId(core)));
+    let mark = match text {
+        "none" => Some(Mark::None),
+        "wasted" => Some(Mark::Wasted),
+        "bad-wakeups" => Some(Mark::BadWakeups),
+        _ => text.strip_prefix("considered:").and_then(considered),
+    };
+    mark.ok_or_else(|| {
+        format!(
+            "`{text}` is no mark: wasted, bad-wakeups, considered:CORE, such as considered:0, none"
+        )
+    })
 }

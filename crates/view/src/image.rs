@@ -1,11 +1,13 @@
 //! The picture as SVG, for papers and reports.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use quell_model::Nanos;
 
 use crate::grid::Cell;
+use crate::overlay::{Marks, boxes};
 use crate::palette::{Colours, Palette, Rgb, Theme};
 use crate::picture::Picture;
 use crate::raster::Raster;
@@ -19,6 +21,8 @@ const TITLE: u32 = 26;
 const BETWEEN: u32 = 30;
 /// The height that a heat map takes where its rows can be that high.
 const MAP_HEIGHT: u32 = 384;
+/// The frame of a wake-up onto a busy core.
+const BOX: Rgb = [0; 3];
 
 /// Why there is no image.
 #[derive(Debug, thiserror::Error)]
@@ -51,11 +55,36 @@ pub struct Style {
     pub palette: Palette,
     /// What they stand on.
     pub theme: Theme,
+    /// The heat maps.
+    pub panels: Panels,
 }
 
 impl Default for Style {
     fn default() -> Style {
-        Style { width: 1_200, palette: Palette::default(), theme: Theme::default() }
+        let (palette, theme) = (Palette::default(), Theme::default());
+        Style { width: 1_200, palette, theme, panels: Panels::default() }
+    }
+}
+
+/// Which heat maps an image has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Panels {
+    /// Run queues, and their load below.
+    #[default]
+    Both,
+    /// Sizes of run queues.
+    Queue,
+    /// Their load.
+    Load,
+}
+
+impl Panels {
+    fn shown(self) -> &'static [What] {
+        match self {
+            Panels::Both => &[What::Size, What::Load],
+            Panels::Queue => &[What::Size],
+            Panels::Load => &[What::Load],
+        }
     }
 }
 
@@ -83,7 +112,8 @@ pub fn svg(picture: &Picture, style: &Style) -> Result<String, ImageError> {
     let colours = Colours::new(style.palette, style.theme)?;
     let (ink, plot) = (Ink::of(style.theme), Plot::new(picture, style)?);
     let map = plot.height() + TITLE + BETWEEN;
-    let height = TOP + 2 * map + 30;
+    let panels = style.panels.shown();
+    let height = TOP + panels.len() as u32 * map + 30;
     let Style { width, .. } = style;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
@@ -92,18 +122,18 @@ pub fn svg(picture: &Picture, style: &Style) -> Result<String, ImageError> {
         ink.text, ink.paper,
     );
     title(&mut out, picture, &ink);
-    for (at, what) in [What::Size, What::Load].into_iter().enumerate() {
+    for (at, what) in panels.iter().enumerate() {
         let top = TOP + at as u32 * map;
-        legend(&mut out, what, &colours, style, top, &ink);
-        plot.map(&mut out, what, &colours, top + TITLE, &ink)?;
+        legend(&mut out, (*what, picture.marks), &colours, style, top, &ink);
+        plot.map(&mut out, *what, &colours, top + TITLE, &ink)?;
     }
-    plot.axis(&mut out, TOP + 2 * map - BETWEEN, &ink);
+    plot.axis(&mut out, TOP + panels.len() as u32 * map - BETWEEN, &ink);
     out.push_str("</svg>\n");
     Ok(out)
 }
 
 /// What a heat map shows.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum What {
     Size,
     Load,
@@ -112,10 +142,14 @@ enum What {
 fn title(out: &mut String, picture: &Picture, ink: &Ink) {
     let index = &picture.index;
     let host = escape(&index.meta.host);
+    let left_out = match picture.instants.left_out {
+        0 => String::new(),
+        count => format!(" · {count} marks left out"),
+    };
     let _ = writeln!(
         out,
         "<text x=\"{LEFT}\" y=\"30\" font-size=\"18\">{host}</text>\n\
-         <text x=\"{LEFT}\" y=\"52\" fill=\"{}\">{} · {} cores · {} · {} of core time idle while overloaded</text>",
+         <text x=\"{LEFT}\" y=\"52\" fill=\"{}\">{} · {} cores · {} · {} of core time idle while overloaded{left_out}</text>",
         ink.faint,
         escape(&index.meta.kernel),
         index.meta.topology.len(),
@@ -125,7 +159,14 @@ fn title(out: &mut String, picture: &Picture, ink: &Ink) {
 }
 
 /// The name of a map and what its colours mean, right-aligned.
-fn legend(out: &mut String, what: What, colours: &Colours, style: &Style, top: u32, ink: &Ink) {
+fn legend(
+    out: &mut String,
+    (what, shown): (What, Marks),
+    colours: &Colours,
+    style: &Style,
+    top: u32,
+    ink: &Ink,
+) {
     let (name, colours_of, labels): (_, &[Rgb], Vec<String>) = match what {
         What::Size => {
             let labels = (0..colours.queue.len() - 1).map(|size| size.to_string());
@@ -137,17 +178,21 @@ fn legend(out: &mut String, what: What, colours: &Colours, style: &Style, top: u
         }
         What::Load => {
             let labels = colours.load_edges.iter().map(|edge| thousands(*edge));
-            (
-                "load: weights of the queue (mean)",
-                &colours.load,
-                labels.chain(["more".to_owned()]).collect(),
-            )
+            ("load (mean), up to", &colours.load, labels.chain(["more".to_owned()]).collect())
         }
     };
     let _ = writeln!(out, "<text x=\"{LEFT}\" y=\"{}\" font-size=\"13\">{name}</text>", top + 16);
+    let mut marks = vec![(colours.lost, "lost".to_owned())];
+    if shown.wasted {
+        marks.insert(0, (colours.wasted, "idle while overloaded".to_owned()));
+    }
+    if what == What::Size {
+        let by = shown.considered_by;
+        marks.extend(by.map(|core| (colours.considered, format!("considered by core {core}"))));
+        let woken = shown.bad_wakeups.then(|| (BOX, "woken beside an idle core".to_owned()));
+        marks.extend(woken);
+    }
     let mut x = style.width - RIGHT;
-    let marks =
-        [(colours.wasted, "idle while overloaded".to_owned()), (colours.lost, "lost".to_owned())];
     let sizes = colours_of.iter().copied().zip(labels);
     for (colour, label) in sizes.chain(marks).collect::<Vec<_>>().into_iter().rev() {
         x = x.saturating_sub(6 * label.chars().count() as u32 + 26);
@@ -162,6 +207,9 @@ fn legend(out: &mut String, what: What, colours: &Colours, style: &Style, top: u
             top + 16,
             ink.faint,
         );
+        if colour == BOX {
+            boxes(out, &[(x + 6, top + 12)]);
+        }
     }
 }
 
@@ -172,6 +220,8 @@ struct Plot<'a> {
     row: u32,
     /// Positions in the topology, by node.
     order: Vec<(usize, u16)>,
+    /// Where the row of each core begins, by position in the topology.
+    tops: Vec<u32>,
 }
 
 impl<'a> Plot<'a> {
@@ -182,7 +232,13 @@ impl<'a> Plot<'a> {
         let mut order: Vec<(usize, u16)> = cores.map(|(at, core)| (at, core.node)).collect();
         order.sort_by_key(|(at, node)| (*node, *at));
         let row = (MAP_HEIGHT / order.len() as u32).clamp(3, 24);
-        Ok(Plot { picture, width: width.ok_or(ImageError::Size)?, row, order })
+        let (mut tops, mut top) = (vec![0; order.len()], 0);
+        for (at, &(core, node)) in order.iter().enumerate() {
+            top += u32::from(at > 0 && order[at - 1].1 != node);
+            tops[core] = top;
+            top += row;
+        }
+        Ok(Plot { picture, width: width.ok_or(ImageError::Size)?, row, order, tops })
     }
 
     /// Whether a node begins at this row.
@@ -205,15 +261,14 @@ impl<'a> Plot<'a> {
         ink: &Ink,
     ) -> Result<(), ImageError> {
         let mut image = Raster::new(self.width, self.height())?;
-        let mut y = 0;
         let mut node_top = top;
         for (row, &(core, node)) in self.order.iter().enumerate() {
+            let y = self.tops[core];
             if self.begins(row) {
-                self.line(&mut image, y);
-                y += 1;
+                self.line(&mut image, y - 1);
             }
             self.row(&mut image, y, core, what, colours);
-            y += self.row;
+            let y = y + self.row;
             if row + 1 == self.order.len() || self.begins(row + 1) {
                 let middle = (node_top + top + y) / 2 + 4;
                 let x = LEFT - 12;
@@ -225,6 +280,9 @@ impl<'a> Plot<'a> {
                 node_top = top + y + 1;
             }
         }
+        if what == What::Size {
+            self.considered(&mut image, colours);
+        }
         let data = BASE64_STANDARD.encode(image.to_png()?);
         let (width, height) = (self.width, self.height());
         let _ = writeln!(
@@ -234,7 +292,46 @@ impl<'a> Plot<'a> {
              <rect x=\"{LEFT}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" fill=\"none\" stroke=\"{}\" stroke-width=\"0.5\"/>",
             ink.faint,
         );
+        if what == What::Size {
+            self.instants(out, colours, top);
+        }
         Ok(())
+    }
+
+    /// A line over the cores that each search looked at.
+    fn considered(&self, image: &mut Raster, colours: &Colours) {
+        let topology = &self.picture.index.meta.topology;
+        for (at, cores) in &self.picture.instants.considered {
+            let x = self.x(*at);
+            for core in cores.iter().filter_map(|core| topology.position(core)) {
+                for y in self.tops[core]..self.tops[core] + self.row {
+                    image.pixels_mut()[(y * self.width + x) as usize] = colours.considered;
+                }
+            }
+        }
+    }
+
+    /// An arrow at the core that searched, and a box for each pixel with wake-ups onto a busy core.
+    fn instants(&self, out: &mut String, colours: &Colours, top: u32) {
+        let Picture { index, marks, instants, .. } = self.picture;
+        let middle = |core: usize| top + self.tops[core] + self.row / 2;
+        if let Some(core) = marks.considered_by.and_then(|core| index.meta.topology.position(core))
+        {
+            let (x, y, fill) = (LEFT - 1, middle(core), hex(colours.considered));
+            let _ = writeln!(out, "<path fill=\"{fill}\" d=\"M{x} {y}l-8 -5v10z\"/>");
+        }
+        let points =
+            instants.bad_wakeups.iter().map(|(at, core)| (LEFT + self.x(*at), middle(*core)));
+        let points: BTreeSet<(u32, u32)> = points.collect();
+        if !points.is_empty() {
+            boxes(out, &points.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    /// The pixel of a time.
+    fn x(&self, at: u64) -> u32 {
+        let part = at as f64 / self.picture.index.span_ns as f64;
+        ((part * f64::from(self.width)) as u32).min(self.width - 1)
     }
 
     fn line(&self, image: &mut Raster, y: u32) {
@@ -249,7 +346,8 @@ impl<'a> Plot<'a> {
                 What::Size => colours.size(cell.size_sum / ns),
                 What::Load => colours.load(cell.load_sum / ns),
             };
-            let wasted = (self.row as f32 * (cell.wasted / ns)).ceil() as u32;
+            let part = if self.picture.marks.wasted { cell.wasted / ns } else { 0.0 };
+            let wasted = (self.row as f32 * part).ceil() as u32;
             for dy in 0..self.row {
                 let colour = match () {
                     // Every other diagonal: hatched.
@@ -285,11 +383,15 @@ impl<'a> Plot<'a> {
         let mut at = 0.0;
         while at <= span {
             let x = f64::from(LEFT) + at / span * f64::from(self.width);
-            let label = Nanos(at as u64);
+            let label = if at == 0.0 { "0".to_owned() } else { Nanos(at as u64).to_string() };
+            // The last one would not fit beside the edge.
+            let right = f64::from(LEFT + self.width);
+            let anchor = if x + f64::from(RIGHT) > right { "end" } else { "middle" };
+            let end = if anchor == "end" { right + f64::from(RIGHT) - 2.0 } else { x };
             let _ = writeln!(
                 out,
-                "<path d=\"M{x:.1} {top}v5\" stroke=\"{}\"/><text x=\"{x:.1}\" y=\"{}\" \
-                 text-anchor=\"middle\" fill=\"{}\">{label}</text>",
+                "<path d=\"M{x:.1} {top}v5\" stroke=\"{}\"/><text x=\"{end:.1}\" y=\"{}\" \
+                 text-anchor=\"{anchor}\" fill=\"{}\">{label}</text>",
                 ink.faint,
                 top + 19,
                 ink.faint,
@@ -313,4 +415,79 @@ fn hex([r, g, b]: Rgb) -> String {
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_model::{CoreId, CoreSet, Event, What as Kind};
+
+    use super::*;
+    use crate::picture::{Builder, Range};
+    use crate::synthetic::Synthetic;
+
+    const SPEC: Synthetic =
+        Synthetic { nodes: 2, cores_per_node: 4, threads: 40, events: 20_000, seed: 7 };
+
+    fn drawn(marks: Marks, panels: Panels) -> String {
+        let builder = Builder::new(SPEC.meta().unwrap(), Range::ALL).unwrap();
+        let mut builder = builder.with_marks(marks);
+        for event in SPEC.events() {
+            builder.push(&event).unwrap();
+        }
+        let style = Style { palette: Palette::Paper, panels, ..Style::default() };
+        svg(&builder.finish().unwrap(), &style).unwrap()
+    }
+
+    /// Pixels of this colour in the rows of each core, in the first map.
+    fn pixels(svg: &str, colour: Rgb) -> Vec<usize> {
+        let (_, data) = svg.split_once("base64,").unwrap();
+        let png = BASE64_STANDARD.decode(data.split_once('"').unwrap().0).unwrap();
+        let image = Raster::from_png(&png).unwrap();
+        let width = image.width() as usize;
+        // A row is 24 pixels high, and a line stands between the nodes.
+        let row = |core: usize| (core * 24 + core / 4) * width..(core * 24 + core / 4 + 24) * width;
+        let count = |core| image.pixels()[row(core)].iter().filter(|it| **it == colour).count();
+        (0..8).map(count).collect()
+    }
+
+    const NONE: Marks = Marks { wasted: false, bad_wakeups: false, considered_by: None };
+    const BLUE: Rgb = [0, 0, 255];
+    const BLACK: Rgb = [17; 3];
+
+    #[test]
+    fn considered_cores_are_those_of_the_searches_of_the_core() {
+        let seen = |event: &Event| match &event.what {
+            Kind::Considered { by, cores, .. } => Some((*by, **cores)),
+            _ => None,
+        };
+        let searches: Vec<(CoreId, CoreSet)> = SPEC.events().filter_map(|it| seen(&it)).collect();
+        let (core, _) = *searches.first().unwrap();
+        let own = searches.iter().filter(|(by, _)| *by == core);
+        let union = own.fold(CoreSet::EMPTY, |union, (_, cores)| union.union(cores));
+        let marks = Marks { considered_by: Some(core), ..NONE };
+        let image = drawn(marks, Panels::Both);
+        let expected: Vec<bool> = (0..8).map(|at| union.contains(CoreId(at))).collect();
+        let found: Vec<bool> = pixels(&image, BLUE).into_iter().map(|count| count > 0).collect();
+        assert_eq!(found, expected);
+        assert!(image.contains(&format!("considered by core {core}")));
+        assert_eq!(pixels(&drawn(NONE, Panels::Both), BLUE), [0; 8]);
+        assert_eq!(pixels(&drawn(marks, Panels::Load), BLUE), [0; 8]);
+    }
+
+    #[test]
+    fn wasted_cores_are_marked_unless_they_are_not_to_be() {
+        let marked = |marks| pixels(&drawn(marks, Panels::Queue), BLACK).iter().sum::<usize>();
+        assert!(marked(Marks::default()) > 0);
+        assert_eq!(marked(NONE), 0);
+    }
+
+    #[test]
+    fn bad_wakeups_are_boxes_and_panels_are_those_chosen() {
+        let boxes = |marks| drawn(marks, Panels::Queue).matches("h6v6h-6z").count();
+        // One of them in the legend.
+        assert!(boxes(Marks { bad_wakeups: true, ..NONE }) > 1);
+        assert_eq!(boxes(NONE), 0);
+        let maps = |panels| drawn(NONE, panels).matches("<image").count();
+        assert_eq!([Panels::Both, Panels::Queue, Panels::Load].map(maps), [2, 1, 1]);
+    }
 }

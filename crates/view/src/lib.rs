@@ -11,6 +11,7 @@ pub mod classic;
 mod findings;
 pub mod grid;
 pub mod image;
+mod overlay;
 pub mod page;
 mod palette;
 mod people;
@@ -23,6 +24,7 @@ pub mod synthetic;
 mod tile;
 
 pub use findings::IdleEpisode;
+pub use overlay::Marks;
 pub use palette::{Palette, Theme};
 pub use people::Person;
 pub use picture::{Builder, Index, Level, Picture, Range, RowsIndex, TileIndex, Words};

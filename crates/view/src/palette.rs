@@ -41,6 +41,7 @@ struct Shades {
     queue: Vec<String>,
     load: Vec<String>,
     wasted: String,
+    considered: String,
     lost: String,
 }
 
@@ -60,6 +61,8 @@ pub(crate) struct Colours {
     pub load_edges: Vec<u64>,
     /// Idle while overloaded.
     pub wasted: Rgb,
+    /// What a search looked at.
+    pub considered: Rgb,
     /// Nobody knows.
     pub lost: Rgb,
 }
@@ -80,6 +83,7 @@ impl Colours {
             load: shades.load.iter().map(|one| rgb(one)).collect(),
             load_edges: set.load_edges,
             wasted: rgb(&shades.wasted),
+            considered: rgb(&shades.considered),
             lost: rgb(&shades.lost),
         })
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::findings::{Findings, IdleEpisode};
 use crate::grid::Grid;
+use crate::overlay::{Instants, Marks};
 use crate::people::{People, Person, Rows};
 use crate::replay::{
     ALLOWED, LOST, NOBODY, Note, OFFLINE, Replay, ThreadIndex, WASTED, Wait, Watch,
@@ -48,6 +49,9 @@ pub struct Picture {
     /// What the page knows at once.
     pub index: Index,
     pub(crate) grid: Grid,
+    /// What the marks asked for stand for.
+    pub(crate) marks: Marks,
+    pub(crate) instants: Instants,
     pub(crate) store: Store,
     /// The number in the store of each blob of the page, in the page's order.
     pub(crate) blobs: Vec<usize>,
@@ -156,6 +160,13 @@ impl Builder {
         Ok(Builder { collector: Collector::new(&meta, range)?, replay, meta, events: 0 })
     }
 
+    /// With these marks, for an image.
+    #[must_use]
+    pub fn with_marks(mut self, marks: Marks) -> Builder {
+        self.collector.marks = marks;
+        self
+    }
+
     /// Takes the next event, in order of time. Whether more are wanted: `false` past the end of the range.
     ///
     /// # Errors
@@ -206,6 +217,8 @@ struct Collector {
     notes_left_out: u64,
     moves: u64,
     bad_wakeups: u64,
+    marks: Marks,
+    instants: Instants,
 }
 
 impl Collector {
@@ -226,6 +239,8 @@ impl Collector {
             notes_left_out: 0,
             moves: 0,
             bad_wakeups: 0,
+            marks: Marks::default(),
+            instants: Instants::default(),
         })
     }
 
@@ -338,7 +353,8 @@ impl Collector {
             tiles: self.tiles,
         };
         blobs.insert(0, store.add(&serde_json::to_vec(&index)?)?);
-        Ok(Picture { index, grid: self.grid, store, blobs })
+        let (marks, instants) = (self.marks, self.instants);
+        Ok(Picture { index, grid: self.grid, marks, instants, store, blobs })
     }
 }
 
@@ -410,12 +426,18 @@ impl Watch for Collector {
             self.bad_wakeups += 1;
             self.grid.at(at).bad_wakeups += 1;
             self.tile.bad_wakeup(at, thread, onto, idle);
+            if self.marks.bad_wakeups {
+                self.instants.bad_wakeup(at, onto);
+            }
         }
     }
 
     fn considered(&mut self, at: u64, by: usize, search: Search, observed: bool, cores: &CoreSet) {
         if let Some(at) = self.inside(at) {
             self.tile.considered(at, by, search, observed, *cores);
+            if self.marks.considered_by == Some(self.ids[by]) {
+                self.instants.considered(at, *cores);
+            }
         }
     }
 

@@ -239,6 +239,8 @@ fn images_are_written_and_nonsense_is_refused_in_one_line() {
         ("a.svg", &["--dark", "--range", "0-1"][..], &b"<svg"[..]),
         ("a.png", &["--width", "400", "--colours", "paper"], b"\x89PNG"),
         ("b.png", &["--wasted-cores-layout"], b"\x89PNG"),
+        ("b.svg", &["--panel", "load", "--marks", "none"], b"<svg"),
+        ("c.svg", &["--marks", "wasted,bad-wakeups,considered:0"], b"<svg"),
     ] {
         let path = folder.path().join(name);
         let made = view(&[&[&sample(), "-o", path.to_str().unwrap()], more].concat());
@@ -248,6 +250,10 @@ fn images_are_written_and_nonsense_is_refused_in_one_line() {
     for (args, wanted) in [
         (["-o", "a.gif"], "a.gif: a page or an image is .html, .png or .svg"),
         (["--range", "2-1"], "`2-1` is no part of a trace; write it like `1.5-2.25`"),
+        (
+            ["--marks", "wasted,considered"],
+            "`considered` is no mark: wasted, bad-wakeups, considered:CORE",
+        ),
     ] {
         let refused = view(&[&[sample().as_str()], &args[..]].concat());
         assert_eq!(refused.status.code(), Some(2));
