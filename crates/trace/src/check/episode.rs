@@ -156,11 +156,11 @@ impl Episode {
         self.found = None;
     }
 
-    /// Its grade and label, given what happened meanwhile.
+    /// Its grade and label, given what happened meanwhile, and whether the kernel compares means of groups.
     pub(super) fn verdict(
         &self,
         kind: Kind,
-        evidence: &Evidence,
+        evidence: (&Evidence, bool),
         waiters: &BTreeMap<i32, (Nanos, Cause)>,
     ) -> (Option<Grade>, Label) {
         match kind {

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use quell_model::{Core, CoreId, CoreSet, Event, MoveCause, Nanos, ThreadName, Topology, What};
+use quell_model::{
+    Core, CoreId, CoreSet, Event, Meta, MoveCause, Nanos, ThreadName, Topology, What,
+};
 use serde::{Deserialize, Serialize};
 
 use super::cause::Cause;
 use super::changes::BusyWakeup;
 use super::domains::Domains;
+use super::facts::compares_means;
 use super::passes;
 use crate::host::{HostCore, HostState, Occupant};
 
@@ -111,6 +114,8 @@ struct LoggedMove {
 pub(super) struct Log {
     totals: Totals,
     moves: VecDeque<LoggedMove>,
+    /// The kernel compares means of groups beside an idle core ([`compares_means`]).
+    pub(super) compares_means: bool,
     passes_told: bool,
     softirqs_told: bool,
     /// By core index: wake-ups onto it while it was busy, as in [`Totals`].
@@ -120,8 +125,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub(super) fn new(topology: &Topology) -> Log {
-        let cores = topology.cores();
+    pub(super) fn new(meta: &Meta) -> Log {
+        let cores = meta.topology.cores();
         let llc = |core: &Core| {
             let sharing = cores.iter().filter(|other| other.llc == core.llc);
             sharing.map(|other| other.id).collect()
@@ -129,6 +134,7 @@ impl Log {
         Log {
             totals: Totals::default(),
             moves: VecDeque::new(),
+            compares_means: compares_means(&meta.kernel),
             passes_told: false,
             softirqs_told: false,
             busy_wakeups: vec![[0; 2]; cores.len()],

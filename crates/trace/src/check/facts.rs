@@ -30,6 +30,12 @@ pub fn facts(release: &str) -> Vec<String> {
     facts
 }
 
+/// Whether the balancer of this release may leave a core idle because of the mean load of its group: before 5.5, and what does
+/// not read as a release. Since then a group with an idle core takes threads by their number.
+pub(super) fn compares_means(release: &str) -> bool {
+    version(release).is_none_or(|version| version < (5, 5))
+}
+
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -47,5 +53,12 @@ mod tests {
         assert!(has("6.1.0-40-amd64", "by CFS") && !has("6.1.0-40-amd64", "delays"));
         assert!(has("4.1.6", "Missing Scheduling Domains (before"));
         assert!(facts("cfs model 1").is_empty() && facts("").is_empty());
+    }
+
+    #[test]
+    fn means_of_groups_count_before_5_5_and_where_nothing_is_known() {
+        let counts = ["4.1.6", "5.4.0-200", "quell-sim 0.1.0", ""].map(compares_means);
+        assert_eq!(counts, [true; 4]);
+        assert_eq!(["5.5.0", "6.1.0-40-amd64", "6.18.44"].map(compares_means), [false; 3]);
     }
 }

@@ -52,7 +52,8 @@ impl Checker {
         };
         let present = self.waiters.names(on, kind, WAITERS_MAX);
         let waiters = episode.all_waiters(&present);
-        let (grade, label) = episode.verdict(kind, &evidence, &waiters);
+        let evident = (&evidence, self.log.compares_means);
+        let (grade, label) = episode.verdict(kind, evident, &waiters);
         let named = waiters.iter().filter(|(thread, _)| **thread != NOBODY_KNOWN);
         let mut waiters: Vec<Waiter> =
             named.map(|(thread, (wasted, came))| self.waiter(*thread, *wasted, *came)).collect();

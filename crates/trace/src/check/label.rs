@@ -54,10 +54,11 @@ pub enum Label {
 /// [`Cause`]. A cause that explains nothing stands for what the evidence says.
 ///
 /// Before that come threads that Quell keeps off cores which the plan allows, where they waited for most of the time.
-/// A hypervisor that took more than half of the time comes before passes that failed for another reason than loads.
+/// A hypervisor that took more than half of the time comes before passes that failed for another reason than loads. Loads of
+/// groups count where the kernel compares their means.
 pub(super) fn of_waste(
     quell: bool,
-    evidence: &Evidence,
+    evidence: (&Evidence, bool),
     wasted: Nanos,
     charges: &Charges,
 ) -> Label {
@@ -91,12 +92,12 @@ fn of_cause(cause: Cause) -> Option<Label> {
 }
 
 /// What the loads of groups, the hypervisor and counts of passes say.
-fn of_evidence(evidence: &Evidence, wasted: Nanos) -> Label {
+fn of_evidence((evidence, compares_means): (&Evidence, bool), wasted: Nanos) -> Label {
     let hidden = |evidence: &Evidence| {
         let (idle, busy) = (evidence.idle_group.as_ref()?, evidence.busy_group.as_ref()?);
         Some(idle.mean >= busy.mean && idle.minimum < busy.minimum)
     };
-    if hidden(evidence).unwrap_or(false) {
+    if compares_means && hidden(evidence).unwrap_or(false) {
         Label::GroupImbalance
     } else if evidence.stolen_ms * 2e6 > wasted.0 as f64 {
         Label::Hypervisor

@@ -136,7 +136,7 @@ impl Checker {
             host,
             wasted: WastedTime::default(),
             changes: Changes::default(),
-            log: Log::new(&meta.topology),
+            log: Log::new(meta),
             domains: Domains::new(cores),
             arrivals: Arrivals::default(),
             managed: Managed::default(),

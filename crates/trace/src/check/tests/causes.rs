@@ -365,6 +365,7 @@ fn rebuilt_domains_begin_anew() {
 fn without_passes_the_loads_of_real_groups_count() {
     // The groups are {0, 3} and {1, 2}, not the nodes: {0, 1} and {2, 3}.
     let mut stream = two_nodes(0, 2);
+    stream.kernel = "4.1.0";
     stream.push(0, trees([&["0,3", "1-2"], &["1-2", "0,3"], &["1-2", "0,3"], &["0,3", "1-2"]]));
     stream.hog_and_waiter(2, "0-3");
     for (core, load) in [0, 100, 900, 4_000].into_iter().enumerate() {

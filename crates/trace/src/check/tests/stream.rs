@@ -39,6 +39,7 @@ pub(super) fn cores(list: &str) -> CoreSet {
 #[derive(Clone)]
 pub(super) struct Stream {
     topology: Topology,
+    pub(super) kernel: &'static str,
     pub(super) source: Source,
     pub(super) events: Vec<Event>,
     pub(super) now: Nanos,
@@ -67,6 +68,7 @@ impl Stream {
         let cores = topology.cores().iter().map(|core| idle(core.id)).collect();
         Stream {
             topology,
+            kernel: "6.18.0",
             source: Source::Recorder,
             events: Vec::new(),
             now: ms(1_000),
@@ -178,7 +180,7 @@ impl Stream {
         Meta {
             source: self.source,
             topology: self.topology.clone(),
-            kernel: "6.18.0".to_owned(),
+            kernel: self.kernel.to_owned(),
             host: "test".to_owned(),
             hooks: Vec::new(),
             absent: Vec::new(),
