@@ -29,7 +29,7 @@ end_waste() {
 
 # Whether the report's violations are those of the partition, whichever cores are on line.
 is_that_of_the_partition() {
-    [ -n "$(on_core 8 "$1")" ] && ! on_core 8 "$1" | grep -v ' B domains 9$'
+    [ -n "$(on_core 8 "$1")" ] && ! on_core 8 "$1" | grep -v ' no-common-domain no-common-domain 9 hog$'
 }
 controls() {
     waste

@@ -5,10 +5,11 @@
 # field REPORT NAME: a word or figure of the report itself, or of its sums.
 field() { sed -n "s/^ \{2,4\}\"$2\": \"\{0,1\}\([^\",]*\).*/\1/p" "$1" | head -n 1; }
 
-# violations REPORT: a line each: core, begin and end in seconds, milliseconds wasted, reach, label, idle cores.
+# violations REPORT: a line each: core, begin and end in seconds, milliseconds wasted, reach, label, idle cores, and the
+# name of the thread that waited longest.
 violations() {
     awk '
-        /^  "violations": \[/ {listed = 1; next}
+        /^  "violations": \[$/ {listed = 1; next}
         listed && /^  \]/ {exit}
         listed && /^      "[a-z_]*": [^[{]/ {
             name = $1
@@ -16,9 +17,14 @@ violations() {
             gsub(/^[^:]*: "?|"?,?$/, "")
             of[name] = $0
         }
+        listed && /^          "name": / && of["name"] == "" {
+            of["name"] = $2
+            gsub(/[",]/, "", of["name"])
+        }
         listed && /^    }/ {
-            printf "%s %.3f %.3f %.0f %s %s %s\n", of["core"], of["from_ns"] / 1e9, of["until_ns"] / 1e9,
-                of["wasted_ms"], of["reach"], of["label"], of["idle"]
+            printf "%s %.3f %.3f %.0f %s %s %s %s\n", of["core"], of["from_ns"] / 1e9, of["until_ns"] / 1e9,
+                of["wasted_ms"], of["reach"], of["label"], of["idle"], of["name"]
+            of["name"] = ""
         }' "$1"
 }
 
