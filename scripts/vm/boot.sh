@@ -7,6 +7,9 @@
 #     -d FILE      distances of the nodes, a row each, as /sys/devices/system/node/node*/distance shows them
 #     -k SERIES    Debian's kernel (6.12)    -a WORDS    more for the kernel's command line
 #     -T SECONDS   time limit (180)          -o FILE     keep the console output
+#     -i SHIFT     the guest's clock counts instructions, 2^SHIFT ns each. Its cores take turns, so that all keep the same
+#                  pace: on a busy host the guest takes longer, and its cores do not lack time. Linux 6.1
+#                  does not boot so
 #
 # The guest is an initramfs of busybox, the files (into /bin unless a path is given, with the shared
 # libraries that they need), and the script as /test.sh. Time in the guest is not real: scripts assert
@@ -21,16 +24,17 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
-cores=8 threads=2 nodes=2 memory=768 limit=180 series=6.12 distances='' append='' keep=''
+cores=8 threads=2 nodes=2 memory=768 limit=180 series=6.12 distances='' append='' keep='' shift=''
 usage() {
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
     exit 64
 }
-while getopts c:t:n:m:d:k:a:T:o: option; do
+while getopts c:t:n:m:d:k:a:T:o:i: option; do
     case $option in
     c) cores=$OPTARG ;; t) threads=$OPTARG ;; n) nodes=$OPTARG ;;
     m) memory=$OPTARG ;; d) distances=$OPTARG ;; k) series=$OPTARG ;;
     a) append=$OPTARG ;; T) limit=$OPTARG ;; o) keep=$OPTARG ;;
+    i) shift=$OPTARG ;;
     *) usage ;;
     esac
 done
@@ -111,9 +115,16 @@ fi
 # The guest would measure the rate of its clock at boot. On a busy host it is given no core just then, and has a clock
 # that is ten times too fast ever after.
 cc -O2 -o "$work/tsc" "$here/tsc.c"
-append="tsc=reliable tsc_early_khz=$("$work/tsc") $append"
+khz=$("$work/tsc")
+clock=(-accel "tcg,thread=multi")
+if [ -n "$shift" ]; then
+    # Counted instructions make its time stamp counter, a tick a nanosecond.
+    khz=1000000
+    clock=(-accel "tcg,thread=single" -icount "shift=$shift,sleep=off")
+fi
+append="tsc=reliable tsc_early_khz=$khz $append"
 # A genuine Intel vendor string keeps the kernel from warning about hyperthreads on an unknown CPU.
-timeout --foreground -k 5 "$limit" qemu-system-x86_64 -M q35 -accel tcg,thread=multi \
+timeout --foreground -k 5 "$limit" qemu-system-x86_64 -M q35 "${clock[@]}" \
     -cpu max,vendor=GenuineIntel -m "$memory" "${numa[@]}" \
     -smp "$cores,sockets=$nodes,cores=$((per_node / threads)),threads=$threads" \
     -kernel "$kernel" -initrd "$work/initrd" \
