@@ -17,6 +17,7 @@ mod lint;
 mod load;
 mod locks;
 mod metrics;
+mod pictures;
 mod record;
 mod replay;
 mod roles;
