@@ -181,7 +181,6 @@ fn legend(
             ("load (mean), up to", &colours.load, labels.chain(["more".to_owned()]).collect())
         }
     };
-    let _ = writeln!(out, "<text x=\"{LEFT}\" y=\"{}\" font-size=\"13\">{name}</text>", top + 16);
     let mut marks = vec![(colours.lost, "lost".to_owned())];
     if shown.wasted {
         marks.insert(0, (colours.wasted, "idle while overloaded".to_owned()));
@@ -211,6 +210,10 @@ fn legend(
             boxes(out, &[(x + 6, top + 12)]);
         }
     }
+    // Above the colours where both do not fit beside each other.
+    let is_beside = LEFT + 8 * name.len() as u32 <= x;
+    let y = if is_beside { top + 16 } else { top };
+    let _ = writeln!(out, "<text x=\"{LEFT}\" y=\"{y}\" font-size=\"13\">{name}</text>");
 }
 
 /// Where things are.
