@@ -15,6 +15,7 @@ use quell_trace::stream::Sink as _;
 
 use super::*;
 
+mod guests;
 mod hosts;
 mod limits;
 #[path = "../../../trace/tests/recorded/mod.rs"]
