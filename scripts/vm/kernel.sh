@@ -1,7 +1,7 @@
 #!/bin/bash
 # kernel.sh [SERIES]: prints the path of a bootable Debian kernel, 6.12 if no other series is named; fetches it
 # once into .vm/kernel, installs nothing. QUELL_VM_KERNEL=FILE names another one, QUELL_VM_KERNEL_6_1=FILE one
-# to take for 6.1.
+# to take for 6.1. QUELL_VM_FETCH=0 fetches none.
 #   exit 0: printed    69: there is none and it cannot be fetched (stderr says why)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -57,6 +57,7 @@ if [ -n "$cached" ]; then
     echo "$cached"
     exit 0
 fi
+[ "${QUELL_VM_FETCH:-1}" != 0 ] || fail "no kernel of series $series is in .vm/kernel; run: scripts/vm/kernel.sh $series"
 [ "$(uname -m)" = x86_64 ] || fail "the test kernel is for x86_64, this host is $(uname -m); set $variable"
 command -v apt-get >/dev/null || fail "no apt to fetch a kernel with; set $variable to a kernel image ($series, SCHED_DEBUG, cgroup v2)"
 work=$(mktemp -d "$CACHE/fetch.XXXXXX")

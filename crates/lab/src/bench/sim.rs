@@ -11,7 +11,8 @@ use super::{Common, command_line};
 
 /// How fast the simulator is: events a second, simulated seconds a second, memory, against SimPy and salabim
 ///
-/// A queue with ten servers in all simulators, and hosts of 24 to 1,000 cores with decisions every 10 us. Needs no root.
+/// A queue with ten servers in all simulators, and hosts of 24 to 1,000 cores with decisions every 10 us. A recipe of CPU
+/// hogs runs in a virtual machine, too. Needs no root.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -23,6 +24,10 @@ pub struct Args {
     /// python3]
     #[arg(long, value_name = "PROGRAM")]
     python: Option<PathBuf>,
+    /// What runs a recipe of CPU hogs in a virtual machine, beside the same in the simulator; without QEMU or a kernel
+    /// (`scripts/vm/kernel.sh 6.12`) it is not measured [default: scripts/vm/recipe.sh; quick: none]
+    #[arg(long, value_name = "SCRIPT")]
+    guest: Option<PathBuf>,
     /// Simulate one file and print what it cost
     #[arg(long, value_name = "FILE", hide = true)]
     measure: Option<PathBuf>,
@@ -33,6 +38,8 @@ pub struct Args {
 
 /// Where `make setup` puts a Python with the packages.
 const PYTHON: &str = "target/python/bin/python";
+/// In a checkout.
+const GUEST: &str = "scripts/vm/recipe.sh";
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if let Some(file) = args.measure {
@@ -49,6 +56,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         host_ms: if quick { 2 } else { 50 },
         database_ms: if quick { 200 } else { 60_000 },
         python: args.python.or_else(ready).unwrap_or_else(|| "python3".into()),
+        guest: args.guest.or_else(|| (!quick).then(|| GUEST.into())),
         quell: std::env::current_exe().context("the path of this program")?,
     };
     let stop = Stop::on_signals()?;

@@ -4,6 +4,7 @@
 //! count the same two events a request, its arrival and its end, whatever else they do inside. Each simulation is a process
 //! of its own, so that its memory is its own as well.
 
+mod guest;
 mod measure;
 mod peers;
 
@@ -33,6 +34,8 @@ pub struct SimSpeedSpec {
     pub database_ms: u64,
     /// The Python that has the other simulators.
     pub python: PathBuf,
+    /// `scripts/vm/recipe.sh`, which runs a recipe in a virtual machine; `None`: not measured.
+    pub guest: Option<PathBuf>,
 }
 
 /// The toy model: servers, mean time between requests and mean service time in microseconds.
@@ -99,6 +102,7 @@ pub fn run(spec: &SimSpeedSpec, progress: &mut dyn Progress, stop: &Stop) -> Res
     if let (Some(case), Some(costs)) = (cases.first(), costs.first()) {
         peers::compare(spec, &mut report, case, costs, stop)?;
     }
+    guest::compare(spec, &mut report, progress, stop)?;
     Ok(report)
 }
 
@@ -236,6 +240,7 @@ mod tests {
             host_ms: 2,
             database_ms: 2,
             python: PathBuf::new(),
+            guest: None,
         };
         let mut decisions = Vec::new();
         for load in Load::ALL {
