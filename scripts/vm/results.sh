@@ -38,8 +38,9 @@ join() {
     echo "${all//,/, }"
 }
 dirty=$(git diff --quiet HEAD -- . ':!bench/results' ':!docs' || echo -dirty)
-cat <<END
-{
+# All but the first line, below the checksum of what one run wrote (crates/report/src/provenance.rs).
+rest() {
+    cat <<END
   "bench": "check-guests",
   "capabilities": {},
   "command": "make test-vm",
@@ -55,3 +56,8 @@ $(printf '    %s,\n' "${rows[@]}" | sed '$s/,$//')
   ]
 }
 END
+}
+# A gzip file ends with the CRC-32 and the length of what it holds.
+checksum=$(rest | gzip -c | tail -c 8 | od -An -v -t x4 --endian=little -N 4 | tr -d ' ')
+printf '{\n  "checksum": "%s",\n' "$checksum"
+rest
