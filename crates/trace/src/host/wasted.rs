@@ -415,7 +415,14 @@ fn matched_without_choice(usable: &[Usable]) -> Option<[CoreSet; 3]> {
         // Threads lose no core from layer to layer, so those matched before are among these.
         debug_assert!(before.is_subset(&cores) || cores.is_empty(), "a layer lost cores");
         let left = threads.saturating_sub(before.len());
-        before = cores.difference(&before).lowest(left).union(&before);
+        let free = cores.difference(&before);
+        let taken = match left {
+            0 => CoreSet::EMPTY,
+            // To look for the lowest one is cheaper than to take all others out.
+            1 => free.first().map_or(CoreSet::EMPTY, CoreSet::of),
+            _ => free.lowest(left),
+        };
+        before = taken.union(&before);
         *matched = before;
     }
     Some(matched)

@@ -33,7 +33,7 @@ fn any_rank() -> impl Strategy<Value = Rank> {
     ]
 }
 
-fn any_runner() -> impl Strategy<Value = Runner> {
+pub fn any_runner() -> impl Strategy<Value = Runner> {
     let name = vec(any::<u8>(), 0..20).prop_map(|bytes| ThreadName::new(&bytes));
     (any::<i32>(), option::of(any::<i32>()), any_rank(), name).prop_map(
         |(thread, process, rank, name)| Runner {

@@ -21,7 +21,7 @@ use super::write::bytes;
 /// Bytes of a pass at most: those of a group are a set of 128 bytes and six numbers.
 const PASS_MAX: usize = 128 + 256 * Pass::GROUPS_MAX;
 /// Characters of the groups that Perfetto's UI shows; the rest is in the exact values.
-const SHOWN_MAX: usize = 1024;
+pub const SHOWN_MAX: usize = 1024;
 /// Levels of a core at most; the kernel has four and one for each distance between nodes.
 const LEVELS_MAX: usize = 64;
 /// Domains of all trees together at most.
@@ -152,7 +152,7 @@ struct WireBalance {
 }
 
 /// The index of an item in a table that has every value.
-fn index<T: PartialEq>(table: &[T], of: &T) -> u32 {
+pub fn index<T: PartialEq>(table: &[T], of: &T) -> u32 {
     table.iter().position(|known| known == of).unwrap_or_default() as u32
 }
 

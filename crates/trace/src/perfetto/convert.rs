@@ -164,18 +164,18 @@ pub const CAUSES: [MoveCause; 11] = [
     MoveCause::Hotplug,
 ];
 
-const SEARCHES: [(Search, &str); 4] = [
+pub const SEARCHES: [(Search, &str); 4] = [
     (Search::IdleSibling, "idle-sibling"),
     (Search::Idlest, "idlest"),
     (Search::GroupStatistics, "group-statistics"),
     (Search::BusiestQueue, "busiest-queue"),
 ];
 
-const CERTAINTIES: [(Certainty, &str); 2] =
+pub const CERTAINTIES: [(Certainty, &str); 2] =
     [(Certainty::Observed, "observed"), (Certainty::Inferred, "inferred")];
 
 /// The second of the pair whose first this is.
-fn code<A: PartialEq + Copy, B: Copy + Default>(table: &[(A, B)], of: A) -> B {
+pub fn code<A: PartialEq + Copy, B: Copy + Default>(table: &[(A, B)], of: A) -> B {
     table.iter().find(|(known, _)| *known == of).map_or_else(B::default, |(_, code)| *code)
 }
 

@@ -13,6 +13,7 @@
 
 mod balance;
 mod convert;
+mod direct;
 mod ftrace;
 mod keyframe;
 mod read;

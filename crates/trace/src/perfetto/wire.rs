@@ -27,6 +27,7 @@ pub const SYNC_MARKER: [u8; 16] = [
 ];
 
 /// Field 1 of `Trace`, length-delimited: what each packet begins with.
+pub const PACKET: u32 = 1;
 pub const PACKET_TAG: u8 = 0x0a;
 
 /// `TracePacket`.
@@ -145,6 +146,9 @@ impl<'m> Flat<'m> {
         }
     }
 }
+
+/// The number of [`Private`] in packets and ftrace events.
+pub const PRIVATE: u32 = 2000;
 
 /// What Perfetto has no place for. Its number in a packet and in an ftrace event, 2000, is far beyond those that
 /// Perfetto has given out; in an ftrace event it comes last, as Perfetto takes the first message for the event.

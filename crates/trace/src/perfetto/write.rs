@@ -7,11 +7,13 @@ use std::mem;
 use prost::Message;
 use prost::bytes::Bytes;
 use quell_model::{
-    Activity, CoreId, Event, Keyframe, Meta, Nanos, Runner, TaskNames, ThreadName, What,
+    Activity, CoreId, CoreSet, Event, Keyframe, Meta, Nanos, PassGroup, Runner, TaskNames,
+    ThreadName, What,
 };
 
 use super::balance::Counts;
 use super::convert::{Shape, Track, shape, shown};
+use super::direct::{self, Place};
 use super::wire::{self, *};
 use super::{GROUP_EVENTS, balance, keyframe, violation};
 use crate::stream::{Sink, stranger};
@@ -23,7 +25,12 @@ const GROUP_TIME: Nanos = Nanos::from_millis(250);
 /// Threads that the writer remembers to have described.
 const KNOWN_MAX: usize = 65_536;
 /// The only writer of the trace.
-const SEQUENCE: u32 = 1;
+pub const SEQUENCE: u32 = 1;
+
+/// Threads that the writer finds without a look into its table.
+const RECENT: usize = 256;
+/// Bytes of a core's chain that are kept for the next group.
+const CHAIN_KEPT: usize = 64 << 10;
 
 /// Writes a trace as a Perfetto file. Holds back one group of events: at most 16,384, a quarter of a second, or
 /// some 2 MB.
@@ -31,10 +38,14 @@ pub struct Writer<W: Write> {
     out: W,
     opening: Option<Opening>,
     group: Group,
+    /// Scratch: what a group begins with.
+    pieces: Vec<u8>,
     /// Who has each core, by its position in the topology.
     running: Vec<Option<Runner>>,
     /// Threads that were described: their process and name.
     known: HashMap<i32, (i32, ThreadName)>,
+    /// Some of these, by the last bits of their number.
+    recent: Vec<Option<(i32, i32, ThreadName)>>,
     /// Threads to describe with this group.
     news: ProcessTree,
     /// Tasks that events introduced, for titles.
@@ -46,6 +57,7 @@ pub struct Writer<W: Write> {
 /// What each segment opens with.
 struct Opening {
     meta: Meta,
+    cores: CoreSet,
     json: Bytes,
     tracks: Vec<u8>,
 }
@@ -82,8 +94,10 @@ impl<W: Write> Writer<W> {
             out,
             opening: None,
             group: Group::default(),
+            pieces: Vec::new(),
             running: Vec::new(),
             known: HashMap::new(),
+            recent: vec![None; RECENT],
             news: ProcessTree::default(),
             tasks: TaskNames::default(),
             is_open: false,
@@ -139,7 +153,7 @@ impl<W: Write> Writer<W> {
         );
         out.extend_from_slice(&opening.tracks);
         self.out.write_all(&out)?;
-        self.known.clear();
+        self.forget_threads();
         self.is_open = true;
         Ok(())
     }
@@ -149,45 +163,58 @@ impl<W: Write> Writer<W> {
         if self.group.events == 0 {
             return Ok(());
         }
-        let group = mem::replace(&mut self.group, Group::of(self.running.len()));
-        let mut out = Vec::with_capacity(group.bytes + 4096);
+        let out = &mut self.pieces;
+        out.clear();
         put(
-            &mut out,
+            out,
             Packet {
-                private: Some(Private { group: Some(group.events), ..Private::default() }),
-                ..timed(group.began)
+                private: Some(Private { group: Some(self.group.events), ..Private::default() }),
+                ..timed(self.group.began)
             },
         );
         let news = mem::take(&mut self.news);
         if !news.threads.is_empty() || !news.processes.is_empty() {
-            put(&mut out, Packet { process_tree: packed(&news), ..timed(group.began) });
+            put(out, Packet { process_tree: packed(&news), ..timed(self.group.began) });
         }
-        for (at, chain) in group.bundles.iter().enumerate() {
-            if chain.bytes.is_empty() && !group.lost[at] {
-                continue;
+        let cores = self.opening.as_ref().map(|opening| opening.meta.topology.cores());
+        let chains = self.group.bundles.iter().zip(&self.group.lost);
+        for (core, (chain, lost)) in cores.unwrap_or_default().iter().zip(chains) {
+            if !chain.bytes.is_empty() || *lost {
+                let head = BundleHead {
+                    cpu: Some(u32::from(core.id.0)),
+                    lost_events: lost.then_some(true),
+                };
+                direct::put_bundle(out, &head.encode_to_vec(), &chain.bytes);
             }
-            let core = self.opening()?.meta.topology.cores()[at].id;
-            let head = BundleHead {
-                cpu: Some(u32::from(core.0)),
-                lost_events: group.lost[at].then_some(true),
-            };
-            let mut bundle = head.encode_to_vec();
-            bundle.extend_from_slice(&chain.bytes);
-            put(&mut out, Packet { ftrace_events: Some(Bytes::from(bundle)), ..sequenced() });
         }
-        out.extend_from_slice(&group.others.bytes);
-        self.out.write_all(&out)
+        let written = self.out.write_all(out);
+        let written = written.and_then(|()| self.out.write_all(&self.group.others.bytes));
+        self.group.clear();
+        written
+    }
+
+    /// Threads are described again from now on.
+    fn forget_threads(&mut self) {
+        self.known.clear();
+        self.recent.fill(None);
     }
 
     /// Tells Perfetto who a thread is.
     fn introduce(&mut self, thread: &Runner) {
         let now = (thread.process, thread.name);
-        if thread.thread == 0 || self.known.get(&thread.thread) == Some(&now) {
+        let recent = thread.thread as u32 as usize % RECENT;
+        let known = Some((thread.thread, thread.process, thread.name));
+        if thread.thread == 0 || self.recent[recent] == known {
+            return;
+        }
+        if self.known.get(&thread.thread) == Some(&now) {
+            self.recent[recent] = known;
             return;
         }
         if self.known.len() >= KNOWN_MAX {
-            self.known.clear();
+            self.forget_threads();
         }
+        self.recent[recent] = known;
         self.known.insert(thread.thread, now);
         let name = shown(&thread.name).into_owned();
         if thread.process == thread.thread {
@@ -243,22 +270,64 @@ impl Group {
         }
     }
 
+    /// No events any more; the next group is about as large.
+    fn clear(&mut self) {
+        let chains = self.bundles.iter_mut().map(|chain| (chain, CHAIN_KEPT));
+        for (chain, kept) in chains.chain([(&mut self.others, 2 * GROUP_BYTES)]) {
+            chain.bytes.clear();
+            chain.bytes.shrink_to(kept);
+            chain.reach = 0;
+        }
+        self.expected.fill(None);
+        self.lost.fill(false);
+        (self.events, self.bytes, self.counts) = (0, 0, Counts::default());
+        self.began = Nanos::ZERO;
+    }
+
     /// Puts an event behind the others.
     fn push(&mut self, event: &Event, at: usize, ran: Option<&Runner>, tasks: &TaskNames) {
-        let position = self.events;
+        let sequence = self.sequence(event, at);
+        let before = self.bytes_at(at);
+        match direct::is_bundled(&event.what, ran) {
+            Some(is_bundled) => {
+                let position = self.events;
+                let chain = if is_bundled { &mut self.bundles[at] } else { &mut self.others };
+                let place = Place { skip: chain.skip(position), sequence };
+                direct::put(&mut chain.bytes, event, ran, place);
+            }
+            None => self.push_message(event, (at, sequence), ran, tasks),
+        }
+        self.bytes += self.bytes_at(at) - before;
+        self.counts = self.counts.with(&event.what).unwrap_or_default();
+        self.events += 1;
+    }
+
+    /// The sequence number of an event, if it is not the expected one.
+    fn sequence(&mut self, event: &Event, at: usize) -> Option<u64> {
         let expected = self.expected[at].replace(event.sequence.wrapping_add(1));
-        let mut private = Private {
-            sequence: (expected != Some(event.sequence)).then_some(event.sequence),
-            ..Private::default()
-        };
+        (expected != Some(event.sequence)).then_some(event.sequence)
+    }
+
+    /// Bytes of the chains to which an event of a core may be added.
+    fn bytes_at(&self, at: usize) -> usize {
+        self.bundles[at].bytes.len() + self.others.bytes.len()
+    }
+
+    /// Adds an event, which has this sequence number if it is not the expected one, as a message.
+    fn push_message(
+        &mut self,
+        event: &Event,
+        (at, sequence): (usize, Option<u64>),
+        ran: Option<&Runner>,
+        tasks: &TaskNames,
+    ) {
+        let mut private = Private { sequence, ..Private::default() };
         let shape = shape(&event.what, ran, tasks, &mut private);
         let chain = match shape {
             Some(Shape::Ftrace(_)) => &mut self.bundles[at],
             _ => &mut self.others,
         };
-        let before = chain.bytes.len();
-        private.skip = Some(position - chain.reach).filter(|skip| *skip > 0);
-        chain.reach = position + 1;
+        private.skip = chain.skip(self.events);
         match shape {
             Some(Shape::Ftrace(kind)) => {
                 let pid = match (&event.what, ran) {
@@ -302,9 +371,14 @@ impl Group {
                 }
             }
         }
-        self.bytes += chain.bytes.len() - before;
-        self.counts = self.counts.with(&event.what).unwrap_or_default();
-        self.events += 1;
+    }
+}
+
+impl Chain {
+    /// The next event is the one at this position of the group: how many others lie between it and the last one.
+    fn skip(&mut self, position: u32) -> Option<u32> {
+        let skip = position - std::mem::replace(&mut self.reach, position + 1);
+        Some(skip).filter(|skip| *skip > 0)
     }
 }
 
@@ -318,13 +392,20 @@ impl<W: Write> Sink for Writer<W> {
         describe_tracks(&mut tracks, meta);
         self.running = vec![None; meta.topology.len()];
         self.group = Group::of(meta.topology.len());
-        self.opening = Some(Opening { meta: meta.clone(), json, tracks });
+        let cores = meta.topology.all();
+        self.opening = Some(Opening { meta: meta.clone(), cores, json, tracks });
         Ok(())
     }
 
     fn event(&mut self, event: &Event) -> io::Result<()> {
         let at = self.position(event.core)?;
-        if let Some(core) = stranger(&event.what, &self.opening()?.meta.topology) {
+        let opening = self.opening()?;
+        let knows = |group: &PassGroup| group.cores.is_subset(&opening.cores);
+        let is_known = match &event.what {
+            What::Pass(pass) => opening.cores.contains(pass.core) && pass.groups.iter().all(knows),
+            _ => false,
+        };
+        if !is_known && let Some(core) = stranger(&event.what, &opening.meta.topology) {
             return Err(unknown(core));
         }
         let are_domains = matches!(event.what, What::Domains(_));
@@ -455,6 +536,42 @@ fn describe_tracks(out: &mut Vec<u8>, meta: &Meta) {
                 ..TrackDescriptor::default()
             };
             put(out, Packet { track_descriptor: packed(&descriptor), ..sequenced() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::any::{CORES, any_events, any_runner};
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_event_written_field_by_field_is_the_same_as_its_message(
+            events in any_events(),
+            ran in vec(proptest::option::of(any_runner()), CORES as usize),
+        ) {
+            let tasks = TaskNames::default();
+            let (mut direct, mut by_message) = (Group::of(CORES.into()), Group::of(CORES.into()));
+            for event in &events {
+                let at = event.core.index();
+                // The thread that leaves is known most of the time.
+                let ran = ran[at].map(|ran| match event.what {
+                    What::Switch { left, .. } if left % 4 != 0 => Runner { thread: left, ..ran },
+                    _ => ran,
+                });
+                direct.push(event, at, ran.as_ref(), &tasks);
+                let sequence = by_message.sequence(event, at);
+                by_message.push_message(event, (at, sequence), ran.as_ref(), &tasks);
+                by_message.events += 1;
+            }
+            prop_assert_eq!(direct.others.bytes, by_message.others.bytes);
+            for (ours, theirs) in direct.bundles.iter().zip(&by_message.bundles) {
+                prop_assert_eq!(&ours.bytes, &theirs.bytes);
+            }
         }
     }
 }
