@@ -168,6 +168,8 @@ pub(crate) struct Engine<'a> {
     pub on_rung: [CoreSet; RUNGS],
     /// Cores on which BE runs.
     pub on_be: CoreSet,
+    /// Cores whose burst is looked at no later than its budget ends: their timer is armed for that.
+    pub checks_armed: CoreSet,
     pub books: Books,
     pub report: Report,
     pub timeline: Timeline,
@@ -250,6 +252,7 @@ impl<'a> Engine<'a> {
             idle: topology.all(),
             on_rung: [CoreSet::EMPTY; RUNGS],
             on_be: CoreSet::EMPTY,
+            checks_armed: CoreSet::EMPTY,
             books: Books::new(tasks.len()),
             report: Report::new(tasks.len()),
             timeline: Timeline::new(tasks.len()),

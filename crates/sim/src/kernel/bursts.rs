@@ -85,21 +85,34 @@ impl Engine<'_> {
         let judged = JUDGED
             .iter()
             .fold(CoreSet::EMPTY, |cores, rung| cores.union(&self.on_rung[*rung as usize]));
-        for core in self.cores_of(thread).intersection(&judged).iter() {
+        let cores = self.cores_of(thread).intersection(&judged);
+        for core in cores.difference(&self.checks_armed).iter() {
             let at = self.at(core);
             self.check_in_time(at);
+            self.checks_armed.insert(core);
         }
+        let is_in_time = |core| {
+            let at = self.at(core);
+            self.timers.time(self.layout.timer(Timer::Check(at))) <= self.budget_ends(at)
+        };
+        debug_assert!(cores.iter().all(is_in_time), "a burst is looked at too late: {cores}");
     }
 
     /// Looks at the burst of this core when it reaches its budget.
     fn check_in_time(&mut self, at: usize) {
+        let due = self.budget_ends(at);
+        self.check_at(at, due);
+    }
+
+    /// When the burst of this core reaches its budget: while the same thread runs in the same role this gets no earlier.
+    fn budget_ends(&self, at: usize) -> Nanos {
         let thread = self.cores[at].running;
         let budget = thread.and_then(|thread| self.threads[thread].role.budget());
         let left = match (thread, budget) {
             (Some(thread), Some(budget)) => budget.since(self.whole_burst(thread, at)),
             _ => Role::Event.budget().unwrap_or(OVERRUN_GAP),
         };
-        self.check_after(at, left);
+        self.now + left.max(CHECK_MIN)
     }
 
     /// How long until the length of the burst on this core reaches the budget, if the thread takes no further request.
@@ -110,8 +123,11 @@ impl Engine<'_> {
     }
 
     fn check_after(&mut self, at: usize, delay: Nanos) {
+        self.check_at(at, self.now + delay.max(CHECK_MIN));
+    }
+
+    fn check_at(&mut self, at: usize, due: Nanos) {
         let timer = self.layout.timer(Timer::Check(at));
-        let due = self.now + delay.max(CHECK_MIN);
         if due < self.timers.time(timer) {
             self.timers.arm(timer, due);
         }
@@ -119,6 +135,7 @@ impl Engine<'_> {
 
     /// The timer of a core went off: reports its burst if that exceeds its budget while something waits.
     pub(crate) fn check_burst(&mut self, at: usize) {
+        self.checks_armed.remove(self.cores[at].id);
         if !self.is_crowded(at) {
             return;
         }
@@ -206,6 +223,9 @@ impl Engine<'_> {
             self.account(at);
         }
         self.threads[thread].role = role;
+        if let State::Running(at) = self.threads[thread].state {
+            self.checks_armed.remove(self.cores[at].id);
+        }
         let to = self.rung_of(thread);
         match self.threads[thread].state {
             State::Running(at) => {

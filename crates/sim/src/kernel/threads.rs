@@ -182,6 +182,7 @@ impl Engine<'_> {
         self.tasks[task].running += 1;
         self.tasks[task].running_on.insert(id);
         self.idle.remove(id);
+        self.checks_armed.remove(id);
         self.on_rung[rung as usize].insert(id);
         if self.tasks[task].class == Class::BestEffort && !self.tasks[task].is_kernel {
             self.on_be.insert(id);
