@@ -13,7 +13,7 @@ use quell_model::{
 };
 
 use crate::engine::{Engine, Timer};
-use crate::kernel::linux::{Migration, Record, SearchRecord};
+use crate::kernel::linux::{Linux, Migration, Record, SearchRecord};
 use crate::kernel::{State, Thread};
 use crate::scenario::{Kernel, Scenario};
 
@@ -51,15 +51,19 @@ pub(crate) struct Trace<'a> {
     introduced: Vec<Option<TaskId>>,
     /// By core: threads in its queue, and how many the trace last said.
     queued: Vec<(u32, u32)>,
+    /// Positions of cores of which the queue may have another size than the trace said.
+    resized: CoreSet,
+    /// By thread: the position of the core where the trace shows it.
+    shown_on: Vec<Option<usize>>,
     /// Whether the domains that the kernel began with are in the trace.
     has_domains: bool,
 }
 
 impl<'a> Trace<'a> {
     /// The kernel moved threads from queue to queue, looked at cores, and built domains.
-    pub fn note_linux(&mut self, migrations: &[Migration], records: Vec<Record>) {
+    pub fn note_linux(&mut self, migrations: &[Migration], linux: &mut Linux) {
         self.moved.extend_from_slice(migrations);
-        self.records.extend(records);
+        linux.move_records(&mut self.records);
     }
 
     pub fn new(sink: &'a mut dyn Sink, cores: usize) -> Trace<'a> {
@@ -76,6 +80,8 @@ impl<'a> Trace<'a> {
             planned: Vec::new(),
             introduced: Vec::new(),
             queued: vec![(0, 0); cores],
+            resized: CoreSet::EMPTY,
+            shown_on: Vec::new(),
             has_domains: false,
         }
     }
@@ -84,6 +90,7 @@ impl<'a> Trace<'a> {
     fn make_room(&mut self, threads: usize) {
         self.queue.resize(threads, (None, false));
         self.ended.resize(threads, false);
+        self.shown_on.resize(threads, None);
     }
 
     /// The thread is in this core's queue from now on, or in none. Returns in which one it was last.
@@ -92,10 +99,12 @@ impl<'a> Trace<'a> {
         let from = *place;
         if let Some(from) = from.filter(|_| *is_in) {
             self.queued[from].0 -= 1;
+            self.resized.insert(CoreId(from as u16));
         }
         if let Some(to) = to {
             *place = Some(to);
             self.queued[to].0 += 1;
+            self.resized.insert(CoreId(to as u16));
         }
         *is_in = to.is_some();
         from
@@ -175,30 +184,38 @@ impl Engine<'_> {
     pub(crate) fn tell_switches(&mut self) {
         let Some(mut trace) = self.trace.take() else { return };
         trace.make_room(self.threads.len());
-        for record in std::mem::take(&mut trace.records) {
-            self.tell_record(&mut trace, record);
-        }
-        for migration in std::mem::take(&mut trace.moved) {
-            self.tell_migration(&mut trace, migration);
-        }
-        for (thread, by) in std::mem::take(&mut trace.woken) {
-            self.tell_wake(&mut trace, thread, by);
-        }
+        // The lists keep their memory.
+        let mut records = std::mem::take(&mut trace.records);
+        records.drain(..).for_each(|record| self.tell_record(&mut trace, record));
+        trace.records = records;
+        let mut moved = std::mem::take(&mut trace.moved);
+        moved.drain(..).for_each(|migration| self.tell_migration(&mut trace, migration));
+        trace.moved = moved;
+        let mut woken = std::mem::take(&mut trace.woken);
+        woken.drain(..).for_each(|(thread, by)| self.tell_wake(&mut trace, thread, by));
+        trace.woken = woken;
         let mut touched = std::mem::take(&mut trace.touched);
         for at in touched.drain(..) {
             self.tell_switch(&mut trace, at);
         }
         trace.touched = touched;
-        for (at, core) in self.cores.iter().enumerate() {
+        let resized = std::mem::take(&mut trace.resized);
+        debug_assert!(
+            (0..self.cores.len()).all(|at| {
+                let (queued, told) = trace.queued[at];
+                queued == told || resized.contains(CoreId(at as u16))
+            }),
+            "queues changed beside those of {resized}"
+        );
+        for at in resized.iter().map(CoreId::index) {
             let (queued, told) = trace.queued[at];
             if queued != told {
+                let of = self.cores[at].id;
                 trace.queued[at].1 = queued;
-                let what = What::Queue { of: core.id, queued, runnable: queued };
-                trace.tell(self.now, at, core.id, what);
+                trace.tell(self.now, at, of, What::Queue { of, queued, runnable: queued });
                 if let Some(linux) = &self.linux {
-                    let (weight, average) = linux.load(core.id, self.now);
-                    let what = What::Load { of: core.id, weight, average };
-                    trace.tell(self.now, at, core.id, what);
+                    let (weight, average) = linux.load(of, self.now);
+                    trace.tell(self.now, at, of, What::Load { of, weight, average });
                 }
             }
         }
@@ -213,7 +230,7 @@ impl Engine<'_> {
             State::Waiting { .. } => self.queue_of(thread),
         };
         self.tell_born_again(trace, thread);
-        if trace.shown.contains(&Some(thread)) {
+        if trace.shown_on[thread].is_some() {
             return;
         }
         let core = self.cores[target].id;
@@ -229,7 +246,7 @@ impl Engine<'_> {
     /// A thread waits no more and never ran: its task left, or had nothing to do any more. The one way for a trace to tell
     /// that is the thread's end; a real thread would run to it.
     fn tell_given_up(&self, trace: &mut Trace, thread: usize) {
-        if !trace.queue[thread].1 || trace.shown.contains(&Some(thread)) {
+        if !trace.queue[thread].1 || trace.shown_on[thread].is_some() {
             return;
         }
         trace.enqueue(thread, None);
@@ -277,7 +294,7 @@ impl Engine<'_> {
         if trace.queue[thread].1 {
             let to = self.at(CoreId(to as u16));
             // A running thread is shown to leave its core first.
-            if let Some(at) = trace.shown.iter().position(|shown| *shown == Some(thread)) {
+            if let Some(at) = trace.shown_on[thread] {
                 self.show(trace, at, None);
                 // It may come back within this step, and then its core did not change.
                 trace.touched.push(at);
@@ -303,7 +320,7 @@ impl Engine<'_> {
         if let Some(next) = next {
             self.tell_move(trace, next, at, MoveCause::NewIdle);
             // It is shown on one core at most: the other one's switch comes first.
-            if let Some(other) = trace.shown.iter().position(|shown| *shown == Some(next)) {
+            if let Some(other) = trace.shown_on[next] {
                 self.show(trace, other, None);
             }
         }
@@ -312,6 +329,12 @@ impl Engine<'_> {
 
     fn show(&self, trace: &mut Trace, at: usize, next: Option<usize>) {
         let left = std::mem::replace(&mut trace.shown[at], next);
+        if let Some(left) = left {
+            trace.shown_on[left] = None;
+        }
+        if let Some(next) = next {
+            trace.shown_on[next] = Some(at);
+        }
         let slept = left.filter(|left| self.threads[*left].state == State::Sleeping);
         let how = if slept.is_some() { Left::Sleeping } else { Left::Preempted };
         if let Some(slept) = slept {

@@ -122,9 +122,8 @@ impl Engine<'_> {
             *self.report.migrations.entry(migration.cause).or_default() += 1;
             self.report.node_migrations += u64::from(linux.crosses_nodes(migration));
         }
-        let records = linux.take_records();
         if let Some(trace) = &mut self.trace {
-            trace.note_linux(&self.migrations, records);
+            trace.note_linux(&self.migrations, linux);
         }
     }
 
@@ -149,7 +148,7 @@ impl Engine<'_> {
 
     /// Time passes: cores may idle meanwhile that waiting threads might use.
     pub(crate) fn note_waste(&mut self, until: Nanos) {
-        let Some(linux) = &self.linux else { return };
+        let Some(linux) = &mut self.linux else { return };
         let waste = linux.waste();
         if waste.cores == 0 {
             return;

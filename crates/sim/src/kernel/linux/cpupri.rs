@@ -55,6 +55,11 @@ impl RealtimeCores {
         &self.all
     }
 
+    /// Some core runs a lower priority than this one.
+    pub fn has_below(&self, priority: u8) -> bool {
+        self.levels & ((1 << priority) - 1) != 0
+    }
+
     /// The lowest of these cores among those that run the lowest priority below this one.
     pub fn lowest(&self, among: &CoreSet, below: u8) -> Option<CoreId> {
         let mut levels = self.levels & ((1 << below) - 1);

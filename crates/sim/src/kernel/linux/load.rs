@@ -82,6 +82,11 @@ impl Share {
         Share { value: 0, life: FULL, at: now }
     }
 
+    /// It was in the state too long ago to count, or never: as long as it does not get into it this stays so.
+    pub fn is_none(&self) -> bool {
+        self.value == 0
+    }
+
     /// The time since the last update was in the state, or not.
     pub fn pass(&mut self, now: Nanos, was_in: bool) {
         let kept = decay(now.since(self.at));

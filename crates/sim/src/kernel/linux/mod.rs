@@ -14,9 +14,10 @@
 //! | `realtime`, `cpupri` | real-time threads, pushed and pulled, and which cores run them |
 //! | `domains` | levels of domains and the state of their balancing |
 //! | `balance` | passes of the load balancer |
+//! | `hotplug` | cores that go online and offline |
 //! | `record` | what searches and passes saw, for traces |
 //! | `wake`, `fork` | where woken and new threads go |
-//! | `waste` | idle cores that could run what waits elsewhere |
+//! | `waste`, `masks` | idle cores that could run what waits elsewhere |
 
 mod balance;
 mod cpupri;
@@ -24,7 +25,9 @@ mod domains;
 mod fair;
 mod fair_server;
 mod fork;
+mod hotplug;
 mod load;
+mod masks;
 mod model;
 mod queue;
 mod realtime;
@@ -89,6 +92,8 @@ pub(crate) struct SchedThread {
     is_queued: bool,
     /// It was queued once.
     has_run: bool,
+    /// The number of its allowed cores in [`masks::Masks`].
+    mask: u32,
     /// Its place in virtual time while it is in no queue.
     place: i64,
     /// For how much of the past it was runnable, and what of its weight is in the sums of its core.
@@ -163,6 +168,7 @@ pub(crate) struct Linux {
     tunables: Tunables,
     topology: Topology,
     near: Vec<waste::Near>,
+    waste: waste::WasteCounts,
     online: CoreSet,
     /// Some core has been offline.
     after_hotplug: bool,
@@ -179,6 +185,8 @@ pub(crate) struct Linux {
     /// What passes see of each core, but for those that have changed since.
     views: Vec<balance::CoreView>,
     stale: CoreSet,
+    /// Idle cores of which passes need not look at the load again.
+    still: CoreSet,
     /// Cores that have to look for what they run next.
     resched: CoreSet,
     /// Some core had two threads when this was looked at last (`rd->overload`).
@@ -188,6 +196,9 @@ pub(crate) struct Linux {
     migrations: Vec<Migration>,
     /// Real-time threads in all queues, and cores on which one waits (`rd->rto_mask`).
     realtime_queued: usize,
+    realtime_levels: realtime::Levels,
+    /// Scratch: threads that a core pushes.
+    pushed: Vec<usize>,
     realtime_waits: CoreSet,
     /// Cores that run one.
     realtime_runs: RealtimeCores,
@@ -228,6 +239,7 @@ impl Linux {
             tunables,
             topology: topology.clone(),
             near: waste::Near::of_all(topology),
+            waste: waste::WasteCounts::new(cores),
             online,
             after_hotplug: false,
             cores: queues,
@@ -239,11 +251,14 @@ impl Linux {
             crowded: CoreSet::EMPTY,
             views: vec![balance::CoreView::default(); cores],
             stale: online,
+            still: CoreSet::EMPTY,
             resched: CoreSet::EMPTY,
             is_overloaded: false,
             nohz_next: Nanos::ZERO,
             migrations: Vec::new(),
             realtime_queued: 0,
+            realtime_levels: realtime::Levels::EMPTY,
+            pushed: Vec::new(),
             realtime_waits: CoreSet::EMPTY,
             realtime_runs: RealtimeCores::new(cores),
             records: None,
@@ -277,6 +292,7 @@ impl Linux {
             core: core.index(),
             is_queued: false,
             has_run: false,
+            mask: self.waste.masks.take(&allowed, &self.near),
             place: 0,
             share: Share::new(self.model.load, self.tunables.granularity, now),
             counted: Sums::default(),

@@ -19,6 +19,7 @@ impl Linux {
         let (class, group) = (state.class, state.group);
         let slept_at = state.core;
         (state.core, state.is_queued) = (core, true);
+        self.waste.add_queued(core, state.mask, class.is_fair(), 1);
         if class.is_fair() {
             let counts = state.counted;
             let place = state.place;
@@ -38,9 +39,9 @@ impl Linux {
             self.fair_queue_mut(group, core).put(entity, class.weight(), arrival, relative);
             self.reweigh_group(group, core, now);
         } else {
-            self.cores[core].realtime.push(thread);
+            self.insert_realtime(thread, core);
             self.realtime_queued += 1;
-            self.sort_realtime(core);
+            self.realtime_levels.add(class);
             self.note_realtime(core);
         }
         self.set_queued(core, self.cores[core].queued + 1);
@@ -49,9 +50,15 @@ impl Linux {
         }
     }
 
+    /// What was counted or summed over the queue of a core is to be looked at again.
+    fn note_change(&mut self, core: usize) {
+        self.stale.insert(Linux::id(core));
+        self.waste.note(core);
+    }
+
     fn set_queued(&mut self, core: usize, queued: u32) {
         self.cores[core].queued = queued;
-        self.stale.insert(Linux::id(core));
+        self.note_change(core);
         match queued > 1 {
             true => self.crowded.insert(Linux::id(core)),
             false => self.crowded.remove(Linux::id(core)),
@@ -100,6 +107,7 @@ impl Linux {
         } else {
             self.cores[core].realtime.retain(|other| *other != thread);
             self.realtime_queued -= 1;
+            self.realtime_levels.remove(class);
             self.set_queued(core, self.cores[core].queued - 1);
         }
         if runs {
@@ -110,6 +118,7 @@ impl Linux {
             }
         }
         self.note_realtime(core);
+        self.waste.add_queued(core, self.threads[thread].mask, class.is_fair(), -1);
         self.threads[thread].is_queued = false;
         self.threads[thread].ran_at = if runs { now } else { self.threads[thread].ran_at };
     }
@@ -147,7 +156,7 @@ impl Linux {
 
     /// Charges the running thread with the time that passed (`update_curr`).
     pub(super) fn charge(&mut self, core: usize, now: Nanos) {
-        self.stale.insert(Linux::id(core));
+        self.note_change(core);
         let queue = &mut self.cores[core];
         let ran = now.since(queue.charged);
         queue.charged = queue.charged.max(now);
@@ -188,8 +197,7 @@ impl Linux {
             }
         } else {
             self.cores[core].realtime.retain(|other| *other != thread);
-            self.cores[core].realtime.push(thread);
-            self.sort_realtime(core);
+            self.insert_realtime(thread, core);
         }
         self.resched.insert(Linux::id(core));
     }
@@ -215,7 +223,7 @@ impl Linux {
         self.resched.remove(Linux::id(core));
         self.cores[core].running = next;
         self.note_realtime(core);
-        self.stale.insert(Linux::id(core));
+        self.note_change(core);
         if let Some(thread) = next {
             // From here on it is neither blocked nor waiting; the moment is that of `exec_start`.
             self.threads[thread].ran_at = now;
@@ -476,7 +484,10 @@ impl Linux {
 
     /// The thread may use these cores from now on. One that is elsewhere moves (`__set_cpus_allowed_ptr`).
     pub fn set_allowed(&mut self, thread: usize, allowed: CoreSet, now: Nanos) {
-        self.threads[thread].allowed = allowed;
+        if self.threads[thread].allowed == allowed && self.is_where_it_may(thread) {
+            return;
+        }
+        self.allow(thread, allowed);
         self.fall_back(thread);
         let SchedThread { core, is_queued, .. } = self.threads[thread];
         if is_queued && !self.may_use(thread, core) {
@@ -487,11 +498,30 @@ impl Linux {
         }
     }
 
+    /// It is in no queue, or in that of a core that it may use, which is online.
+    fn is_where_it_may(&self, thread: usize) -> bool {
+        let SchedThread { core, is_queued, .. } = self.threads[thread];
+        let allowed = &self.threads[thread].allowed;
+        !allowed.is_disjoint(&self.online) && (!is_queued || self.may_use(thread, core))
+    }
+
     /// A thread of which no core is online may use all that are (`select_fallback_rq`).
     pub(super) fn fall_back(&mut self, thread: usize) {
         if self.threads[thread].allowed.is_disjoint(&self.online) {
-            self.threads[thread].allowed = self.online;
+            self.allow(thread, self.online);
         }
+    }
+
+    fn allow(&mut self, thread: usize, allowed: CoreSet) {
+        let mask = self.waste.masks.take(&allowed, &self.near);
+        let state = &mut self.threads[thread];
+        state.allowed = allowed;
+        let before = std::mem::replace(&mut state.mask, mask);
+        if state.is_queued {
+            self.waste.add_queued(state.core, before, state.class.is_fair(), -1);
+            self.waste.add_queued(state.core, mask, state.class.is_fair(), 1);
+        }
+        self.waste.masks.release(before);
     }
 
     /// A delayed sleeper leaves its queue at once.
@@ -557,42 +587,5 @@ impl Linux {
         state.counted = Sums::default();
         (state.used, state.runnable) = (Share::none(now), Share::none(now));
         (state.place, state.has_run, state.ran_at) = (0, false, Nanos::ZERO);
-    }
-
-    /// Cores go online or offline; domains are built again.
-    pub fn set_online(&mut self, core: CoreId, online: bool, now: Nanos) {
-        let at = core.index();
-        if self.online.contains(core) == online {
-            return;
-        }
-        if online {
-            // The levels are lost as it comes back.
-            self.after_hotplug = true;
-            self.online.insert(core);
-            self.idle.insert(core);
-            self.tickless.insert(core);
-            self.cores[at].idle_since = now;
-        } else {
-            self.online.remove(core);
-            self.drain(at, now);
-            self.idle.remove(core);
-            self.tickless.remove(core);
-        }
-        let Linux { topology, online, model, after_hotplug, .. } = self;
-        self.domains = super::Domains::build(topology, online, model, *after_hotplug);
-        self.note_domains();
-    }
-
-    /// Moves all threads off a core (`migrate_tasks`).
-    fn drain(&mut self, core: usize, now: Nanos) {
-        let queue = &self.cores[core];
-        let threads: Vec<usize> = queue.fair.iter().chain(&queue.realtime).copied().collect();
-        for thread in threads {
-            self.fall_back(thread);
-            let to = self.threads[thread].allowed.intersection(&self.online).first();
-            if let Some(to) = to {
-                self.migrate(thread, to.index(), MoveCause::Hotplug, now);
-            }
-        }
     }
 }

@@ -5,7 +5,7 @@ use quell_model::{CoreId, CoreSet, MoveCause, Nanos};
 
 use super::fair_server::{FairServer, Ran};
 use super::model::RtLimit;
-use super::{Linux, SchedClass};
+use super::{Linux, SchedClass, SchedThread};
 
 /// Real-time threads may run this much of each [`PERIOD`] (`sched_rt_runtime_us`).
 const RUNTIME: Nanos = Nanos::from_millis(950);
@@ -23,17 +23,59 @@ pub(super) struct Limit {
     server: FairServer,
 }
 
+/// Real-time threads in all queues, by priority.
+#[derive(Clone, Debug)]
+pub(super) struct Levels {
+    counts: [u32; 128],
+    /// Priorities of which there are any, as bits.
+    present: u128,
+}
+
+impl Levels {
+    pub const EMPTY: Levels = Levels { counts: [0; 128], present: 0 };
+
+    pub fn add(&mut self, class: SchedClass) {
+        if let SchedClass::RealTime(priority) = class {
+            self.counts[usize::from(priority)] += 1;
+            self.present |= 1 << priority;
+        }
+    }
+
+    pub fn remove(&mut self, class: SchedClass) {
+        if let SchedClass::RealTime(priority) = class {
+            let count = &mut self.counts[usize::from(priority)];
+            *count -= 1;
+            if *count == 0 {
+                self.present &= !(1 << priority);
+            }
+        }
+    }
+
+    /// The highest priority of any.
+    fn highest(&self) -> i32 {
+        match self.present {
+            0 => NOTHING,
+            present => 127 - present.leading_zeros() as i32,
+        }
+    }
+}
+
 /// The priority of what runs on a core; fair threads and nothing are below all.
 const NOTHING: i32 = -2;
 const FAIR: i32 = -1;
 
 impl Linux {
-    pub(super) fn sort_realtime(&mut self, core: usize) {
+    /// A real-time thread comes into the queue of a core, behind those of its priority.
+    pub(super) fn insert_realtime(&mut self, thread: usize, core: usize) {
         let Linux { cores, threads, .. } = self;
-        // Stable: equal priorities are in the order of their arrival.
-        cores[core]
-            .realtime
-            .sort_by_key(|thread| std::cmp::Reverse(priority(threads[*thread].class)));
+        let queue = &mut cores[core].realtime;
+        let own = priority(threads[thread].class);
+        let at = queue.partition_point(|other| priority(threads[*other].class) >= own);
+        queue.insert(at, thread);
+        debug_assert!(
+            queue.is_sorted_by_key(|other| std::cmp::Reverse(priority(threads[*other].class))),
+            "real-time threads of core {core}"
+        );
     }
 
     /// The priority that a core runs.
@@ -60,12 +102,37 @@ impl Linux {
     /// fair thread, else a lower real-time one.
     fn lowest_core(&self, thread: usize) -> Option<usize> {
         let SchedClass::RealTime(own) = self.threads[thread].class else { return None };
-        let usable = self.threads[thread].allowed.intersection(&self.online);
-        let fair = usable.difference(self.realtime_runs.all());
-        let found = fair.intersection(&self.idle).first().or_else(|| fair.first());
-        let found = found.or_else(|| self.realtime_runs.lowest(&usable, own));
-        debug_assert_eq!(found, self.lowest_of_all(&usable, own), "thread {thread}");
+        let allowed = &self.threads[thread].allowed;
+        let found = self.lowest_fair(allowed).or_else(|| {
+            let has_lower = self.realtime_runs.has_below(own);
+            let usable = || allowed.intersection(&self.online);
+            has_lower.then(|| self.realtime_runs.lowest(&usable(), own)).flatten()
+        });
+        debug_assert_eq!(
+            found,
+            self.lowest_of_all(&allowed.intersection(&self.online), own),
+            "thread {thread}"
+        );
         found.map(|core| core.index())
+    }
+
+    /// The lowest of these cores that idles, else the lowest that runs no real-time thread.
+    fn lowest_fair(&self, allowed: &CoreSet) -> Option<CoreId> {
+        let sets =
+            [allowed, &self.online, self.realtime_runs.all(), &self.idle].map(CoreSet::words);
+        let [allowed, online, realtime, idle] = sets;
+        let first = |at: usize, word: u64| CoreId((at * 64) as u16 + word.trailing_zeros() as u16);
+        let mut fair = None;
+        for at in 0..allowed.len() {
+            let word = allowed[at] & online[at] & !realtime[at];
+            if word & idle[at] != 0 {
+                return Some(first(at, word & idle[at]));
+            }
+            if word != 0 && fair.is_none() {
+                fair = Some(first(at, word));
+            }
+        }
+        fair
     }
 
     /// The same by a look at all cores.
@@ -81,24 +148,41 @@ impl Linux {
 
     /// Real-time threads that wait here go to cores that run lower ones (`push_rt_tasks`).
     pub(super) fn push_realtime(&mut self, core: usize, now: Nanos) {
-        let waiting = |linux: &Linux| {
-            let queue = &linux.cores[core];
-            let runs = queue.running.filter(|thread| !linux.threads[*thread].class.is_fair());
-            // The first one runs as soon as the core reschedules.
-            let first = queue.realtime.first().copied();
-            let kept = runs.filter(|runs| Some(*runs) == first).or(first);
-            queue
-                .realtime
-                .iter()
-                .copied()
-                .filter(|thread| Some(*thread) != kept && queue.running != Some(*thread))
-                .collect::<Vec<_>>()
-        };
-        for thread in waiting(self) {
-            if let Some(to) = self.lowest_core(thread).filter(|to| *to != core) {
-                self.migrate(thread, to, MoveCause::Realtime, now);
+        let queue = &self.cores[core];
+        let runs = queue.running.filter(|thread| !self.threads[*thread].class.is_fair());
+        // The first one runs as soon as the core reschedules.
+        let first = queue.realtime.first().copied();
+        let kept = runs.filter(|runs| Some(*runs) == first).or(first);
+        let mut waiting = std::mem::take(&mut self.pushed);
+        let stays = |thread: &usize| Some(*thread) == kept || queue.running == Some(*thread);
+        waiting.extend(queue.realtime.iter().copied().filter(|thread| !stays(thread)));
+        // Where one found no core, another one like it finds none either.
+        let mut in_vain = None;
+        let are_alike = self.waste.are_alike(core) && self.is_of_one_priority(core);
+        for thread in waiting.drain(..) {
+            let SchedThread { class, mask, .. } = self.threads[thread];
+            if in_vain == Some((class, mask)) {
+                debug_assert_eq!(self.lowest_core(thread).filter(|to| *to != core), None);
+                continue;
+            }
+            debug_assert!(in_vain.is_none() || !are_alike, "threads of core {core} differ");
+            match self.lowest_core(thread).filter(|to| *to != core) {
+                Some(to) => self.migrate(thread, to, MoveCause::Realtime, now),
+                None => in_vain = Some((class, mask)),
+            }
+            if are_alike && in_vain.is_some() && !cfg!(debug_assertions) {
+                break;
             }
         }
+        waiting.clear();
+        self.pushed = waiting;
+    }
+
+    /// All real-time threads of a core have the same priority.
+    fn is_of_one_priority(&self, core: usize) -> bool {
+        let queue = &self.cores[core].realtime;
+        let class = |thread: Option<&usize>| thread.map(|thread| self.threads[*thread].class);
+        class(queue.first()) == class(queue.last())
     }
 
     /// Whether a real-time thread waits on the core, and whether one runs, after its queue or what it runs changed.
@@ -125,6 +209,10 @@ impl Linux {
             .realtime
             .first()
             .map_or(NOTHING, |thread| priority(self.threads[*thread].class));
+        // No one is higher than the highest of all queues.
+        if self.realtime_levels.highest() <= own {
+            return;
+        }
         let mut best: Option<(i32, usize)> = None;
         let waits = self.realtime_waits.intersection(&self.online);
         for other in waits.iter().map(|other| other.index()).filter(|other| *other != core) {
@@ -139,11 +227,13 @@ impl Linux {
             // The first one is about to run there, unless that core does not get to it.
             let skipped =
                 usize::from(queue.running.is_none_or(|runs| !queue.realtime.contains(&runs)));
-            for thread in queue.realtime.iter().skip(skipped).filter(waits) {
-                let found = priority(self.threads[*thread].class);
-                if found > own && best.is_none_or(|(best, _)| found > best) {
-                    best = Some((found, *thread));
-                }
+            // They are sorted.
+            let least = best.map_or(own, |(best, _)| best);
+            let higher = queue.realtime.iter().skip(skipped);
+            let higher = higher.map(|thread| (priority(self.threads[*thread].class), thread));
+            let mut higher = higher.take_while(|(found, _)| *found > least);
+            if let Some((found, thread)) = higher.find(|(_, thread)| waits(thread)) {
+                best = Some((found, *thread));
             }
         }
         if let Some((_, thread)) = best {

@@ -100,7 +100,15 @@ impl Linux {
         self.domains.trees(&self.online)
     }
 
+    /// Moves what was noted since the last time behind what is in the list.
+    pub fn move_records(&mut self, into: &mut Vec<Record>) {
+        if let Some(records) = &mut self.records {
+            into.append(records);
+        }
+    }
+
     /// What was noted since the last time.
+    #[cfg(test)]
     pub fn take_records(&mut self) -> Vec<Record> {
         self.records.as_mut().map(std::mem::take).unwrap_or_default()
     }

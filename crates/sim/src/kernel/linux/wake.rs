@@ -56,6 +56,7 @@ impl Linux {
         self.unblock(thread, now);
         self.threads[thread].runnable.pass(now, false);
         self.threads[thread].is_queued = true;
+        self.waste.add_queued(core, self.threads[thread].mask, true, 1);
         self.cores[core].fair.push(thread);
         let counts = self.threads[thread].counted;
         for sums in self.groups[group].sums_of(core) {

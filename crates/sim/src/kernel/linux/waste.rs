@@ -2,6 +2,7 @@
 
 use quell_model::{CoreId, CoreSet, Topology};
 
+use super::masks::Masks;
 use super::{CoreQueue, Linux, Migration};
 
 /// Idle cores and waiting threads at one instant.
@@ -13,23 +14,108 @@ pub(crate) struct WasteNow {
     pub threads: [u64; 3],
 }
 
+/// What [`Linux::waste`] counts, kept from one time to the next: only cores of which the queue changed are counted again, and what
+/// else changes is the set of idle cores.
+#[derive(Clone, Debug)]
+pub(super) struct WasteCounts {
+    pub masks: Masks,
+    /// By core: masks of the threads in its queue, real-time ones and fair ones, and how many have them.
+    queued: Vec<[Vec<(u32, i32)>; 2]>,
+    /// By core: masks of the threads that wait there, and how many have them.
+    waiting: Vec<Vec<(u32, i32)>>,
+    /// Cores of which the queue changed.
+    changed: CoreSet,
+    changed_list: Vec<usize>,
+    /// Scratch.
+    found: Vec<(u32, i32)>,
+}
+
+impl WasteCounts {
+    pub fn new(cores: usize) -> WasteCounts {
+        WasteCounts {
+            masks: Masks::default(),
+            queued: vec![Default::default(); cores],
+            waiting: vec![Vec::new(); cores],
+            changed: CoreSet::EMPTY,
+            changed_list: Vec::with_capacity(cores),
+            found: Vec::new(),
+        }
+    }
+
+    /// The queue of a core, what it runs, or what one of its threads may use, changed.
+    pub fn note(&mut self, core: usize) {
+        if !self.changed.contains(Linux::id(core)) {
+            self.changed.insert(Linux::id(core));
+            self.changed_list.push(core);
+        }
+    }
+
+    /// Threads with this mask come into the queue of a core, or leave it.
+    pub fn add_queued(&mut self, core: usize, mask: u32, is_fair: bool, by: i32) {
+        add(&mut self.queued[core][usize::from(is_fair)], mask, by);
+        self.note(core);
+    }
+
+    /// All real-time threads in the queue of a core may use the same cores.
+    pub fn are_alike(&self, core: usize) -> bool {
+        self.queued[core][0].len() < 2
+    }
+
+    /// What waits on a core are the threads in `found` from now on.
+    fn replace(&mut self, core: usize, near: &[Near]) {
+        if self.waiting[core] == self.found {
+            return;
+        }
+        std::mem::swap(&mut self.waiting[core], &mut self.found);
+        for (mask, count) in self.found.drain(..) {
+            self.masks.add_waiting(mask, core, -count, near);
+        }
+        for (mask, count) in &self.waiting[core] {
+            self.masks.add_waiting(*mask, core, *count, near);
+        }
+    }
+}
+
 impl Linux {
     /// How many idle cores could run what waits in other queues, and the threads that wait.
-    pub fn waste(&self) -> WasteNow {
-        let mut waste = WasteNow::default();
+    pub fn waste(&mut self) -> WasteNow {
         if self.idle.is_empty() {
-            return waste;
+            return WasteNow::default();
         }
+        self.waste.masks.follow_idle(&self.idle, &self.near);
+        while let Some(core) = self.waste.changed_list.pop() {
+            self.waste.changed.remove(Linux::id(core));
+            self.count_waiting(core);
+            self.waste.replace(core, &self.near);
+        }
+        let waste = self.waste.masks.sum();
+        debug_assert_eq!(waste, self.waste_anew(), "counts of idle cores and waiting threads");
+        waste
+    }
+
+    /// Lists what waits on a core: what is in its queue, but for what runs.
+    fn count_waiting(&mut self, core: usize) {
+        let WasteCounts { found, queued, .. } = &mut self.waste;
+        found.clear();
+        if !self.crowded.contains(Linux::id(core)) {
+            return;
+        }
+        for (mask, count) in queued[core].iter().flatten() {
+            add(found, *mask, *count);
+        }
+        if let Some(running) = self.cores[core].running {
+            add(found, self.threads[running].mask, -1);
+        }
+    }
+
+    /// [`Linux::waste`] by a look at all queues.
+    fn waste_anew(&self) -> WasteNow {
+        let mut waste = WasteNow::default();
         let mut usable = CoreSet::EMPTY;
-        // Most threads may use the same cores as the one before.
-        let (mut allowed, mut idle) = (CoreSet::EMPTY, CoreSet::EMPTY);
         for core in self.crowded.iter().map(CoreId::index) {
-            for thread in waiting(&self.cores[core]).map(|thread| &self.threads[*thread]) {
-                if thread.allowed != allowed {
-                    allowed = thread.allowed;
-                    idle = allowed.intersection(&self.idle);
-                    usable = usable.union(&idle);
-                }
+            for thread in waiting(&self.cores[core]) {
+                let idle = self.threads[*thread].allowed.intersection(&self.idle);
+                usable = usable.union(&idle);
                 if !idle.is_empty() {
                     waste.threads[self.distance(core, &idle)] += 1;
                 }
@@ -62,7 +148,7 @@ impl Linux {
 
     /// How near the nearest of these cores is: 0 for a sibling, 1 within the node.
     fn distance(&self, core: usize, among: &CoreSet) -> usize {
-        let Near { siblings, node } = &self.near[core];
+        let Near { siblings, node, .. } = &self.near[core];
         if !siblings.is_disjoint(among) {
             0
         } else if !node.is_disjoint(among) {
@@ -78,6 +164,9 @@ impl Linux {
 pub(super) struct Near {
     siblings: CoreSet,
     node: CoreSet,
+    /// The lowest of each.
+    pub first_sibling: usize,
+    pub first_of_node: usize,
 }
 
 impl Near {
@@ -87,12 +176,26 @@ impl Near {
         let mut near = vec![Near::default(); cores.last().map_or(0, |core| core.id.index() + 1)];
         for core in cores {
             let node = cores.iter().filter(|other| other.node == core.node);
-            near[core.id.index()] = Near {
-                siblings: topology.siblings(core.id).union(&CoreSet::of(core.id)),
-                node: node.map(|other| other.id).collect(),
-            };
+            let node: CoreSet = node.map(|other| other.id).collect();
+            let siblings = topology.siblings(core.id).union(&CoreSet::of(core.id));
+            let first = |cores: &CoreSet| cores.first().unwrap_or(core.id).index();
+            let (first_sibling, first_of_node) = (first(&siblings), first(&node));
+            near[core.id.index()] = Near { siblings, node, first_sibling, first_of_node };
         }
         near
+    }
+}
+
+/// Adds to the count of a mask; those that are 0 are left out.
+fn add(counts: &mut Vec<(u32, i32)>, mask: u32, by: i32) {
+    match counts.iter().position(|(known, _)| *known == mask) {
+        Some(at) => {
+            counts[at].1 += by;
+            if counts[at].1 == 0 {
+                counts.swap_remove(at);
+            }
+        }
+        None => counts.push((mask, by)),
     }
 }
 

@@ -105,7 +105,7 @@ impl Linux {
         let mut has_local = false;
         notes.begin_groups();
         for group in &of.groups {
-            let mut seen = self.group_stats(group, of, among);
+            let mut seen = self.group_stats(group, of, among, now);
             let is_local = group.cores.contains(own);
             seen.kind = self.group_type(&seen, group, of, entry != Entry::Busy && !is_local);
             is_overloaded |= !group.cores.is_disjoint(&self.crowded);
@@ -138,10 +138,20 @@ impl Linux {
         stats
     }
 
-    fn group_stats(&self, group: &LevelGroup, level: &Level, among: &CoreSet) -> GroupStats {
+    fn group_stats(
+        &self,
+        group: &LevelGroup,
+        level: &Level,
+        among: &CoreSet,
+        now: Nanos,
+    ) -> GroupStats {
         let cores = group.cores.intersection(among);
         let mut stats = GroupStats { cores, least: u64::MAX, ..GroupStats::default() };
-        for core in cores.iter() {
+        let still = cores.intersection(&self.still);
+        let count = still.len() as u64;
+        (stats.weight, stats.idle, stats.capacity) = (count, count, count * ONE);
+        stats.least = if count > 0 { 0 } else { u64::MAX };
+        for core in cores.difference(&still).iter() {
             let CoreView { load, capacity, used, runnable, queued } = self.views[core.index()];
             stats.weight += 1;
             stats.load += load;
@@ -152,6 +162,14 @@ impl Linux {
             stats.idle += u64::from(self.idle.contains(core));
             (stats.least, stats.most) = (stats.least.min(load), stats.most.max(load));
         }
+        // With fewer threads than cores it makes no difference what is used (`is_overloaded`, `has_capacity`).
+        if stats.queued >= stats.weight {
+            stats.used += still.iter().map(|core| self.used(core.index(), now)).sum::<u64>();
+        }
+        debug_assert!(
+            still.iter().all(|core| self.has_nothing(core, now)),
+            "cores {still} have a load, or real-time threads ran there"
+        );
         stats.least = if stats.weight == 0 { 0 } else { stats.least };
         if self.compares_types() {
             // Those of the whole group, also where some queues are left out (`group->group_weight`, `sgc->capacity`).
@@ -171,18 +189,43 @@ impl Linux {
     /// core the kernel updates its averages no more than this does.
     fn look_at_changed(&mut self, cores: &CoreSet, now: Nanos) {
         let by_types = self.compares_types();
-        let changed = self.stale.union(&self.idle).intersection(cores);
+        let changed = self.stale.union(&self.idle.difference(&self.still)).intersection(cores);
         for core in changed.iter().map(CoreId::index) {
             let queue = &self.cores[core];
-            self.views[core] = CoreView {
+            let view = CoreView {
                 load: self.core_load(core, now),
                 capacity: capacity(queue, now),
-                used: queue.fair_share.at(now, self.runs_fair(core)).of(ONE),
+                used: self.used(core, now),
                 runnable: if by_types { self.core_runnable(core, now) } else { 0 },
                 queued: queue.queued,
             };
+            match !by_types && self.is_still(core, &view) {
+                true => self.still.insert(Linux::id(core)),
+                false => self.still.remove(Linux::id(core)),
+            }
+            self.views[core] = view;
         }
         self.stale = self.stale.difference(&changed);
+    }
+
+    /// What passes compare of an idle core, but for [`CoreView::used`], does not change until something happens there: before group
+    /// types only what runs or waits is a load.
+    fn is_still(&self, core: usize, view: &CoreView) -> bool {
+        let is_empty = self.is_idle(core) && view.load == 0 && view.queued == 0;
+        is_empty && self.cores[core].realtime_share.is_none()
+    }
+
+    /// The core has no load now, and no real-time thread ran there, as passes take for granted of those in [`Linux::still`].
+    fn has_nothing(&self, core: CoreId, now: Nanos) -> bool {
+        let at = core.index();
+        let load = self.core_load(at, now);
+        let is_fresh = !self.stale.contains(core) && capacity(&self.cores[at], now) == ONE;
+        is_fresh && self.is_still(at, &CoreView { load, ..CoreView::default() })
+    }
+
+    /// For how much of the past fair threads ran on a core.
+    fn used(&self, core: usize, now: Nanos) -> u64 {
+        self.cores[core].fair_share.at(now, self.runs_fair(core)).of(ONE)
     }
 
     /// Physical cores of these cores, where that makes a difference.
