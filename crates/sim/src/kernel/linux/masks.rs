@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use quell_model::CoreSet;
+use quell_model::{CoreId, CoreSet};
 
 use super::waste::{Near, WasteNow};
 
@@ -159,13 +159,19 @@ impl Masks {
 
     /// Counts these idle cores.
     pub fn follow_idle(&mut self, idle: &CoreSet, near: &[Near]) {
-        let (gone, came) = (self.idle.difference(idle), idle.difference(&self.idle));
-        for (cores, by) in [(gone, -1), (came, 1)] {
-            for core in cores.iter() {
-                for number in &self.counted {
-                    let mask = &mut self.masks[*number as usize];
-                    if mask.cores.contains(core) {
-                        mask.add_idle(core.index(), by, near);
+        let Masks { masks, counted, idle: before, .. } = self;
+        // Few change from one event to the next, most of the time none.
+        for (at, (was, is)) in before.words().iter().zip(idle.words()).enumerate() {
+            let mut changed = was ^ is;
+            while changed != 0 {
+                let bit = changed.trailing_zeros();
+                changed &= changed - 1;
+                let core = at * 64 + bit as usize;
+                let by = if is >> bit & 1 == 1 { 1 } else { -1 };
+                for number in counted.iter() {
+                    let mask = &mut masks[*number as usize];
+                    if mask.cores.contains(CoreId(core as u16)) {
+                        mask.add_idle(core, by, near);
                     }
                 }
             }
