@@ -38,8 +38,6 @@ pub struct Writer<W: Write> {
     out: W,
     opening: Option<Opening>,
     group: Group,
-    /// Scratch: what a group begins with.
-    pieces: Vec<u8>,
     /// Who has each core, by its position in the topology.
     running: Vec<Option<Runner>>,
     /// Threads that were described: their process and name.
@@ -94,7 +92,6 @@ impl<W: Write> Writer<W> {
             out,
             opening: None,
             group: Group::default(),
-            pieces: Vec::new(),
             running: Vec::new(),
             known: HashMap::new(),
             recent: vec![None; RECENT],
@@ -163,8 +160,10 @@ impl<W: Write> Writer<W> {
         if self.group.events == 0 {
             return Ok(());
         }
-        let out = &mut self.pieces;
-        out.clear();
+        let news = mem::take(&mut self.news);
+        let of_others = self.group.others.bytes.len();
+        let size = self.group.bytes - of_others + news.encoded_len() + 4096;
+        let out = &mut Vec::with_capacity(size);
         put(
             out,
             Packet {
@@ -172,7 +171,6 @@ impl<W: Write> Writer<W> {
                 ..timed(self.group.began)
             },
         );
-        let news = mem::take(&mut self.news);
         if !news.threads.is_empty() || !news.processes.is_empty() {
             put(out, Packet { process_tree: packed(&news), ..timed(self.group.began) });
         }
