@@ -258,7 +258,7 @@ static __always_inline struct slot *slot_of(__u64 handle)
 	return handle ? bpf_map_lookup_elem(&slots, &at) : NULL;
 }
 
-/* Some 100 us; who holds a slot has interrupts off and needs ~100 ns. Longer, and the core itself is held up for nothing. */
+/* Some 100 us. A writer of a slot has interrupts off and needs ~100 ns; a longer wait holds up the core itself for nothing. */
 #define LOCK_WAITS (1 << 14)
 
 struct lock_try {
@@ -279,7 +279,7 @@ static long lock_once(__u32 i, struct lock_try *try)
 }
 
 /*
- * Who holds the slot missed its caches, or was stopped by its hypervisor: a
+ * The writer missed its caches, or was stopped by its hypervisor: a
  * wake-up that is given up here is lost for half a second. Out of line, as
  * all that is seldom: instructions are driven out of the cache, too.
  */
