@@ -7,6 +7,8 @@ use super::raw::{Place, RawMachine};
 use super::{FileError, Files};
 use crate::machine::{Machine, Memory, PRESETS, preset};
 
+const SIBLINGS_DIFFER: &str = "cores with siblings have one capacity";
+
 /// The cores of a scenario, and what they share.
 pub(super) fn machine(
     typed: &Spanned<RawMachine>,
@@ -77,7 +79,7 @@ fn with_parts(
         let refused = |what: String| place.error(list, format!("`capacities`: {what}"), "");
         if topology.has_siblings() {
             // The kernel warns of both and has no rules for it (`sd_init`).
-            return Err(refused("cores with siblings have one capacity".to_owned()));
+            return Err(refused(SIBLINGS_DIFFER.to_owned()));
         }
         let capacities = topology.with_capacities(list.get_ref().clone());
         topology = capacities.map_err(|err| refused(err.to_string()))?;
@@ -109,6 +111,10 @@ fn like(
     };
     let text = files.text(file.get_ref()).map_err(|err| refused(err.what))?;
     let topology: Topology = serde_json::from_str(&text).map_err(|err| refused(err.to_string()))?;
+    let is_slow = |core: &quell_model::Core| topology.capacity(core.id) < Topology::FULL_CAPACITY;
+    if topology.has_siblings() && topology.cores().iter().any(is_slow) {
+        return Err(refused(SIBLINGS_DIFFER.to_owned()));
+    }
     let machine = Machine { smt: topology.has_siblings(), ..Machine::default() };
     Ok((topology, machine))
 }

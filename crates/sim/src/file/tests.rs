@@ -286,6 +286,10 @@ fn machine_is_like_a_recorded_host() {
     assert_eq!((scenario.host.topology, scenario.machine.smt), (host.clone(), true));
     let both = text.replace("like =", "nodes = 2\nlike =");
     assert!(read(&both).unwrap_err().to_string().contains("leave out preset"));
+    let slow = host.clone().with_capacities(vec![512; 12]).unwrap();
+    let slow = |_: &str| Ok(serde_json::to_string(&slow).unwrap());
+    let error = Simulation::parse(text, "x.toml", "x", &slow).unwrap_err().to_string();
+    assert!(error.contains("have one capacity"), "{error}");
     assert!(parse(text).unwrap_err().to_string().contains("is not there"));
 }
 

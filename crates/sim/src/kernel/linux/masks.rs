@@ -189,6 +189,8 @@ impl Masks {
         let mut add = |mask: &Mask| {
             let [physical, node, all] =
                 [mask.near_physical, mask.near_node, mask.waiting].map(u64::from);
+            // The topology in a file may have siblings on two nodes.
+            let node = node.max(physical);
             let threads = [physical, node - physical, all - node];
             waste.threads.iter_mut().zip(threads).for_each(|(sum, more)| *sum += more);
         };

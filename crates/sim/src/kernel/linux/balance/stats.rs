@@ -209,10 +209,10 @@ impl Linux {
     }
 
     /// What passes compare of an idle core, but for [`CoreView::used`], does not change until something happens there: before group
-    /// types only what runs or waits is a load.
+    /// types only what runs or waits is a load. Cores of less than the full capacity are left out: those that are still are counted.
     fn is_still(&self, core: usize, view: &CoreView) -> bool {
         let is_empty = self.is_idle(core) && view.load == 0 && view.queued == 0;
-        is_empty && self.cores[core].realtime_share.is_none()
+        is_empty && self.cores[core].realtime_share.is_none() && self.cores[core].scale == ONE
     }
 
     /// The core has no load now, and no real-time thread ran there, as passes take for granted of those in [`Linux::still`].

@@ -353,6 +353,10 @@ fn an_even_number_of_idle_cores_keeps_one_idle_unless_fixed() {
         let fixed = KernelModel { fixes, ..model };
         assert_eq!(clustered(fixed, unequal, &hogs), (CoreSet::EMPTY, Nanos::ZERO));
     }
+    // Balancers that compare averages see the capacity of an idle core, too.
+    for model in [KernelModel::LINUX_4_1, KernelModel::LINUX_5_4] {
+        assert_eq!(clustered(model, unequal, &hogs), (CoreSet::EMPTY, Nanos::ZERO));
+    }
 }
 
 #[test]
