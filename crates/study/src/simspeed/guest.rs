@@ -71,6 +71,8 @@ pub(super) fn compare(
         match emulate(script, stop).with_context(|| script.display().to_string()) {
             Ok(cost) => emulated.push(cost),
             Err(why) => {
+                // A guest that was stopped with us is no reason.
+                stop.check()?;
                 report.notes.push(format!("{EMULATED} is not measured (n/a): {why:#}"));
                 return Ok(());
             }
