@@ -28,10 +28,11 @@ static __always_inline __u64 handle_on(struct core *core)
 static __noinline __u64 remember(struct core *core, struct task_struct *next)
 {
 	__u64 handle = handle_of(next);
+	struct slot *s = slot_of(handle);
 	__u32 i;
 
-	/* One that is not watched yet may be any time. */
-	if (handle) {
+	/* Not of one that is not watched yet, or no more: it would be looked up each time, and drive out others. */
+	if (s && s->reuse_count == handle_use(handle)) {
 		i = core->recent_next++ % QUELL_RECENT;
 		core->recent_handle[i] = handle;
 		core->recent_task[i] = (unsigned long)next;

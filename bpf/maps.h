@@ -258,7 +258,10 @@ static __always_inline struct slot *slot_of(__u64 handle)
 	return handle ? bpf_map_lookup_elem(&slots, &at) : NULL;
 }
 
-/* Some 100 us. A writer of a slot has interrupts off and needs ~100 ns; a longer wait holds up the core itself for nothing. */
+/*
+ * Some 100 us. A switch or a wake-up has interrupts off and needs ~100 ns. A call of user space has not: one that is
+ * interrupted by a wake-up of its own core is waited for in vain, and a longer wait would hold up the core for nothing.
+ */
 #define LOCK_WAITS (1 << 14)
 
 struct lock_try {
