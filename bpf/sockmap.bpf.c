@@ -79,7 +79,7 @@ int enter(struct bpf_sock_ops *ops)
 		return 1;
 	end.own_port = ops->local_port;
 	end.peer_port = bpf_ntohl(ops->remote_port);
-	/* A full map: the connection stays one of TCP. */
+	/* A full map: what the other end sends is refused (EACCES), as of a connection that is not complete. */
 	bpf_sock_hash_update(ops, &ends, &end, BPF_NOEXIST);
 	return 1;
 }

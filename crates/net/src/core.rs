@@ -290,8 +290,12 @@ impl Core {
                 channel.sent = outbox.carried();
                 channel.outbox = Some(outbox);
                 let is_placed = channel.thread.is_some();
-                if sent == Sent::Part && !is_placed {
-                    self.leave_to_helper(now);
+                if sent == Sent::Part {
+                    match is_placed {
+                        // The channel may have moved to it since, and it has found nothing to wait for.
+                        true => self.wake_thread_of(key),
+                        false => self.leave_to_helper(now),
+                    }
                 }
                 self.engine.channel_load(key, backlog, sent == Sent::Part, rtt);
                 if sent == Sent::All && self.engine.has_frame(key) {

@@ -266,7 +266,7 @@ impl Drop for Inner {
         let helper = self.helper.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The endpoint's own threads may drop the last socket, with a task that they wake: they cannot wait for themselves.
         let is_own = |it: &JoinHandle<()>| {
-            placed::is_own() || it.thread().id() == std::thread::current().id()
+            placed::is_own(&self.shared) || it.thread().id() == std::thread::current().id()
         };
         let helper = helper.filter(|it| !is_own(it));
         let until = Instant::now() + LINGER;

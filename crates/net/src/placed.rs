@@ -14,13 +14,13 @@ use crate::shared::{Held, Shared, read_all, send_placed};
 use crate::waiter::{Waiter, wake_time};
 
 thread_local! {
-    /// The calling thread works for an endpoint.
-    static IS_OWN: Cell<bool> = const { Cell::new(false) };
+    /// The endpoint for which the calling thread works.
+    static OWNER: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
 }
 
-/// Whether the calling thread is one of an endpoint's: such a thread does not wait for its endpoint's threads to end.
-pub(crate) fn is_own() -> bool {
-    IS_OWN.get()
+/// Whether the calling thread is one of this endpoint's: such a thread does not wait for its endpoint's threads to end.
+pub(crate) fn is_own(endpoint: &Shared) -> bool {
+    std::ptr::eq(OWNER.get(), endpoint)
 }
 
 /// See the module.
@@ -29,6 +29,8 @@ struct Placed {
     waiter: Arc<Waiter>,
     index: usize,
     core: CoreId,
+    /// The channels that it reads.
+    led: Vec<Led>,
 }
 
 /// Starts the thread of a core.
@@ -36,7 +38,7 @@ pub(crate) fn start(
     shared: &Arc<Shared>,
     (index, core, waiter): (usize, CoreId, Arc<Waiter>),
 ) -> io::Result<JoinHandle<()>> {
-    let placed = Placed { shared: Arc::clone(shared), waiter, index, core };
+    let placed = Placed { shared: Arc::clone(shared), waiter, index, core, led: Vec::new() };
     std::thread::Builder::new().name(format!("quell-net-{core}")).spawn(move || placed.run())
 }
 
@@ -57,28 +59,29 @@ impl Drop for Placed {
     fn drop(&mut self) {
         // What it did not return is lost; streams go on over what comes in its place.
         if std::thread::panicking() {
-            self.shared.act(|core, now| core.give_up_thread(self.index, now));
+            let led = std::mem::take(&mut self.led);
+            self.shared.act(|core, now| core.lose_thread(self.index, led, now));
         }
     }
 }
 
 impl Placed {
     /// Works until the endpoint is closed.
-    fn run(self) {
-        IS_OWN.set(true);
+    fn run(mut self) {
+        OWNER.set(Arc::as_ptr(&self.shared));
         // Once in a process: on one core, as this thread is kept from here on, it would be another time.
         wake_time();
         let is_kept = keep_to(self.core);
         let shared = &*self.shared;
         shared.with(|core, _| core.note_kept(self.index, is_kept));
-        let mut led: Vec<Led> = Vec::new();
+        let led = &mut self.led;
         let mut held = Held::default();
         loop {
             self.waiter.reset();
             send_placed(shared, self.index);
-            held.read(&led);
-            let (look, has_frames) = shared
-                .with_held(&mut held, |core, now| core.look_of_thread(self.index, &mut led, now));
+            held.read(led);
+            let (look, has_frames) =
+                shared.with_held(&mut held, |core, now| core.look_of_thread(self.index, led, now));
             let is_bulk = !led.is_empty() && led.iter().all(|it| it.class == Class::Throughput);
             if !is_bulk || has_frames || held.is_over() {
                 held.release();
@@ -88,16 +91,16 @@ impl Placed {
                 shared.flush();
             }
             if look.is_closed && !look.has_more {
-                shared.with(|core, _| core.end_thread(&mut led));
+                shared.with(|core, _| core.end_thread(led));
                 return;
             }
-            shared.note_reads_of(&led);
+            shared.note_reads_of(led);
             if look.has_more {
                 // Between two turns of sending it reads what has come.
                 led.iter_mut().for_each(|it| it.inbox.woken());
-                read_all(&mut led);
+                read_all(led);
             } else if let Err(error) =
-                shared.lead(&look.blocked, &self.waiter, None, &mut led, &mut held)
+                shared.lead(&look.blocked, &self.waiter, None, led, &mut held)
             {
                 tracing::error!("the thread of core {} cannot wait: {error}", self.core);
                 std::thread::sleep(std::time::Duration::from_millis(1));

@@ -247,6 +247,12 @@ impl Core {
         }
     }
 
+    /// A thread has panicked. Of a frame that had come in part no more comes: its bytes are to be taken when they are sent again.
+    pub fn lose_thread(&mut self, index: usize, led: Vec<Led>, now: Nanos) {
+        led.into_iter().for_each(|mut it| it.inbox.end(&mut self.engine));
+        self.give_up_thread(index, now);
+    }
+
     /// A thread could not be started, or has panicked: the program's threads send and read its channels. Those that it had are
     /// lost with it.
     pub fn give_up_thread(&mut self, index: usize, now: Nanos) {

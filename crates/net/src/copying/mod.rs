@@ -73,13 +73,13 @@ impl Queue {
             let mut waiting = self.waiting();
             let is_taken = !waiting.is_closed && waiting.jobs.len() < JOBS_MAX;
             if is_taken {
+                // Relaxed: a hint for the policy. Under the lock, so that the worker subtracts it later.
+                self.queued.fetch_add(bytes, Ordering::Relaxed);
                 waiting.jobs.push_back(job);
             }
             is_taken
         });
         if is_taken {
-            // Relaxed: a hint for the policy.
-            self.queued.fetch_add(bytes, Ordering::Relaxed);
             self.changed.notify_one();
         }
     }
@@ -103,9 +103,8 @@ impl Queue {
                 self.parts.fetch_add(1, Ordering::Relaxed);
                 self.bytes.fetch_add(bytes, Ordering::Relaxed);
             }
-            // A push is counted after its part can be seen here.
-            let less = |queued: u64| Some(queued.saturating_sub(bytes));
-            let _ = self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            let before = self.queued.fetch_sub(bytes, Ordering::Relaxed);
+            debug_assert!(before >= bytes, "a part that was not counted");
         }
     }
 }

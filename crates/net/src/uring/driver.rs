@@ -26,17 +26,41 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 /// What the driver shares with the program's threads.
 pub(super) struct Shared {
     waiter: Arc<Waiter>,
-    kicked: Mutex<Vec<Arc<Link>>>,
+    kicked: Mutex<Kicked>,
     pub pool: Arc<Pool>,
     /// It takes no channels any more.
     is_stopping: AtomicBool,
 }
 
+/// Links that the driver is to look at.
+#[derive(Default)]
+struct Kicked {
+    links: Vec<Arc<Link>>,
+    /// The thread has ended: it looks at none.
+    is_closed: bool,
+}
+
 impl Shared {
-    /// Has the driver look at a link.
+    /// Has the driver look at a link. One that comes after its end is ended here.
     pub(super) fn kick(&self, link: Arc<Link>) {
-        threads::hold(|| self.kicked.lock().unwrap_or_else(PoisonError::into_inner).push(link));
-        Waker::from(Arc::clone(&self.waiter)).wake();
+        let late = threads::hold(|| {
+            let mut kicked = self.kicked.lock().unwrap_or_else(PoisonError::into_inner);
+            if kicked.is_closed {
+                return Some(link);
+            }
+            kicked.links.push(link);
+            None
+        });
+        match late {
+            Some(link) => give_up(&link, io::ErrorKind::NotConnected),
+            None => Waker::from(Arc::clone(&self.waiter)).wake(),
+        }
+    }
+
+    fn take_kicked(&self, closes: bool) -> Vec<Arc<Link>> {
+        let mut kicked = self.kicked.lock().unwrap_or_else(PoisonError::into_inner);
+        kicked.is_closed |= closes;
+        std::mem::take(&mut kicked.links)
     }
 }
 
@@ -69,7 +93,7 @@ impl Driver {
 
     /// Whether it takes channels.
     pub(super) fn is_up(&self) -> bool {
-        // Relaxed: a channel that comes too late is ended by the thread.
+        // Relaxed: a channel that comes too late is ended in `kick`.
         !self.shared.is_stopping.load(Ordering::Relaxed)
     }
 
@@ -81,10 +105,6 @@ impl Driver {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A panic was reported by the panic hook already.
         let _ = thread.map(JoinHandle::join);
-        // Channels that came too late.
-        let kicked = &self.shared.kicked;
-        let late = std::mem::take(&mut *kicked.lock().unwrap_or_else(PoisonError::into_inner));
-        late.iter().for_each(|link| give_up(link, io::ErrorKind::NotConnected));
     }
 }
 
@@ -143,6 +163,8 @@ impl Drop for Loop {
     fn drop(&mut self) {
         // Relaxed: as in `stop`, should this thread panic.
         self.shared.is_stopping.store(true, Ordering::Relaxed);
+        let late = self.shared.take_kicked(true);
+        late.iter().for_each(|link| give_up(link, io::ErrorKind::NotConnected));
     }
 }
 
@@ -179,10 +201,15 @@ impl Loop {
     }
 
     fn take_kicked(&mut self) {
-        let kicked = &self.shared.kicked;
-        let kicked = std::mem::take(&mut *kicked.lock().unwrap_or_else(PoisonError::into_inner));
-        for link in kicked {
-            link.with(|state| state.is_kicked = false);
+        for link in self.shared.take_kicked(false) {
+            let is_over = link.with(|state| {
+                state.is_kicked = false;
+                state.is_over
+            });
+            // Its index, if it had one, may be another's.
+            if is_over {
+                continue;
+            }
             match link.index.get().copied() {
                 Some(index) => self.proceed(index),
                 None => self.add(link),

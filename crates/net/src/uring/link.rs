@@ -19,8 +19,8 @@ use crate::transport::{Filled, Incoming, Kept, Outgoing, Readiness};
 pub(super) const SEND_MAX: usize = 256 << 10;
 /// Bytes that have arrived and were not taken, and memory for those that may. Beyond that the connection's window closes.
 pub(super) const RECEIVE_MAX: usize = BUFFERS * LARGE;
-/// Bytes that arrive at once and are copied, so that a small message does not hold memory for a large one.
-pub(super) const COPY_BELOW: usize = 4 << 10;
+/// Bytes that arrive at once and are copied: what is kept where it arrived holds at most four times its memory.
+pub(super) const COPY_BELOW: usize = LARGE / 4;
 
 /// See the module.
 pub(super) struct Link {

@@ -192,14 +192,22 @@ fn peer_that_resets_is_an_error_or_the_end_for_both_directions() {
     rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).expect("a socket");
     // More than all buffers hold: the driver has a send that waits.
     let mut room = 100_000_000_usize;
-    while let Ok(count) = transport.outgoing.enqueue(&[IoSlice::new(&[1; 65_536])]) {
-        room = room.checked_sub(count).expect("it is full at last");
+    loop {
+        while let Ok(count) = transport.outgoing.enqueue(&[IoSlice::new(&[1; 65_536])]) {
+            room = room.checked_sub(count).expect("it is full at last");
+        }
+        // Else the driver has sent meanwhile.
+        if !transport.readiness.arm_writable() {
+            break;
+        }
     }
-    assert!(!transport.readiness.arm_writable(), "it is full");
     drop(peer);
     wait(transport.readiness.writable());
-    let error = receive(&mut transport).expect_err("it was reset");
-    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    // Whichever of the two the kernel says it to first takes the error away.
+    match receive(&mut transport) {
+        Ok(part) => assert!(part.is_empty(), "the end"),
+        Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
+    }
     // What is sent goes nowhere, and the reader has learned of it.
     assert_eq!(transport.outgoing.enqueue(&[IoSlice::new(&[1; 10])]).expect("no second error"), 10);
 }
