@@ -81,7 +81,7 @@ const FIRST_BAND: i32 = 6;
 impl Read for &Connection {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
-            Connection::Tcp(stream) => (&mut &*stream).read(into),
+            Connection::Tcp(stream) => read_tcp(stream, into),
             Connection::Gathering(gathering) => {
                 gathering.flush()?;
                 gathering.stream().read(into)
@@ -92,6 +92,20 @@ impl Read for &Connection {
             Connection::Unix(stream) => (&mut &*stream).read(into),
             Connection::Uring(socket) => socket.read(into),
             Connection::Quell(stream) => Ok(stream.read(into)?),
+        }
+    }
+}
+
+/// A read of a socket whose bytes a sockmap moves may find nothing although it waits (`tcp_bpf_recvmsg`).
+fn read_tcp(mut stream: &TcpStream, into: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(into) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if rustix::fs::fcntl_getfl(stream)?.contains(rustix::fs::OFlags::NONBLOCK) {
+                    return Err(error);
+                }
+            }
+            read => return read,
         }
     }
 }
