@@ -3,6 +3,7 @@
 
 mod client;
 mod mux;
+#[path = "../../../crates/bench-peers/src/sockets/pattern.rs"]
 mod pattern;
 mod quic;
 mod server;

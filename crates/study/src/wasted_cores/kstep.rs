@@ -76,9 +76,9 @@ pub(super) const TARGETS: [Target; 4] = [
         value: |report| most(report, FAULTS[0].name),
     },
     Target {
-        name: "local group imbalance, core seconds wasted in the 4 to 6 s for which three threads share two cores (least of 6.1 to 6.18)",
+        name: "local group imbalance, core seconds wasted in the 4 s for which three threads share two cores (least of 6.1 to 6.18)",
         paper: "all",
-        accepted: (3.5, 6.0),
+        accepted: (3.5, 4.5),
         value: |report| least(report, FAULTS[1].name),
     },
     Target {
@@ -111,7 +111,9 @@ mod tests {
         for target in &TARGETS {
             let here = (target.value)(&report).unwrap();
             let (low, high) = target.accepted;
-            assert!((low..=high).contains(&here), "{}: {here}", target.name);
+            // The threads take turns on their cores, so that they share them for longer than was reckoned with: a miss.
+            let is_missed = target.name == TARGETS[2].name;
+            assert!(here >= low && (here > high) == is_missed, "{}: {here}", target.name);
         }
         // Averages of loads see what counts of idle cores do not.
         for kernel in ["linux-4.1", "linux-4.3", "linux-5.4"] {
